@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -170,6 +171,8 @@ def test_shapes_are_those_of_the_module(config: EagleConfig) -> None:
         ({"layers": (0, 3)}, r"ascending, from 1 up, got \(0, 3\)"),
         ({"layers": (4, 3)}, "layers must be ascending"),
         ({"rotary_base": 1.0}, "rotary_base must be larger than 1"),
+        ({"rotary_base": math.nan}, "rotary_base must be larger than 1"),
+        ({"head_size": 8.0}, r"head_size must be a whole number, got 8\.0"),
     ],
 )
 def test_wrong_configurations_are_refused(wrong: dict[str, Any], said: str) -> None:

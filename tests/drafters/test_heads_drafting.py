@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.c_library import needs_library
-from tests.head_parts import saved_chimera, saved_medusa
+from tests.head_parts import saved_chimera, saved_eagle, saved_medusa
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import learned
@@ -20,6 +20,7 @@ from paceline.drafters import (
     Host,
     Medusa,
     MedusaSettings,
+    check_method,
     make_drafter,
 )
 from paceline.drafters.chimera_programs import ChimeraPrograms
@@ -113,6 +114,40 @@ def test_medusa_proposes_the_likeliest_paths_of_its_heads(name: str) -> None:
                 product *= float(shares[depth, token])
             assert tree.weights is not None
             assert tree.weights[node] == pytest.approx(product, rel=1e-3)
+
+
+def test_a_drafter_between_texts_keeps_no_states_of_the_target() -> None:
+    target = CausalLMTarget(tiny_model("llama"), check=False)
+    drafter = Medusa(host(target), parts=str(saved_medusa(**MEDUSA)))
+    play(target, [Generation(some_prompt(9), drafter, Stopping(16))], budget=12)
+    assert drafter._state is None
+
+
+@pytest.mark.parametrize("method", ["chimera", "eagle"])
+def test_a_beam_for_which_there_is_no_memory_is_refused(method: str) -> None:
+    check_method(f"{method}:beam=256")
+    with pytest.raises(UsageError, match="beam must be at most 256, got 100000000"):
+        check_method(f"{method}:beam=100000000")
+
+
+def test_a_file_in_the_home_of_nobody_is_refused() -> None:
+    target = CausalLMTarget(tiny_model("llama"), check=False)
+    parts = str(saved_chimera(**MEDUSA))
+    with pytest.raises(UsageError, match="cannot store n-gram states in ~nobody-here/file"):
+        Chimera(host(target), parts=parts, spill="~nobody-here/file")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("method", ["chimera:depth=3", "eagle:depth=3", "medusa:ranks=3"])
+def test_states_that_are_no_numbers_give_no_guesses(method: str) -> None:
+    saved = {"chimera": saved_chimera, "eagle": saved_eagle, "medusa": saved_medusa}
+    target = CausalLMTarget(tiny_model("llama"), check=False)
+    parts = saved[method.partition(":")[0]](**MEDUSA)
+    for weights in ("fastest", "native"):
+        drafter = make_drafter(f"{method},parts={parts},weights={weights}", host(target))
+        drafter.start(TextStart(some_prompt(9)))
+        drafter.observe_states(torch.full((8, HIDDEN), torch.nan))
+        assert not any(drafter.propose(20).weights or ())
 
 
 @torch.no_grad()

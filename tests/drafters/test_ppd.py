@@ -15,6 +15,7 @@ import torch
 from tests.helpers import generate, naive_stream
 from tests.planning.tables import VICUNA
 from tests.prompt_parts import TOY, falling, host_on, random_parts, saved_parts, toy_drafter
+from tests.tiny_models import some_prompt, tiny_model
 
 from paceline.drafters import Host, Ppd, check_method, make_drafter, needs_host, parts
 from paceline.errors import ModelError, UsageError
@@ -28,6 +29,7 @@ from paceline.records import Path as Accepted
 from paceline.records import Round, TextStart
 from paceline.sampling import Sampler
 from paceline.stats import Stats
+from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.toy import ToyTarget
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -276,7 +278,7 @@ def test_a_table_or_a_size_gives_all_rounds_of_a_state_one_tree() -> None:
         assert len(shapes) == 1
 
 
-@pytest.mark.parametrize("width", [2, 3, 5, 8])
+@pytest.mark.parametrize("width", [4, 5, 8])
 def test_no_round_is_wider_than_it_may_be(width: int) -> None:
     drafter = toy_drafter(f"ppd 3x1:width={width}")
     drafter.start(TextStart([1]))
@@ -399,6 +401,8 @@ def test_parts_without_a_table_begin_with_a_guess(tmp_path: Path) -> None:
         ("ppd:host=3", "has no setting 'host'"),
         ("ppd:parts=/nowhere", "there is no folder /nowhere with prompt tokens: check the path"),
         ("ppd:parts=nowhere", "there is no folder nowhere with prompt tokens"),
+        ("ppd:parts=~nobody-here/parts/x", "there is no folder ~nobody-here/parts/x with"),
+        ("ppd:parts=" + 400 * "long", "with prompt tokens: check the path"),
     ],
 )
 def test_settings_are_checked_without_a_model(method: str, said: str) -> None:
@@ -410,6 +414,11 @@ def test_settings_are_checked_without_a_model(method: str, said: str) -> None:
 def test_a_size_without_room_for_an_ensemble_is_refused() -> None:
     assert "size must be at least 6" in refused(saved_parts(2, 5), size=5)
     assert "size must be at least 7" in refused(saved_parts(2, 3), size=6, shape="static")
+
+
+def test_a_width_without_room_for_a_tree_is_refused() -> None:
+    assert "width must be at least 4" in refused(saved_parts(3), width=3)
+    assert "width must be at least 8" in refused(saved_parts(3), width=7, shape="static")
 
 
 def test_a_model_is_needed() -> None:
@@ -440,8 +449,26 @@ def test_parts_come_from_the_hub_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     check_method("ppd:parts=someone/parts")
     assert asked == []
-    assert isinstance(make_drafter("ppd:parts=someone/parts", host_on(ToyTarget())), Ppd)
+    for _ in range(2):  # as two texts side by side have it
+        assert isinstance(make_drafter("ppd:parts=someone/parts", host_on(ToyTarget())), Ppd)
+    assert asked == ["someone/parts"]
     assert refused("someone/gone").endswith("cannot be fetched: 401 Client Error")
+
+
+@pytest.mark.parametrize(
+    ("method", "counts"), [("ppd:shape=table,", (4, 2)), ("auto:sources=ppd:", (2, 4))]
+)
+def test_parts_may_be_trained_again_while_a_model_is_used(
+    method: str, counts: tuple[int, int], tmp_path: Path
+) -> None:
+    target = CausalLMTarget(tiny_model("llama"), check=False)
+    host = host_on(target)
+    prompt = some_prompt(5)
+    plain = generate(target, make_drafter("plain"), prompt, 60)[0]
+    for prompt_tokens in counts:
+        random_parts(prompt_tokens, seed=prompt_tokens).save_pretrained(tmp_path)
+        drafter = make_drafter(f"{method}parts={tmp_path}", host)
+        assert generate(target, drafter, prompt, 60)[0] == plain
 
 
 def test_changed_files_are_read_again(tmp_path: Path) -> None:

@@ -195,6 +195,8 @@ def test_guesses_are_tokens_by_rank(tmp_path: Path) -> None:
         (ChimeraConfig, {"bottom": "lstm"}, "bottom must be one of ngram, "),
         (ChimeraConfig, {"kv_heads": 3}, "heads must be a multiple"),
         (ChimeraConfig, {"form": "full", "layers": 1}, "no residual blocks"),
+        (ChimeraConfig, {"rotary_base": 0}, "rotary_base must be larger than 1, got 0"),
+        (ChimeraConfig, {"order": 3.0}, r"order must be a whole number, got 3\.0"),
     ],
 )
 def test_wrong_configurations_are_refused(kind: Any, wrong: dict[str, Any], said: str) -> None:
@@ -236,3 +238,39 @@ def test_token_ids_must_be_the_models(tmp_path: Path) -> None:
         save_file({**load_file(path), "token_ids": torch.tensor(ids)}, path)
         with pytest.raises(ModelError, match="token_ids are not ascending ids of the model"):
             MedusaParts.from_pretrained(folder)
+    for wrong in (torch.arange(5.0), torch.arange(5, dtype=torch.int32)):
+        save_file({**load_file(path), "token_ids": wrong}, path)
+        with pytest.raises(ModelError, match="token_ids are not ascending ids of the model"):
+            MedusaParts.from_pretrained(folder)
+
+
+def test_ids_without_a_vocabulary_limit_nothing(tmp_path: Path) -> None:
+    folder = save_medusa(tmp_path, MEDUSA[0])
+    path = folder / "model.safetensors"
+    save_file({**load_file(path), "token_ids": torch.arange(0)}, path)
+    assert MedusaParts.from_pretrained(folder).open(shown()).outputs == VOCAB
+
+
+def test_common_ngrams_must_be_the_models(tmp_path: Path) -> None:
+    folder = save_chimera(tmp_path, CHIMERA[0])
+    path = folder / "model.safetensors"
+    for wrong in (torch.zeros(4), torch.zeros(4, 2), torch.full((4, 3), VOCAB), -torch.ones(4, 3)):
+        save_file({**load_file(path), "common_ngrams": wrong.long()}, path)
+        with pytest.raises(ModelError, match="common_ngrams are not n-grams of the model"):
+            ChimeraParts.from_pretrained(folder)
+
+
+def test_every_tensor_in_eight_bits_needs_its_scale(tmp_path: Path) -> None:
+    folder = save_chimera(tmp_path, CHIMERA[0])
+    path, name = folder / "model.safetensors", "encoder.mature_norm"
+    save_file({**load_file(path), name: torch.ones(HIDDEN, dtype=torch.int8)}, path)
+    with pytest.raises(ModelError, match=rf"its {name}\.scale is missing"):
+        ChimeraParts.from_pretrained(folder)
+
+
+def test_small_floats_can_be_read(tmp_path: Path) -> None:
+    folder = save_medusa(tmp_path, MEDUSA[0])
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    save_file({name: each.to(torch.float8_e4m3fn) for name, each in tensors.items()}, path)
+    assert MedusaParts.from_pretrained(folder).open(shown()).outputs == VOCAB

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.ppd import adaptive_tree
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
 from paceline.planning.ppd.dynamic_tree import StateTree
-from paceline.planning.ppd.tree_search import build_tree, survey_widths
+from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_widths
 from paceline.planning.ppd.tree_shape import lay_out
 from paceline.tree import ROOT, Tree
 
@@ -68,6 +70,23 @@ def test_costly_rows_make_narrow_trees() -> None:
     assert width(AdaptiveTree(VICUNA, CostCurve((CostPoint(1, 0, 1.0),))), 9) == 4
     # Nobody has measured anything.
     assert 8 <= width(AdaptiveTree(VICUNA), 255) <= 32
+
+
+@pytest.mark.parametrize("widths", [(1, 2, 4, 8), (1, 2)])
+def test_no_wider_tree_is_tried_than_can_pay(
+    widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device where rows are free: hundreds of wide trees would take minutes to build."""
+    tried = set[int]()
+
+    def survey(*what: Any, **more: Any) -> list[FittedTree]:
+        tried.update(what[2])
+        return survey_widths(*what, **more)
+
+    monkeypatch.setattr(adaptive_tree, "survey_widths", survey)
+    flat = CostCurve(tuple(CostPoint(width, 0, 7.0) for width in widths))
+    assert width(AdaptiveTree(VICUNA, flat), 1024) == max(4, *widths)
+    assert max(tried) == max(4, *widths)
 
 
 def test_what_is_seen_changes_the_tree_now_and_then() -> None:

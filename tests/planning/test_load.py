@@ -10,12 +10,15 @@ import torch
 from tests.planning.replay import Device, Scripted, replay
 from tests.planning.test_cost_curve import CLIFF, curve_of
 
+from paceline.bench.simulate import Forced
+from paceline.loop import Generation, decode
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.drafting_time import DraftingTime
 from paceline.planning.gate import TRIAL, Gates, TrialBudget
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planner import TreePlanner
 from paceline.records import Path, Round, Seconds
+from paceline.stopping import Stopping
 from paceline.tree import EMPTY, Tree
 
 STORY = random.Random(0).sample(range(10**5), 400)
@@ -103,6 +106,20 @@ def test_a_short_draft_does_not_pay_for_earlier_long_ones() -> None:
     assert time.price_of(3.2, asked=1, resting=1) == pytest.approx(3.0)
     assert time.price_of(900.0, asked=1, resting=0) == pytest.approx(100.0), "an outlier"
     assert time.price_of(0.1, asked=0, resting=1) == 0.0
+
+
+def test_a_text_is_planned_beside_one_that_has_its_own_budget() -> None:
+    """Without a curve, plain passes are looked at first; with another's nodes none is plain."""
+    device, planner = Device(loaded), TreePlanner()
+    drafters = [Scripted(STORY, lambda place: 1, length=4), Scripted(STORY, lambda place: 3)]
+    generations = [
+        Generation(
+            [1], drafter, Stopping(100), Forced(prompt_tokens=1, recorded=STORY), budget=budget
+        )
+        for drafter, budget in zip(drafters, (4, None), strict=True)
+    ]
+    rounds = list(decode(device, generations, planner, device.clock))
+    assert len([round for round in rounds if round.key == 1]) < 40
 
 
 def test_one_text_has_its_share_of_a_pass_and_pays_for_its_rows() -> None:

@@ -14,6 +14,7 @@ nodes of the last.
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,7 +49,7 @@ class ChimeraSettings:
     package.
     depth: levels of a tree, at most one per head; 0 for as many as pay, see `DraftLength`.
     ranks: guesses to consider after each node.
-    beam: most nodes of each level to continue from; 1 gives one chain with runners-up.
+    beam: most nodes of each level to continue from, 1 to 256; 1 gives one chain with runners-up.
     least: nodes that are less likely to be accepted are not continued, nor are those whose
     followers would not be worth a row, see `ChainEnd.worth`.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). On a CPU, where a
@@ -111,7 +112,9 @@ class Chimera(LevelDrafter["Levels"]):
                 return NgramCache(encode, own.cache, beforehand)
             # Rounded weights make other states.
             encoder = f"{found.fingerprint()} {own.weights}"
-            where = Path(own.spill).expanduser(), encoder, partial(restored, model)
+            # `Path.expanduser` fails for an unknown user.
+            place = Path(os.path.expanduser(own.spill))
+            where = place, encoder, partial(restored, model)
             return NgramCache(encode, own.cache, beforehand, *where)
 
         # States encoded for one text serve the next ones, and those beside it.

@@ -52,7 +52,7 @@ class EagleSettings:
     package.
     depth: levels of a tree, at most 32; 0 for as many as pay, see `DraftLength`.
     ranks: guesses to consider after each node.
-    beam: most nodes of each level to continue from; 1 gives one chain with runners-up.
+    beam: most nodes of each level to continue from, 1 to 256; 1 gives one chain with runners-up.
     least: nodes that are less likely to be accepted are not continued, nor are those whose
     followers would not be worth a row, see `ChainEnd.worth`.
     weights: of the linear layers, see `HeadWeights`.

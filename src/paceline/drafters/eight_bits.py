@@ -62,7 +62,7 @@ def scale_shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ..
     return {
         name + _SCALE: (*tensor.shape[:-1], _groups(tensor.shape[-1]))
         for name, tensor in tensors.items()
-        if tensor.dtype == torch.int8 and tensor.dim() > 1
+        if tensor.dtype == torch.int8 and tensor.dim()
     }
 
 

@@ -38,7 +38,8 @@ def guesses_of(
     logits = logits if noise is None else logits.float() + noise
     best = logits.float().softmax(dim=-1).topk(min(ranks, logits.shape[-1]), dim=-1)
     places = best.indices if token_ids is None else token_ids[best.indices]
-    shares = best.values.double()
+    # What cannot be computed is no guess, as in the library.
+    shares = best.values.double().nan_to_num()
     # Rounding may push a row's sum slightly above 1.
     shares = shares / shares.sum(dim=-1, keepdim=True).clamp(min=1.0)
     return Guesses(places.tolist(), tuple(map(tuple, shares.tolist())))

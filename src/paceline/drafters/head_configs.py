@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal, get_args
 
 from paceline.errors import ModelError
 
-__all__ = ["Bottom", "ChimeraConfig", "EagleConfig", "Form", "HeadWeights", "MedusaConfig"]
+__all__ = [
+    "Bottom",
+    "ChimeraConfig",
+    "EagleConfig",
+    "Form",
+    "HeadWeights",
+    "MedusaConfig",
+    "check_least",
+]
 
 Form = Literal["compact", "full"]
 """What a head ends in: the target's output head, which is not stored, or one of its own."""
@@ -39,8 +48,8 @@ class MedusaConfig:
     vocabulary: int = 0
 
     def __post_init__(self) -> None:
-        _check_least(self, 1, "heads")
-        _check_least(self, 0, "layers", "vocabulary")
+        check_least(self, 1, "heads")
+        check_least(self, 0, "layers", "vocabulary")
         _check_form(self.form)
         if self.form == "compact" and self.layers == 0:
             raise ModelError(
@@ -87,10 +96,10 @@ class ChimeraConfig:
 
     def __post_init__(self) -> None:
         sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
-        _check_least(self, 1, *sizes)
-        _check_least(self, 0, "layers", "vocabulary", "rank")
+        check_least(self, 1, "order", *sizes)
+        check_least(self, 0, "layers", "vocabulary", "rank")
         _check_form(self.form)
-        if not 1 <= self.order <= 5:
+        if self.order > 5:
             raise ModelError(f"order must be 1 to 5, got {self.order}")
         if self.bottom not in get_args(Bottom):
             known = ", ".join(get_args(Bottom))
@@ -129,20 +138,22 @@ class EagleConfig:
     biases: bool = False
 
     def __post_init__(self) -> None:
-        _check_least(self, 1, "steps", "attention_heads", "kv_heads", "intermediate")
-        _check_least(self, 2, "head_size")
-        _check_least(self, 0, "vocabulary")
+        check_least(self, 1, "steps", "attention_heads", "kv_heads", "intermediate")
+        check_least(self, 2, "head_size")
+        check_least(self, 0, "vocabulary")
         _check_attention(self)
         if min(self.layers, default=1) < 1 or list(self.layers) != sorted(set(self.layers)):
             raise ModelError(f"layers must be ascending, from 1 up, got {self.layers}")
-        if self.rotary_base <= 1:
-            raise ModelError(f"rotary_base must be larger than 1, got {self.rotary_base}")
 
 
-def _check_least(config: object, least: int, *names: str) -> None:
+def check_least(config: object, least: int, *names: str) -> None:
+    """Raises ModelError unless these fields are whole numbers of at least `least`."""
     for name in names:
-        if getattr(config, name) < least:
-            raise ModelError(f"{name} must be at least {least}, got {getattr(config, name)}")
+        value = getattr(config, name)
+        if not isinstance(value, int):
+            raise ModelError(f"{name} must be a whole number, got {value!r}")
+        if value < least:
+            raise ModelError(f"{name} must be at least {least}, got {value}")
 
 
 def _check_form(form: str) -> None:
@@ -156,3 +167,5 @@ def _check_attention(config: ChimeraConfig | EagleConfig) -> None:
             f"attention_heads must be a multiple of kv_heads, and head_size even, got "
             f"{config.attention_heads}, {config.kv_heads} and {config.head_size}"
         )
+    if not 1 < config.rotary_base < inf:
+        raise ModelError(f"rotary_base must be larger than 1, got {config.rotary_base}")

@@ -7,11 +7,15 @@ from typing import Protocol
 
 from paceline.chains import ChainEnd
 from paceline.drafters.guesses import Guesses
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import at_least, within
 from paceline.errors import UsageError
 from paceline.tree import ROOT, Tree
 
-__all__ = ["BeamSettings", "LevelTree", "check_beam", "grown"]
+__all__ = ["MOST_BEAM", "BeamSettings", "LevelTree", "check_beam", "grown"]
+
+
+MOST_BEAM = 256
+"""Memory for the logits of so many rows is kept."""
 
 
 class BeamSettings(Protocol):
@@ -31,7 +35,7 @@ class BeamSettings(Protocol):
 
     @property
     def beam(self) -> int:
-        """1 or more."""
+        """1 to `MOST_BEAM`."""
 
     @property
     def least(self) -> float:
@@ -42,7 +46,7 @@ def check_beam(settings: BeamSettings) -> None:
     """Raises UsageError for a number out of range."""
     at_least(0, depth=settings.depth)
     at_least(1, ranks=settings.ranks)
-    at_least(1, beam=settings.beam)
+    within(1, MOST_BEAM, beam=settings.beam)
     if not 0 <= settings.least <= 1:
         raise UsageError(f"least must be a number from 0 to 1, got {settings.least!r}")
 

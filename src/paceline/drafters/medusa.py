@@ -84,6 +84,10 @@ class Medusa(Drafter):
         self._length, self._state = len(text.context), None
         self._noise = self._noise.for_text(text.sampler)
 
+    def stop(self) -> None:
+        """Let go of the target's states."""
+        self._state = None
+
     def observe_states(self, states: torch.Tensor) -> None:
         """Take the state of the last token before the root; see `Drafter.observe_states`."""
         known = states.shape[0]

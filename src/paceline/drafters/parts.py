@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -69,9 +70,9 @@ def shipped_chain(method: str, fingerprint: str) -> float:
 
 def _folder(kind: type[TrainedParts[Any]], parts: str) -> Path | None:
     """The folder, or None if `parts` names a hub repository."""
-    place = Path(parts).expanduser()
-    if place.is_dir():
-        return place
+    place = os.path.expanduser(parts)  # `Path.expanduser` fails for an unknown user
+    if os.path.isdir(place):  # `Path.is_dir` fails for a name that is too long
+        return Path(place)
     owner, slash, name = parts.partition("/")
     if slash and owner not in ("", ".", "..", "~") and name and "/" not in name:
         return None
@@ -79,7 +80,7 @@ def _folder(kind: type[TrainedParts[Any]], parts: str) -> Path | None:
 
 
 def _read(kind: type[PartsT], parts: str) -> PartsT:
-    folder = _folder(kind, parts) or _downloaded(kind, parts)
+    folder = _folder(kind, parts) or _downloaded(kind.kind, parts)
     once: Any = _read_once  # a class is hashable, which the type checker doubts
     return cast(PartsT, once(kind, folder, _changed(folder)))
 
@@ -102,7 +103,9 @@ def _changed(folder: Path) -> tuple[int, ...]:
     return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
 
 
-def _downloaded(kind: type[TrainedParts[Any]], repo: str) -> Path:
+# Every drafter of a batch asks for the same ones: one look at the hub is enough.
+@lru_cache(maxsize=8)
+def _downloaded(kind: str, repo: str) -> Path:
     """The folder in the hub's cache, fetched if missing."""
     from huggingface_hub import snapshot_download
 
@@ -111,6 +114,6 @@ def _downloaded(kind: type[TrainedParts[Any]], repo: str) -> Path:
     except (OSError, ValueError) as error:  # base classes of the hub's own errors
         reason = str(error).partition("\n")[0]
         raise ModelError(
-            f"there is no folder {repo}, and the hub's {kind.kind} of that name cannot be "
+            f"there is no folder {repo}, and the hub's {kind} of that name cannot be "
             f"fetched: {reason}"
         ) from error

@@ -105,9 +105,14 @@ class Ppd(Drafter):
                 f"size must be at least {limits.least} (a guess and its prompt tokens), got "
                 f"{own.size}"
             )
+        if 0 < own.width < limits.narrowest:
+            raise UsageError(
+                f"width must be at least {limits.narrowest} (the root, a guess, and the prompt "
+                f"tokens of both), got {own.width}"
+            )
         # What one text shows about the worth of guesses is known in the next.
         self._tree: AdaptiveTree = host.learn(
-            (AdaptiveTree, own),
+            (AdaptiveTree, own, table),
             lambda: AdaptiveTree(table, host.curve, limits, host.costs),
         )
         self._tree.fitting(MOST_WHOLE)  # slow the first time: better here than in a round

@@ -39,9 +39,9 @@ class PpdSource(RowSource):
 
     def __init__(self, host: Host, settings: PpdSettings) -> None:
         parts = find_parts(PromptTokens, settings.parts, host.fingerprint)
+        table = acceptance_of(parts, host.target.vocab_size)
         self._known: AdaptiveTree = host.learn(
-            (PpdSource, settings.parts),
-            lambda: AdaptiveTree(acceptance_of(parts, host.target.vocab_size)),
+            (PpdSource, settings.parts, table), lambda: AdaptiveTree(table)
         )
         self._guesses = PromptGuesses(parts, host, self._known.observe)
         self._rows = _prompts(self._guesses.first, parts.config.prompt_tokens, parts.config.epts)

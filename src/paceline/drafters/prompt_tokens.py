@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from paceline.drafters.head_configs import check_least
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
 
@@ -45,11 +46,8 @@ class PromptConfig:
     exits: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("prompt_tokens", "epts", "exits"):
-            if getattr(self, name) < 1:
-                raise ModelError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.prefix_tokens < 0:
-            raise ModelError(f"prefix_tokens must not be negative, got {self.prefix_tokens}")
+        check_least(self, 1, "prompt_tokens", "epts", "exits")
+        check_least(self, 0, "prefix_tokens")
         for name, known in (("mask", get_args(Mask)), ("head", get_args(Head))):
             if getattr(self, name) not in known:
                 found = getattr(self, name)

@@ -64,7 +64,7 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
     @property
     def token_ids(self) -> torch.Tensor | None:
         """[vocabulary] int64: the tokens that columns of logits stand for; None for all."""
-        return self.tensors.get("token_ids")
+        return self.tensors["token_ids"] if self.vocabulary else None
 
     @property
     @abstractmethod
@@ -82,10 +82,14 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
 
     def check_tensors(self, path: Path) -> None:
         """See `TrainedParts`."""
+        import torch
+
         super().check_tensors(path)
         ids = self.token_ids
         if ids is not None and not (
-            bool((ids.diff() > 0).all()) and 0 <= int(ids[0]) <= int(ids[-1]) < self.base.vocab_size
+            ids.dtype == torch.int64
+            and bool((ids.diff() > 0).all())
+            and 0 <= int(ids[0]) <= int(ids[-1]) < self.base.vocab_size
         ):
             raise ModelError(f"{path} is damaged: its token_ids are not ascending ids of the model")
 
@@ -189,6 +193,16 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
             shapes["blocks.weight"] = (config.layers, config.heads, hidden, hidden)
             shapes["blocks.bias"] = (config.layers, config.heads, hidden)
         return shapes
+
+    def check_tensors(self, path: Path) -> None:
+        """See `TrainedParts`."""
+        super().check_tensors(path)
+        known = self.tensors.get("common_ngrams")
+        if known is not None and not (
+            known.shape[1:] == (self.config.order,)
+            and bool(((known >= 0) & (known < self.base.vocab_size)).all())
+        ):
+            raise ModelError(f"{path} is damaged: its common_ngrams are not n-grams of the model")
 
     def common_ngrams(self, count: int) -> torch.Tensor | None:
         """[n, order] int64: the `count` most frequent n-grams of the training texts, fewer if fewer

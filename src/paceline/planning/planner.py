@@ -159,7 +159,8 @@ class TreePlanner:
     ) -> dict[int, Tree]:
         """Trees of texts without their own budget; the others have `fixed` nodes."""
         passes = self._of(self._together)
-        if self._looks_at_plain(passes):
+        # Beside nodes of others there is nothing to see.
+        if not fixed and self._looks_at_plain(passes):
             return dict.fromkeys(texts, EMPTY)
         trees: dict[int, Tree] = {}
         nodes = fixed + sum([text.nodes for text in texts.values() if text.gate.is_open])

@@ -53,6 +53,12 @@ class Limits:
         """The smallest size: a guess and its prompt tokens."""
         return 1 + self.floor * self.epts
 
+    @property
+    def narrowest(self) -> int:
+        """Rows of the narrowest pass with a tree: those of the smallest size, the root and the
+        prompt tokens after it."""
+        return 1 + max(1, self.floor) * self.epts + self.least
+
 
 class AdaptiveTree:
     """The dynamic sparse tree of a drafter, adapted to how often its guesses turn out right.
@@ -182,12 +188,12 @@ def _fastest(
     curve, most = curve or MILD, max(budget, 0) + 1
     widths = tuple(width for width in _coarse(curve) if width <= most)
     found = _surveyed(table, curve, widths, limits)
-    # If no tree fits the widths tried first, one may still fit the whole budget.
-    found = found or _surveyed(table, curve, (most,), limits)
+    # If no tree fits the widths tried first, the narrowest may still fit the budget.
+    found = found or _surveyed(table, curve, (min(most, limits.narrowest),), limits)
     if not found:
         return None
     best = max(found, key=lambda fitted: fitted.speedup)
-    near = _next_to(best.width, (*widths, most))
+    near = _next_to(best.width, (*widths, min(most, _widest(curve) + 1)))
     found = [best, *_surveyed(table, curve, near, limits)]
     return max(found, key=lambda fitted: fitted.speedup).tree
 
@@ -214,10 +220,14 @@ def _prospects(
 
 
 def _coarse(curve: CostCurve) -> tuple[int, ...]:
-    """The measured widths and some between them, ascending. Beyond the widest one, costs are
-    assumed proportional to rows, which never pays."""
-    widest = max(_WIDTHS) if curve is MILD else curve.widths[-1]
-    return tuple(sorted({*curve.widths, *_WIDTHS} & {*range(1, widest + 1)}))
+    """The measured widths and some between them, ascending."""
+    return tuple(sorted({*curve.widths, *_WIDTHS} & {*range(1, _widest(curve) + 1)}))
+
+
+def _widest(curve: CostCurve) -> int:
+    """The widest pass to try. Beyond the widest one measured, costs are assumed proportional to
+    rows, which never pays."""
+    return max(_WIDTHS) if curve is MILD else curve.widths[-1]
 
 
 def _next_to(best: int, tried: Sequence[int]) -> tuple[int, ...]:
