@@ -46,3 +46,15 @@ def test_an_accelerated_model(method: str, other: torch.dtype) -> None:
     fast = paceline.accelerate(model, method, weights="packed")
     torch.set_default_dtype(other)
     assert torch.equal(fast.generate(ids, **options), expected)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("method", ["eagle", "medusa", "chimera", "ppd", "auto"])
+def test_shipped_parts(method: str, other: torch.dtype) -> None:
+    options = {"max_new_tokens": 24, "ignore_eos": True, "budget": 8}
+    plain = paceline.load("smollm2-135m", "plain", measure=False)
+    expected = plain.generate("Why is the sky blue?", **options).tokens
+    torch.set_default_dtype(other)
+    found = paceline.load("smollm2-135m", method, measure=False)
+    completion = found.generate("Why is the sky blue?", **options)
+    assert completion.tokens == expected and completion.stats.drafted

@@ -36,7 +36,7 @@ class Turns:
 
     def __init__(self, size: int, base: float) -> None:
         self._size, self._base = size, base
-        self._table = torch.empty(0, 2, size // 2)
+        self._table = torch.empty(0, 2, size // 2, dtype=torch.float32)
 
     def __call__(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Rotate rows [batch, heads, n, size] by places int64 [batch, n]."""

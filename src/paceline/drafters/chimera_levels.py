@@ -117,7 +117,7 @@ class ProgramLevels(Levels):
         config, room = model.config, max(capacity, 1) + 64
         self._config = config
         shape = (1, config.kv_heads, 2 * room, config.head_size)
-        self._use(torch.zeros(2, *shape))
+        self._use(torch.zeros(2, *shape, dtype=torch.float32))
         self._mature = np.empty(0, dtype=np.float32)
         self._sees: list[list[int]] = []  # by node: its ancestors' slots and its own
 
@@ -214,7 +214,7 @@ class ProgramLevels(Levels):
     def _make_room(self, places: int) -> None:
         room = self._held.shape[3]
         if 2 * places > room:
-            wider = torch.zeros(*self._held.shape[:3], 4 * places, self._held.shape[4])
+            wider = self._held.new_zeros(*self._held.shape[:3], 4 * places, self._held.shape[4])
             wider[:, :, :, :room] = self._held
             self._use(wider)
 

@@ -143,7 +143,8 @@ class ProgramLevels(Levels):
 
     def __init__(self, programs: EaglePrograms, model: EagleModel, capacity: int) -> None:
         config = model.config
-        super().__init__(torch.zeros(2, config.kv_heads, capacity + _ROOM, config.head_size))
+        shape = 2, config.kv_heads, capacity + _ROOM, config.head_size
+        super().__init__(torch.zeros(shape, dtype=torch.float32))
         self.most_fresh = 0 if programs.call is None else MOST_FRESH
         self._programs, self._model = programs, model
         # The output of the root, and those of all nodes.

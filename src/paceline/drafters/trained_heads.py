@@ -46,7 +46,7 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
         """
 
         def made() -> tuple[object, ModuleT]:
-            module = self._new_module(host.target).load(in_floats(self.tensors))
+            module = self._new_module(host.target).float().load(in_floats(self.tensors))
             return self, module.ready(weights, self._compile)
 
         # Kept with these parts, so that nothing else gets their id.

@@ -39,7 +39,7 @@ def cache_root() -> Path:
     is not created here."""
     chosen = os.environ.get("PACELINE_CACHE")
     if chosen:
-        return Path(chosen).expanduser()
+        return Path(os.path.expanduser(chosen))  # `Path.expanduser` fails for an unknown user
     # Imported only here: a machine where nothing can be installed need only name a folder.
     import platformdirs
 

@@ -72,7 +72,8 @@ static int64_t find_best(struct pl_level_tree *in, const double *path_chances, i
     for (int64_t i = 0; i < count; i++) {
         const int equal = path_chances[i] == limit && above < most;
         above += equal;
-        if (path_chances[i] > limit || equal) in->places[found++] = i;
+        /* Of chances that are no numbers, the sorted ones have no order. */
+        if (found < most && (path_chances[i] > limit || equal)) in->places[found++] = i;
     }
     return found;
 }
@@ -100,7 +101,7 @@ void pl_take_best(struct pl_level_tree *from, struct pl_guesses *to) {
     for (int64_t i = 0; i < to->nodes; i++) {
         const int64_t node = places[i], above = from->parents[node];
         int64_t parent = i - 1;
-        while (above >= 0 && places[parent] != above) parent--;
+        while (above >= 0 && parent >= 0 && places[parent] != above) parent--;
         to->tokens[i] = from->tokens[node], to->path_chances[i] = from->path_chances[node];
         to->parents[i] = above < 0 ? -1 : parent;
     }
