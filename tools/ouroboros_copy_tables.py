@@ -56,7 +56,7 @@ def tradeoff_table(report: Report) -> str:
     plain = named.pop("plain")
     names = [name.rsplit(", ", 1) for name in named]
     lengths = list(dict.fromkeys(length for _, length in names))
-    rows = head("draft model", "ms per draft pass", *(f"{length} guesses" for length in lengths))
+    rows = head("draft model", "ms per draft pass", *(f"length {length}" for length in lengths))
     for draft in dict.fromkeys(draft for draft, _ in names):
         found = [named[f"{draft}, {length}"] for length in lengths]
         cells = [f"{over(one, plain)}, {one['tokens_per_pass']:.2f}" for one in found]
@@ -71,9 +71,10 @@ def phrases_table(report: Report) -> str:
     rows = head("", "over plain", "over speculative", "tokens per pass", "rows per pass")
     for name, one in named.items():
         read = sum(int(width) * count for width, count in one["widths"].items())
+        count = name.removesuffix(" phrases")
         rows.append(
             [
-                name,
+                name if count == name else f"K = {count}",
                 compared(one, named["plain"]),
                 compared(one, named["speculative"]),
                 f"{one['tokens_per_pass']:.2f}",
