@@ -61,8 +61,9 @@ class SourceAccount:
         self._claimed, self._right = 0.0, 0.0
 
     def took(self, milliseconds: float, place: int) -> bool:
-        """Record the time of asking at a class of confidence; returns whether it counts. The first one does not: it also
-        makes what is kept for later, and finds nothing in the processor's caches."""
+        """Record the time of asking at a class of confidence; returns whether it counts. The first
+        one does not: it also makes what is kept for later, and finds nothing in the processor's
+        caches."""
         self._rested = 0
         counts, self._asked = self._asked, True
         if counts:
