@@ -1,9 +1,9 @@
-"""Check whether a process grows over a hundred prompts with one drafter, method by method.
+"""Check whether a process grows over two hundred prompts with one drafter, method by method.
 
     python benchmarks/memory_growth.py --data DIR --json benchmarks/results/memory-smollm2-135m.json
 
-Reports after 10, 50 and 100 prompts the memory of the process, live tensors and their bytes, and if
-the drafter has them, phrases in the pool and lookups in the n-gram store. Every method runs in a
+Reports after 10, 50, 100 and 200 prompts the memory of the process, live tensors and their bytes,
+and if the drafter has them, phrases in the pool and lookups in the n-gram store. Every method runs in a
 fresh process, so that methods are comparable. Trees are fixed, since a planner could switch drafts
 off, and then nothing would grow.
 """
@@ -29,7 +29,7 @@ from paceline.prompts import PromptRecord, read_prompts
 from paceline.stopping import Stopping
 from tables import shown_command
 
-TASKS = ("mbpp", "gsm8k", "cnndm", "wmt16_deen")
+TASKS = ("humaneval", "gsm8k", "cnndm", "wmt16_deen")
 METHODS = ("ouroboros:length=4,budget=128", "speculative:length=4", "chimera:cache=1024")
 BUDGET = 64
 
@@ -71,9 +71,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--longest-prompt", type=int, default=32, help="tokens; the last ones")
-    parser.add_argument("--max-new-tokens", type=int, default=4)
-    parser.add_argument("--marks", default=(10, 50, 100), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
+    parser.add_argument("--longest-prompt", type=int, default=256, help="tokens; the last ones")
+    parser.add_argument("--max-new-tokens", type=int, default=32)
+    parser.add_argument("--marks", default=(10, 50, 100, 200), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
     parser.add_argument("--methods", nargs="+", default=METHODS)
     options = parser.parse_args()
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as fresh:

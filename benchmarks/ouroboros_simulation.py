@@ -34,7 +34,7 @@ from matplotlib.figure import Figure
 from paceline.planning.cost_curve import CostCurve
 from tables import shown_command
 
-RATIOS = tuple(step / 100 for step in range(2, 51))
+RATIOS = tuple(step / 100 for step in range(2, 71))
 FAMILIES = {
     "lookahead": ("lookahead",),
     "speculative": ("speculative", "speculative, 2", "speculative, 8"),

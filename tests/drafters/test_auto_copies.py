@@ -8,12 +8,13 @@ from tests.helpers import naive_stream, play
 from tests.tiny_models import needs_kernels, new_model, some_prompt
 
 from paceline.draft_models import DraftModels
-from paceline.drafters import Auto, Host, Speculative, make_drafter
-from paceline.drafters.auto_sources import ALTERNATIVES, open_sources
+from paceline.drafters import Auto, Host, Plain, Speculative, auto_sources, make_drafter
+from paceline.drafters.auto_sources import open_sources
 from paceline.drafters.host import SELF, ModelChoice
 from paceline.errors import ModelError
 from paceline.generation import Generation
 from paceline.models import memory
+from paceline.protocols import Drafter
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
@@ -66,6 +67,33 @@ def test_a_copy_is_what_drafts_by_default() -> None:
     assert {choice.model for choice in asked} == {SELF}
 
 
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        ("", ["speculative"]),
+        ("speculative:draft=self", ["eagle", "ppd"]),
+        ("speculative:draft=self eagle medusa chimera", ["speculative", "ppd"]),
+        ("speculative:draft=self eagle medusa chimera speculative ppd", []),
+    ],
+)
+def test_one_of_those_that_run_a_model_is_enough(
+    missing: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(method: str, host: Host | None) -> Drafter | None:
+        return None if method in missing.split() else Plain()
+
+    monkeypatch.setattr(auto_sources, "_found", found)
+    _, host, _ = opened()
+    lookups = ["anpd", "suffix", "llma", "rest"]
+    assert list(auto_sources.open_sources("", "", host)) == [*lookups, *expected]
+
+
+def test_a_copy_is_worth_asking_from_the_first_round_on() -> None:
+    _, host, _ = opened()
+    copy, other = open_sources("", "rest", host)["speculative"], make_drafter("anpd", host)
+    assert copy.promise > 1 and not other.promise
+
+
 def test_without_a_smaller_copy_the_draft_model_of_the_package_is_looked_for() -> None:
     needs_kernels("int4")
     _, host, asked = opened("int4")
@@ -88,8 +116,3 @@ def test_a_source_that_is_named_has_no_alternatives() -> None:
     with pytest.raises(ModelError, match="paceline ships no draft model for this model"):
         open_sources("anpd+speculative", "", host)
     assert SELF not in {choice.model for choice in asked}
-
-
-def test_alternatives_are_of_the_source_that_they_stand_for() -> None:
-    for name, ways in ALTERNATIVES.items():
-        assert {way.partition(":")[0] for way in ways} == {name}

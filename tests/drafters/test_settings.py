@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.drafters import METHODS, Anpd, Llma, Plain, PromptLookup, make_drafter
+from paceline.drafters.registry import check_method
 from paceline.drafters.settings import at_least, bracketed, parse_method
 from paceline.errors import UsageError
 from paceline.protocols import Drafter
@@ -180,3 +181,8 @@ def test_a_setting_that_is_written_twice_is_refused() -> None:
 @pytest.mark.parametrize("value", [2, 3, 10**12])
 def test_a_value_in_range_is_handed_back(value: int) -> None:
     assert at_least(2, n=value) == value
+
+
+def test_methods_nested_beyond_the_stack_are_refused() -> None:
+    with pytest.raises(UsageError, match="nested too deeply"):
+        check_method("speculative:inner=(" * 400 + "anpd" + ")" * 400)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
@@ -15,7 +16,6 @@ from paceline.errors import PacelineError, UsageError
 from paceline.protocols import Drafter
 
 __all__ = [
-    "ALTERNATIVES",
     "SOURCES",
     "AutoSettings",
     "by_price",
@@ -27,17 +27,17 @@ __all__ = [
 SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative", "ppd")
 """Methods that `auto` asks, if they exist for the model. Costly ones are tried in this order."""
 
-ALTERNATIVES = {"speculative": ("speculative:draft=self", "speculative")}
-"""Variants of a source; the first that exists for the model is used. A copy of the model is right
-most often. Where it would hardly be smaller than the model, or memory is short, there is none, and
-the draft model that comes with the package takes its place."""
+_COPY = "speculative:draft=self"
+"""A copy of the model is right most often. Where it would hardly be smaller than the model, or
+memory is short, there is none."""
 
 _TRAINED = ("eagle", "medusa", "chimera")
-"""Methods on the model's states. By default only the one with the longest right chains is a source,
-and the package's draft model only if there is none: a weaker source costs time in every text before
-it is ruled out."""
+"""Methods on the model's states."""
 
-_PACKAGED = "speculative"
+_BY_MODEL = (*_TRAINED, "speculative", "ppd")
+"""Of these the default is the copy alone; without it, the trained method with the longest right
+chains or, without one, the package's draft model, and prompt tokens. A weaker source costs time in
+every text before it is ruled out."""
 
 _AND = "+"
 
@@ -97,16 +97,10 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
     chosen = chosen_sources(sources, without)
     if sources:
         return {name: _opened(method, host) for name, method in chosen.items()}
+    by_model = _by_model([name for name in _BY_MODEL if name in chosen], host)
     opened: dict[str, Drafter] = {}
-    trained = _best_trained([name for name in _TRAINED if name in chosen], host)
     for name, method in chosen.items():
-        if name in _TRAINED:
-            drafter = trained.get(name)
-        else:
-            ways = ALTERNATIVES.get(name, (method,))
-            wanted = (way for way in ways if not (trained and way == _PACKAGED))
-            found = (_found(way, host) for way in wanted)
-            drafter = next((each for each in found if each is not None), None)
+        drafter = by_model.get(name) if name in _BY_MODEL else _found(method, host)
         if drafter is not None:
             opened[name] = drafter
     return opened
@@ -123,20 +117,24 @@ def promises_of(sources: Mapping[str, Drafter]) -> dict[str, float]:
     return {name: source.promise for name, source in sources.items() if source.promise}
 
 
-def _best_trained(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
-    """Of the drafters that exist for the host, the one with the longest right chains, by its name;
-    empty if there is none."""
+def _by_model(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
+    """The defaults among these that exist for the host, by name, see `_BY_MODEL`."""
     if host is None:
         return {}
+    if "speculative" in names and (copy := _found(_COPY, host)) is not None:
+        return {"speculative": copy}
 
     def by_chain() -> list[str]:
-        return sorted(names, key=partial(_chain, fingerprint=host.fingerprint), reverse=True)
+        trained = [name for name in names if name in _TRAINED]
+        return sorted(trained, key=partial(_chain, fingerprint=host.fingerprint), reverse=True)
 
-    for name in host.share(("by chain", *names), by_chain):
-        drafter = _found(name, host)
-        if drafter is not None:
-            return {name: drafter}
-    return {}
+    draft_models = [name for name in names if name == "speculative"]
+    ranked = (*host.share(("by chain", *names), by_chain), *draft_models)
+    found = ((name, drafter) for name in ranked if (drafter := _found(name, host)) is not None)
+    best = dict(islice(found, 1))
+    if "ppd" in names and (drafter := _found("ppd", host)) is not None:
+        best["ppd"] = drafter
+    return best
 
 
 def _chain(method: str, fingerprint: str) -> float:

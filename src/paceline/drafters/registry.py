@@ -50,8 +50,11 @@ def make_drafter(method: str, host: Host | None = None, **settings: Any) -> Draf
 
 def check_method(method: str, **settings: Any) -> None:
     """Raises what `make_drafter` would raise, where that can be told without a model."""
-    name, written = parse_method(method)
-    method_named(name).read({**written, **settings})
+    try:
+        name, written = parse_method(method)
+        method_named(name).read({**written, **settings})
+    except RecursionError as error:
+        raise UsageError(f"method {method[:40]!r}… is nested too deeply") from error
 
 
 def method_named(name: str) -> MethodSpec[Any]:

@@ -42,6 +42,8 @@ __all__ = ["DraftSettings", "Speculative", "SpeculativeSettings", "guess_tree"]
 
 _MOST = 4096
 """Largest number of guesses in a row, beside one, or in a tree."""
+_RIGHT_IN_A_ROW = 3.5
+"""Guesses of a 4-bit copy that came true per round, at least (docs/paper-ouroboros.md)."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,9 @@ class DraftSettings:
     inner: the draft model's own drafter, as a method or, in Python, as an object; "" for n-grams in
     a copy of the target, whose passes are slow, and none in a smaller model.
     device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
-    are the target's, and weights whichever is faster here, packed or int8 with a 4-bit output head:
-    guesses need not be exact. A copy has int4 or int8 weights, and the target's device and dtype.
+    are the target's, and weights whichever is faster here, packed or int8 (int4 in large models)
+    with a 4-bit output head: guesses need not be exact. A copy has int4 or int8 weights, and the
+    target's device and dtype.
 
     Raises UsageError for a value out of range, ModelError for missing parts of `inner`.
     """
@@ -145,6 +148,8 @@ class Speculative(Drafter):
         self._draft = DraftText(small, inner, host.target.vocab_size, own.branches, own.budget)
         self._most = own.length or LONGEST
         self._takes_over, self._waits = small.takes_over, False
+        if own.is_copy:
+            self.promise = _RIGHT_IN_A_ROW
         self._confidence = own.confidence
         self._plan: DraftLength | None = None
         if not own.length:

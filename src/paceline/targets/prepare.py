@@ -62,13 +62,11 @@ _KINDS: dict[str, Maker] = {
     "int8": Int8Linear,
     "int4": Int4Linear,
 }
-_IN_PANELS = (
-    "packed",
-    "bfloat16",
-    "int8",
-    "int4",
-)  # for paceline's products, which take float32 rows
+_IN_PANELS = ("packed", "bfloat16", "int8", "int4")  # our products, which take float32 rows
 _ROUNDED = ("bfloat16", "int8", "int4")
+_MANY_WEIGHTS = 64 << 20
+"""Of a draft model; no cache holds more in 8 bits, and reading half the bytes saves more time than
+rounding costs guesses."""
 WEIGHTS = (AUTO, NATIVE, *_KINDS)
 """How linear layers hold their weights. native: unchanged; fused: layers with one input become one
 product; packed: fused, in the layout of the fastest product; packed+plain: packed, with a second
@@ -87,8 +85,8 @@ def check_weights(weights: str) -> None:
 def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) -> Preparation:
     """Change `model` in place so that its passes cost less, and report what was done.
 
-    exact: whether its scores must stay the same. A draft model's need not; auto is then int8, with
-    a 4-bit output head, if that is faster here than packed.
+    exact: whether its scores must stay the same. A draft model's need not; auto is then int8 (int4
+    in large models), with a 4-bit output head, if that is faster here than packed.
 
     New weights replace the old ones layer by layer: memory never holds the model twice.
 
@@ -169,12 +167,15 @@ def _usual(model: PreTrainedModel) -> str:
 
 
 def _fastest(linears: list[Layer]) -> str:
-    """The kind for a model that need not be exact: int8 if faster than packed."""
-    kinds = {name: _KINDS[name] for name in ("packed", "int8")}
+    """The kind for a model that need not be exact: packed, int8 or, if it is too large for the
+    processor's caches, int4, whichever is fastest."""
     weights = [_weight(layer) for layer in linears]
     if sum(weight.nbytes for weight in weights) < WORTH_CHOOSING:
-        return next(iter(kinds))
-    return fastest(weights, kinds)
+        return "packed"
+    names = ["packed", "int8"]
+    if sum(weight.numel() for weight in weights) > _MANY_WEIGHTS:
+        names.append("int4")
+    return fastest(weights, {name: _KINDS[name] for name in names})
 
 
 def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
@@ -270,7 +271,7 @@ def _product(model: Any, group: list[Layer], weights: str, light_head: bool) -> 
     kind = _KINDS.get(weights, make_packed)
     head = model.get_output_embeddings()
     if head is not None and not set(head.modules()).isdisjoint(group):
-        if kind is Int4Linear:
+        if kind is Int4Linear and not light_head:
             kind = Int8Linear  # a 4-bit head gets too many tokens wrong
         elif kind is Int8Linear and light_head:
             kind = Int4Linear  # fine for a draft model, whose head is a large part of its reads
