@@ -100,19 +100,19 @@ def side_by_side(study: studies.Study, session: Session, options: argparse.Names
 
 
 def temperatures(session: Session, options: argparse.Namespace) -> Report:
-    texts = read_texts(session, options, studies.TALKING, 2)
+    texts = read_texts(session, options, studies.TALKING, 4)
     contenders = [
         Contender(name, method, session, texts, temperature=temperature, seed=options.seed)
         for temperature in (0.5, 1.0)
         for name, method in studies.MAIN.items()
     ]
-    return compared(contenders, options.max_new_tokens or 32)
+    return compared(contenders, options.max_new_tokens or 128)
 
 
 def locality(session: Session, options: argparse.Namespace) -> Report:
     """Contenders with different orders take turns too; without phrases of earlier texts, order does
     not matter."""
-    texts = read_texts(session, options, studies.MIXED, 3)
+    texts = read_texts(session, options, studies.MIXED, 4)
     found = studies.orders([text.record.task for text in texts], options.seed)
     contenders = [
         Contender("plain", "plain", session, texts),
@@ -122,7 +122,7 @@ def locality(session: Session, options: argparse.Namespace) -> Report:
         Contender(name, studies.ouroboros(), session, [texts[place] for place in order])
         for name, order in found.items()
     ]
-    return compared(contenders, options.max_new_tokens or 32)
+    return compared(contenders, options.max_new_tokens or 64)
 
 
 def weights(session: Session, options: argparse.Namespace) -> Report:
@@ -135,7 +135,7 @@ def weights(session: Session, options: argparse.Namespace) -> Report:
                 studies.weighed(kind, fixed),
             )
             contenders.append(Contender(name, method, session, texts, fixed=fixed))
-    return compared(contenders, options.max_new_tokens or 40)
+    return compared(contenders, options.max_new_tokens or 128)
 
 
 def costs(session: Session, options: argparse.Namespace) -> Report:

@@ -177,10 +177,10 @@ class Study:
 
 
 SIDE_BY_SIDE = {
-    "fixed": Study({**PARTS, **OTHER_LENGTHS}, TASKS, 2, 128),
+    "fixed": Study({**PARTS, **OTHER_LENGTHS}, TASKS, 4, 256),
     "planned": Study(PLANNED, TASKS, 4, 256, fixed=False),
     "copy": Study(COPY, COPIED, 4, 256, fixed=False),
-    "sensitivity": Study(grid(), ("gsm8k",), 2, 24),
+    "sensitivity": Study(grid(), ("gsm8k",), 4, 64),
     "lengths": Study(KEPT, ("gsm8k",), 4, 512, shares=(8, 4, 2, 1)),
     "tradeoff": Study(TRADEOFF, COPIED, 2, 128),
     "phrases": Study(PHRASES, COPIED, 2, 128),

@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from ouroboros_reports import WHOLE, Report, compared, head, measured, named_rows, number, over
+import json
+
+from ouroboros_reports import (
+    LARGE,
+    MODEL,
+    RESULTS,
+    WHOLE,
+    Report,
+    compared,
+    head,
+    measured,
+    named_rows,
+    number,
+    over,
+)
 from papers import figures
 
 from paceline.tables import markdown_table
 
 THEIR_PARTS = figures("ouroboros", "4")
 THEIR_EAGLE, THEIR_CASCADE = figures("ouroboros", "5"), figures("ouroboros", "13")
-COPY_METHODS = ("anpd", "speculative", "speculative, anpd inside", WHOLE, "anpd inside, lengthened by phrases")  # fmt: skip
+_WITH_COPY = "anpd inside, lengthened by phrases"
+PAYING = (
+    ("default, float32, trained", "planned", MODEL, "speculative", WHOLE),
+    ("default, float32, 4-bit copy", "copy", MODEL, "speculative", _WITH_COPY),
+    ("default, float32, 8-bit copy", "tradeoff", MODEL, "8-bit copy, 8", ""),
+    ("1.5B, bfloat16, 4-bit copy", "copy", LARGE, "speculative", _WITH_COPY),
+    ("1.5B, 4 bits, trained", "planned", LARGE, "speculative", WHOLE),
+)
+"""Target and draft model; study, its model, and its contenders for speculative decoding and
+Ouroboros."""
+COPY_METHODS = ("anpd", "speculative", "speculative, anpd inside", WHOLE, _WITH_COPY)  # fmt: skip
 
 
 def parts(report: Report) -> str:
@@ -37,7 +61,7 @@ def parts(report: Report) -> str:
     return markdown_table(rows)
 
 
-def copy_tasks(report: Report) -> str:
+def by_task(report: Report) -> str:
     """Speed-up over plain decoding by task."""
     named = named_rows(report)
     plain = named["plain"]["tasks"]
@@ -61,6 +85,37 @@ def tradeoff_table(report: Report) -> str:
         found = [named[f"{draft}, {length}"] for length in lengths]
         cells = [f"{over(one, plain)}, {one['tokens_per_pass']:.2f}" for one in found]
         rows.append([draft, number(found[-1]["ms_per_draft_pass"]), *cells])
+    return markdown_table(rows)
+
+
+def share_right(guesses: float, tokens: float) -> float:
+    """The share of right guesses with which `guesses` in a row bring `tokens` per pass."""
+    low, high = 0.0, 1 - 1e-9
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        few = (1 - middle ** (guesses + 1)) / (1 - middle) < tokens
+        low, high = (middle, high) if few else (low, middle)
+    return low
+
+
+def best_by_equation(ratio: float, right: float) -> float:
+    """The speed-up of the best draft length with free rows: the paper's equation for speculative
+    decoding."""
+    return max((1 - right ** (n + 1)) / ((1 - right) * (1 + n * ratio)) for n in range(33))
+
+
+def paying_table() -> str:
+    """Which draft model makes which method pay: the paper's equation beside measurements."""
+    rows = head("model, draft model", "draft pass, in plain passes", "right", "speculative, by the equation", "speculative", "Ouroboros")  # fmt: skip
+    for label, study, model, speculative, ouroboros in PAYING:
+        path = RESULTS / f"ouroboros/{study}-{model}.json"
+        named = named_rows(json.loads(path.read_text("utf-8")))
+        one, plain = named[speculative], named["plain"]
+        ratio = one["ms_per_draft_pass"] / plain["ms_per_pass"]
+        right = share_right(one["draft_passes"] / one["passes"], one["tokens_per_pass"])
+        measured = [over(named[name], plain) if name else "" for name in (speculative, ouroboros)]
+        equation = f"{best_by_equation(ratio, right):.2f}x"
+        rows.append([label, f"{ratio:.2f}", f"{right:.2f}", equation, *measured])
     return markdown_table(rows)
 
 

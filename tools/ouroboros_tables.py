@@ -8,7 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import stdev
 
-from ouroboros_copy_tables import copy_tasks, others_table, parts, phrases_table, tradeoff_table
+from ouroboros_copy_tables import (
+    by_task,
+    others_table,
+    parts,
+    paying_table,
+    phrases_table,
+    tradeoff_table,
+)
 from ouroboros_reports import LARGE, MODEL, RESULTS, Report, head, measured, named_rows, over
 from papers import figures
 
@@ -170,7 +177,7 @@ def texts_table() -> str:
 
 @measured("memory")
 def memory_table(report: Report) -> str:
-    """Memory over a hundred prompts in a row."""
+    """Memory over prompts in a row."""
     marks = report["marks"]
     rows = head("", *(f"{mark} prompts: MB, tensors, phrases" for mark in marks))
     for one in report["methods"]:
@@ -187,8 +194,8 @@ OUROBOROS: dict[str, Callable[[], str]] = {
     "parts-planned": measured("ouroboros/planned")(parts),
     "parts-copy": measured("ouroboros/copy")(parts),
     "parts-copy-large": measured("ouroboros/copy", model=LARGE)(parts),
-    "tasks-copy": measured("ouroboros/copy")(copy_tasks),
-    "tasks-copy-large": measured("ouroboros/copy", model=LARGE)(copy_tasks),
+    "tasks-copy": measured("ouroboros/copy")(by_task),
+    "tasks-copy-large": measured("ouroboros/copy", model=LARGE)(by_task),
     "efficiency": efficiency_table,
     "tasks": tasks_table,
     "sampling": sampling_table,
@@ -196,6 +203,9 @@ OUROBOROS: dict[str, Callable[[], str]] = {
     "lengths": lengths_table,
     "locality": locality_table,
     "tradeoff": tradeoff_table,
+    "paying": paying_table,
+    "parts-planned-large": measured("ouroboros/planned", model=LARGE)(parts),
+    "tasks-planned-large": measured("ouroboros/planned", model=LARGE)(by_task),
     "phrases": phrases_table,
     "others": others_table,
     "crossings": crossings_table,
