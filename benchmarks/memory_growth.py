@@ -1,11 +1,12 @@
-"""Check whether a process grows over two hundred prompts with one drafter, method by method.
+"""Check whether a process grows with the number of prompts, method by method.
 
     python benchmarks/memory_growth.py --data DIR --json benchmarks/results/memory-smollm2-135m.json
 
-Reports after 10, 50, 100 and 200 prompts the memory of the process, live tensors and their bytes,
-and if the drafter has them, phrases in the pool and lookups in the n-gram store. Every method runs in a
-fresh process, so that methods are comparable. Trees are fixed, since a planner could switch drafts
-off, and then nothing would grow.
+Reports at each mark the memory of the process, live tensors and their bytes, and if the drafter has
+them, phrases in the pool and lookups in the n-gram store. After 200 prompts the same ones come
+again: what grows then grows with their number. Every method runs in a fresh process, so that
+methods are comparable. Trees are fixed, since a planner could switch drafts off, and then nothing
+would grow.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter
@@ -30,14 +32,14 @@ from paceline.stopping import Stopping
 from tables import shown_command
 
 TASKS = ("humaneval", "gsm8k", "cnndm", "wmt16_deen")
-METHODS = ("ouroboros:length=4,budget=128", "speculative:length=4", "chimera:cache=1024")
-BUDGET = 64
+METHODS = ("plain", "ouroboros:length=4,budget=128", "speculative:length=4", "chimera:cache=1024")
+BUDGET, DIFFERENT = 64, 200
 
 
 def prompts_of(data: Path, count: int) -> list[PromptRecord]:
-    """The first prompts of several tasks in turns."""
-    piles = [read_prompts(data / f"{task}.jsonl", -(-count // len(TASKS))) for task in TASKS]
-    return [record for row in zip(*piles) for record in row][:count]
+    """The first prompts of several tasks in turns, again and again."""
+    piles = [read_prompts(data / f"{task}.jsonl", DIFFERENT // len(TASKS)) for task in TASKS]
+    return list(islice(cycle(record for row in zip(*piles) for record in row), count))
 
 
 def watch(options: argparse.Namespace, method: str) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--longest-prompt", type=int, default=256, help="tokens; the last ones")
     parser.add_argument("--max-new-tokens", type=int, default=32)
-    parser.add_argument("--marks", default=(10, 50, 100, 200), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
+    parser.add_argument("--marks", default=(10, 100, 200, 400, 600), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
     parser.add_argument("--methods", nargs="+", default=METHODS)
     options = parser.parse_args()
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as fresh:
