@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--longest-prompt", type=int, default=256, help="tokens; the last ones")
     parser.add_argument("--max-new-tokens", type=int, default=32)
-    parser.add_argument("--marks", default=(10, 100, 200, 400, 600), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
+    parser.add_argument("--marks", default=(10, 100, 200, 400), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
     parser.add_argument("--methods", nargs="+", default=METHODS)
     options = parser.parse_args()
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as fresh:

@@ -26,6 +26,7 @@ THEIR_EAGLE, THEIR_CASCADE = figures("ouroboros", "5"), figures("ouroboros", "13
 _WITH_COPY = "anpd inside, lengthened by phrases"
 PAYING = (
     ("default, float32, trained", "planned", MODEL, "speculative", WHOLE),
+    ("default, 4 bits, trained", "published", MODEL, "speculative", WHOLE),
     ("default, float32, 4-bit copy", "copy", MODEL, "speculative", _WITH_COPY),
     ("default, float32, 8-bit copy", "tradeoff", MODEL, "8-bit copy, 8", ""),
     ("1.5B, bfloat16, 4-bit copy", "copy", LARGE, "speculative", _WITH_COPY),

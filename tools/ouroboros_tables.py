@@ -159,7 +159,7 @@ def _stretches(stretches: list[tuple[float, float]], least: float, most: float) 
     return ", ".join(found) or "never"
 
 
-STUDIES = ("fixed", "planned", "copy", "tradeoff", "phrases", "others", "temperatures", "sensitivity", "lengths", "locality")  # fmt: skip
+STUDIES = ("fixed", "planned", "published", "copy", "tradeoff", "phrases", "others", "temperatures", "sensitivity", "lengths", "locality")  # fmt: skip
 
 
 def texts_table() -> str:
@@ -204,6 +204,7 @@ OUROBOROS: dict[str, Callable[[], str]] = {
     "locality": locality_table,
     "tradeoff": tradeoff_table,
     "paying": paying_table,
+    "parts-planned-published": measured("ouroboros/published")(parts),
     "parts-planned-large": measured("ouroboros/planned", model=LARGE)(parts),
     "tasks-planned-large": measured("ouroboros/planned", model=LARGE)(by_task),
     "phrases": phrases_table,
