@@ -34,7 +34,7 @@ PAYING = (
 )
 """Target and draft model; study, its model, and its contenders for speculative decoding and
 Ouroboros."""
-COPY_METHODS = ("anpd", "speculative", "speculative, anpd inside", WHOLE, _WITH_COPY)  # fmt: skip
+COPY_METHODS = ("anpd", "speculative", "speculative, anpd inside", WHOLE, _WITH_COPY)
 
 
 def parts(report: Report) -> str:
