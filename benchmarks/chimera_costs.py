@@ -141,7 +141,6 @@ def main() -> None:
 def report(options: argparse.Namespace) -> None:
     """Measure row by row, writing the file after each."""
     session = paceline.load(options.model, method="plain")
-    session.settle()
     began, found = perf_counter(), list[dict[str, Any]]()
     for row in rows(options):
         spill = Path(tempfile.mkdtemp()) / "ngrams.sqlite"  # a shared one would not be cold

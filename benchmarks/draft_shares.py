@@ -111,7 +111,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results there, too")
     options = parser.parse_args()
     session = paceline.load(options.model, method="plain")
-    session.settle()
     chosen = methods(session, options)
     found: dict[str, list[Round]] = {name: [] for name in chosen}
     for ids in prompts(session, options):

@@ -264,7 +264,6 @@ def main() -> None:
     session = paceline.load(
         options.model, method="anpd", weights=options.weights, **placement(options)
     )
-    session.settle()
     content = {
         **describe_run(session.target.describe()),
         "command": shown_command(),

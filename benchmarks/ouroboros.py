@@ -188,7 +188,6 @@ def main() -> None:
     session = paceline.load(
         options.model, "plain", weights=options.weights, dtype=options.dtype, measure=True
     )
-    session.settle()
     for name in ALL if options.study == "all" else [options.study]:
         path = options.out / f"{name}-{options.model}.json"
         if path.exists() and not options.again:

@@ -53,13 +53,10 @@ def related(records: Sequence[PromptRecord], questions: int) -> Iterator[tuple[i
 
 def sessions(model: str, folder: str) -> dict[str, Session]:
     """One session per way of writing, each with its own model, so that they share no cache."""
-    opened = {
+    return {
         name: paceline.load(model, method=method, datastore=folder if "datastore" in name else None)
         for name, method in METHODS.items()
     }
-    for session in opened.values():
-        session.settle()
-    return opened
 
 
 def conversation(

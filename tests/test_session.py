@@ -431,22 +431,6 @@ def test_an_interrupt_in_the_middle_of_a_walk_leaves_text_and_tokens_in_step() -
     assert part.text == session.tokenizer.decode(part.tokens, skip_special_tokens=True).rstrip("�")
 
 
-def test_measurements_wait_for_what_goes_on_in_the_background() -> None:
-    @dataclass
-    class Background:
-        waited: int = 0
-
-        def settle(self) -> None:
-            self.waited += 1
-
-    session = toy_session()
-    session.settle()  # nothing goes on in the background of a toy
-    going_on = Background()
-    session.target.settle = going_on.settle  # type: ignore[method-assign]
-    session.settle()
-    assert going_on.waited == 1
-
-
 def test_streams_that_somebody_else_drives_write_what_they_write_alone() -> None:
     """As a server does it: one thread plays rounds, and every stream is asked what it heard."""
     prompts = ["once upon", "a time there was", "x"]

@@ -150,7 +150,7 @@ def _open_kept(
     try:
         facts = ModelFacts(**record["facts"])
         steps = read_steps(record["steps"], tensors)
-        preparation = Preparation.from_json(record["preparation"], facts.weight_bytes)
+        preparation = Preparation.from_json(record["preparation"])
         eos_ids = [int(each) for each in record["eos_ids"]]
     except (KeyError, TypeError, ValueError, IndexError):
         return None

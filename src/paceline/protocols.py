@@ -201,9 +201,6 @@ class Target(ABC):
         self.score({}, {slot: most})
         return self.pending(slot)
 
-    def settle(self) -> None:
-        """Wait until background work after loading is done, so that measurements are sound."""
-
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
         """With `VIRTUAL_TOKENS`: add embeddings [count, hidden], in the form of the model's
         `inputs_embeds`, and return the first id; the others follow. Embeddings that are known

@@ -220,10 +220,6 @@ class Session:
         if self.host.datastore is not None:
             self.host.datastore.add([[*prompt[-PROMPT_TOKENS:], *output]])
 
-    def settle(self) -> None:
-        """Wait until background work after loading is done, so that measurements are sound."""
-        self.target.settle()
-
     def use_curve(self, curve: CostCurve | None) -> None:
         """Plan with the pass costs of this curve from now on; no text may be open."""
         planner = TreePlanner(curve)

@@ -36,7 +36,6 @@ def test_models_keep_the_contract_of_targets(
     dtype = torch.float64 if weights == "native" else torch.float32
     model = new_model(architecture, attention, dtype)
     preparation = prepare(model, weights)
-    preparation.settle()
     assert (preparation.linears > 0) == (weights == "packed")
     check_target(
         lambda: CausalLMTarget(model, preparation=preparation, check=False, static=static),

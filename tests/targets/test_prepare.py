@@ -6,6 +6,7 @@ from pathlib import Path as FilePath
 
 import pytest
 import torch
+from tests.c_library import needs_library
 from tests.in_step import InStep, new_target
 from tests.tiny_models import VOCAB, needs_kernels, new_model, some_prompt
 from torch import nn
@@ -16,7 +17,7 @@ import paceline
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError, UsageError
 from paceline.kernels import block_layers
-from paceline.kernels.block_layers import Int4Linear, Int8Linear
+from paceline.kernels.block_layers import Int4Linear, Int8Linear, move_matrices
 from paceline.kernels.linear import (
     FastLinear,
     PackedAndPlainLinear,
@@ -25,7 +26,7 @@ from paceline.kernels.linear import (
     UnpackableError,
     keep_faster,
 )
-from paceline.kernels.memory import FilePages, HugePages
+from paceline.kernels.memory import FilePages, WeightMemory
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.shared_input import find_shared_inputs
 from paceline.loop import Generation, decode
@@ -343,8 +344,30 @@ def test_memory_favours_change_no_value(tmp_path: FilePath) -> None:
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     before = [each.clone() for each in model.parameters()]
     FilePages().forget(model.parameters())
-    HugePages(patience=60.0).settle()
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_weight_memory_gives_every_tensor_its_own_bytes() -> None:
+    memory = WeightMemory()
+    sizes = [1, 63, 0, 64, 5 << 20, 3 << 20, 20 << 20, 7]
+    made = [memory.empty(size) for size in sizes]
+    del memory
+    for number, each in enumerate(made):
+        each.fill_(number)
+    assert [len(each) for each in made] == sizes
+    assert all(each.data_ptr() % 64 == 0 for each in made)
+    assert all(bool((each == number).all()) for number, each in enumerate(made))
+
+
+@needs_library
+def test_matrices_move_once_and_keep_their_products() -> None:
+    layer, rows, memory = Int4Linear(torch.randn(48, 64), None), torch.randn(3, 64), WeightMemory()
+    before, place = layer(rows), layer.matrix.panels.data_ptr()
+    move_matrices(layer, memory)
+    moved = layer.matrix.panels.data_ptr()
+    move_matrices(layer, memory)
+    assert place != moved == layer.matrix.panels.data_ptr()
+    assert torch.equal(layer(rows), before)
 
 
 def test_written_weights_are_not_forgotten(tmp_path: FilePath) -> None:

@@ -200,7 +200,6 @@ def _show(session: Session, model: str, curve: CostCurve, floor: Floor) -> None:
 def _measure(session: Session, repeats: int) -> tuple[CostCurve, Floor]:
     from paceline.planning.measure import count_passes, measure_curve, measure_floor
 
-    session.settle()
     target = session.target
     with common.progress("measuring") as bars:
         task = bars.add_task("", total=count_passes(target, repeats=repeats))

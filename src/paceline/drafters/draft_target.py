@@ -92,10 +92,6 @@ class DraftTarget(Target):
         """See `Target.describe`."""
         return self._target.describe()
 
-    def settle(self) -> None:
-        """See `Target.settle`."""
-        self._target.settle()
-
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
         """See `Target`."""
         return self._target.add_virtual_tokens(embeddings)

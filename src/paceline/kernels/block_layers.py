@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from paceline.kernels.blocks import FLOATS, FORMATS, BlockMatrix, in_floats, quantised
 from paceline.kernels.linear import FastLinear, UnpackableError
+from paceline.kernels.memory import WeightMemory
 from paceline.kernels.native.calls import kernels, unavailable
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "FloatLinear",
     "Int4Linear",
     "Int8Linear",
+    "move_matrices",
 ]
 
 
@@ -131,3 +133,10 @@ class BlockEmbedding(nn.Module):
         """[...] -> [..., embedding_dim]."""
         found = self.matrix.values(ids.reshape(-1)).to(self.dtype)
         return found.view(*ids.shape, self.embedding_dim)
+
+
+def move_matrices(module: nn.Module, memory: WeightMemory) -> None:
+    """Move all matrices in blocks of a module to `memory`; see `BlockMatrix.move`."""
+    for each in module.modules():
+        if isinstance(each, BlockLinear | BlockEmbedding):
+            each.matrix.move(memory)

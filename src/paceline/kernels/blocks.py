@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional as F
 
+from paceline.kernels.memory import WeightMemory
 from paceline.kernels.native.calls import kernels, unavailable
 
 __all__ = [
@@ -93,10 +94,10 @@ class BlockMatrix:
 
     def __init__(self, format: str, panels: torch.Tensor, outputs: int, inputs: int) -> None:
         self.format, self.outputs, self.inputs = format, outputs, inputs
-        self.panels = panels
         self.nbytes = panels.nbytes
-        self._matrix = _NUMBERS[format], panels.data_ptr(), outputs, inputs
         self._product = kernels().product
+        self._memory: WeightMemory | None = None
+        self._use(panels)
 
     @classmethod
     def pack(
@@ -142,6 +143,16 @@ class BlockMatrix:
             return None
         panels = torch.cat([each.panels for each in matrices])
         return cls(first.format, panels, sum(each.outputs for each in matrices), first.inputs)
+
+    def move(self, memory: WeightMemory) -> None:
+        """Move the panels to `memory`, unless they are there. Nothing may hold their address."""
+        if self._memory is not memory:
+            self._use(memory.empty(self.nbytes).copy_(self.panels))
+            self._memory = memory
+
+    def _use(self, panels: torch.Tensor) -> None:
+        self.panels = panels
+        self._matrix = _NUMBERS[self.format], panels.data_ptr(), self.outputs, self.inputs
 
     def product(self, rows: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """float32 [..., inputs] -> float32 [..., outputs]. bias: float32 [outputs]."""

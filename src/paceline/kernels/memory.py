@@ -1,5 +1,5 @@
-"""Memory requests to the system: drop pages that were read from a file, use huge pages for the
-rest, and reserve memory that is taken only when it is written.
+"""Memory requests to the system: drop pages that were read from a file, use huge pages for
+weights, and reserve memory that is taken only when it is written.
 
 A refusal changes nothing.
 """
@@ -14,20 +14,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock, Timer
-from time import sleep
 
 import torch
 
-__all__ = ["FilePages", "HugePages", "lazy_zeros"]
+__all__ = ["FilePages", "WeightMemory", "lazy_zeros"]
 
 _MAPS = Path("/proc/self/smaps")
-_DONTNEED, _HUGEPAGE, _COLLAPSE = 4, 14, 25  # advice of madvise(2)
+_DONTNEED = 4  # advice of madvise(2)
 # Private pages are allocated faster than shared ones, and a forked process has its own.
 _PRIVATE = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
-_LARGE = 4 << 20  # smaller regions hold no weights worth a two-megabyte huge page
-_AT_ONCE, _PAUSE = 4 << 20, 0.002  # bytes, seconds
-_PATIENCE = 4.0  # seconds; a shorter process would pay for the move and gain nothing
+_LINE, _HUGE, _CHUNK = 64, 2 << 20, 16 << 20  # bytes
 
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -36,11 +32,8 @@ def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     Raises OSError if the system does not reserve address space beyond its memory.
     """
     size = dtype.itemsize * math.prod(shape)
-    block = mmap.mmap(-1, max(size, 1), **_PRIVATE)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        # Otherwise the first write to each huge page would take two megabytes.
-        with suppress(OSError):
-            block.madvise(mmap.MADV_NOHUGEPAGE)
+    # On huge pages, the first write to each would take two megabytes.
+    block = _private(max(size, 1), "MADV_NOHUGEPAGE")
     count = size // dtype.itemsize
     return (
         torch.frombuffer(block, dtype=dtype, count=count).view(*shape)
@@ -69,52 +62,47 @@ class FilePages:
                 _advise(start, end, _DONTNEED)
 
 
-class HugePages:
-    """Moves the large regions of this process to huge pages, in the background, in a few seconds.
+class WeightMemory:
+    """Memory for the weights of one model, on huge pages where the system has them.
 
-    A pass reads all weights once; with 4 KiB pages, the processor spends much of that time finding
-    the next page. The move takes up to a few seconds per gigabyte, and slows passes meanwhile: a
-    process that writes only one short answer never begins it.
-
-    patience: seconds from now until the move begins.
+    A pass reads all weights once; with 4 KiB pages, the processor spends a part of that time
+    finding the next page. Small tensors share huge pages, and a chunk of memory is freed with the
+    last tensor in it.
     """
 
-    def __init__(self, patience: float = _PATIENCE) -> None:
-        self._turn = Lock()
-        self._done = not _supported()
-        if not self._done:
-            timer = Timer(patience, self.settle)
-            timer.name, timer.daemon = "paceline-huge-pages", True
-            timer.start()
+    def __init__(self) -> None:
+        self._chunk: mmap.mmap | None = None
+        self._used = 0
 
-    def settle(self) -> None:
-        """Finish the move now, so that it does not disturb the next measurement."""
-        with self._turn:
-            if not self._done:
-                _collapse_large_regions()
-            self._done = True
+    def empty(self, size: int) -> torch.Tensor:
+        """A uint8 tensor [size] that begins at a line of the processor's caches."""
+        if size == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        first = -(-self._used // _LINE) * _LINE
+        if self._chunk is None or first + size > len(self._chunk):
+            least = max(size, _CHUNK)
+            self._chunk, first = _private(least + -least % _HUGE, "MADV_HUGEPAGE"), 0
+        self._used = first + size
+        return torch.frombuffer(self._chunk, dtype=torch.uint8, count=size, offset=first)
 
 
-def _collapse_large_regions() -> None:
-    for region in _regions():
-        if region.anonymous and not region.lazy and region.end - region.start >= _LARGE:
-            _advise(region.start, region.end, _HUGEPAGE)
-            for first in range(region.start, region.end, _AT_ONCE):
-                _advise(first, min(first + _AT_ONCE, region.end), _COLLAPSE)
-                sleep(_PAUSE)  # a pass that runs meanwhile must not wait long for memory
+def _private(size: int, advice: str) -> mmap.mmap:
+    """Zeros, with advice for the system, which may know nothing of it or refuse."""
+    block = mmap.mmap(-1, size, **_PRIVATE)
+    if (known := getattr(mmap, advice, None)) is not None:
+        with suppress(OSError):
+            block.madvise(known)
+    return block
 
 
 @dataclass
 class _Region:
-    """A stretch of this process's memory. written: some of its pages are its own by now. lazy: it
-    must not get huge pages."""
+    """A stretch of this process's memory. written: some of its pages are its own by now."""
 
     start: int
     end: int
     from_file: bool
-    anonymous: bool
     written: bool = False
-    lazy: bool = False
 
 
 def _supported() -> bool:
@@ -141,8 +129,6 @@ def _regions() -> Iterator[_Region]:
             region = _region(name, words)
         elif region is not None and name == "Anonymous:":
             region.written = words[0] != "0"
-        elif region is not None and name == "VmFlags:":
-            region.lazy = "nh" in words
     if region is not None:
         yield region
 
@@ -150,7 +136,4 @@ def _regions() -> Iterator[_Region]:
 def _region(name: str, words: list[str]) -> _Region:
     """From a line like "7f00-7f10 rw-p 00000000 00:00 0  [heap]"."""
     start, end = (int(side, 16) for side in name.split("-"))
-    access, inode, label = words[0], words[3], words[4] if len(words) > 4 else "[heap]"
-    from_file = inode != "0" and access.endswith("p")
-    anonymous = inode == "0" and access == "rw-p" and label == "[heap]"
-    return _Region(start, end, from_file, anonymous)
+    return _Region(start, end, words[3] != "0" and words[0].endswith("p"))

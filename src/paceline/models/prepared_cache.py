@@ -125,12 +125,14 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 def _read_tensors(path: Path) -> tuple[str, Tensors]:
     """The sha256 of a safetensors file, and its tensors.
 
-    The library's own reader maps the file, and passes would then read its small pages. Here every
-    tensor has its own aligned memory, and one reading of the file serves both results.
+    The library's own reader maps the file, and passes would then read its small pages. Here one
+    reading of the file serves both results.
     """
     import torch
 
-    digest, found = hashlib.sha256(), {}
+    from paceline.kernels.memory import WeightMemory
+
+    digest, found, memory = hashlib.sha256(), {}, WeightMemory()
     with path.open("rb", buffering=0) as stream:
         left = os.fstat(stream.fileno()).st_size
         length = stream.read(8)
@@ -142,7 +144,7 @@ def _read_tensors(path: Path) -> tuple[str, Tensors]:
             begin, end = each["data_offsets"]
             if not 0 <= end - begin <= left:
                 raise ValueError(f"{name} is longer than its file")
-            tensor = torch.empty(end - begin, dtype=torch.uint8)
+            tensor = memory.empty(end - begin)
             into = _bytes_of(tensor)
             while into and (count := stream.readinto(into)):
                 digest.update(into[:count])

@@ -172,10 +172,6 @@ class CausalLMTarget(Target):
             },
         )
 
-    def settle(self) -> None:
-        """See `Target.settle`."""
-        self.preparation.settle()
-
     @property
     def device(self) -> torch.device:
         """Where inputs go, see `ModelPass.device`."""

@@ -71,11 +71,11 @@ def copied_target(target: CausalLMTarget, rounding: Rounding, weights: str) -> Q
     steps = rounding.program()
     saved = rounding.before - rounding.after
     facts = replace(late.facts, weight_bytes=late.facts.weight_bytes - saved, min_rows=1)
-    done = replace(target.preparation, weights=weights, plain_copy="", huge_pages=None)
+    done = replace(target.preparation, weights=weights, plain_copy="")
     made = QuantisedCopy.stored(
         LateModel(facts, late.get),
         steps,
-        done.on_huge_pages(facts.weight_bytes),
+        done,
         cache_dtype=target.describe().report["cache"]["dtype"],
     )
     made.take_from(target)

@@ -204,7 +204,6 @@ def play(comparison: Comparison, results: ResultFile) -> None:
 
 def run_with_bar(comparison: Comparison, sink: Sink, label: str) -> None:
     """Run, and show progress."""
-    comparison.session.settle()
     with common.progress(label) as bars:
         task = bars.add_task("", total=comparison.trials)
         comparison.run(sink, on_trial=lambda: bars.advance(task))

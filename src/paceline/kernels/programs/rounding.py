@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from paceline.kernels.blocks import GROUP, ROUNDED, BlockMatrix, rounded_blocks, rounded_size
+from paceline.kernels.memory import WeightMemory
 from paceline.kernels.programs.steps import Kind, Lowered, Op, Step
 
 __all__ = ["Rounding"]
@@ -54,7 +55,8 @@ class Rounding:
 
     def program(self) -> Lowered:
         """The steps on rounded matrices, which are made one at a time."""
-        made = {key: _rounded(each) for key, each in self._products.items()}
+        memory = WeightMemory()
+        made = {key: _rounded(each, memory) for key, each in self._products.items()}
         steps = [_with_matrix(step, made) for step in self._lowered.steps]
         return Lowered(steps, self._lowered.logits, self._lowered.tables)
 
@@ -78,7 +80,7 @@ def _with_matrix(step: Step, made: Mapping[int, BlockMatrix]) -> Step:
     return replace(step, matrix=made[id(step.matrix)])
 
 
-def _rounded(product: _Product) -> BlockMatrix:
+def _rounded(product: _Product, memory: WeightMemory) -> BlockMatrix:
     matrix, bits = product.matrix, product.bits
     if not bits:
         return matrix
@@ -87,4 +89,6 @@ def _rounded(product: _Product) -> BlockMatrix:
     for first in range(0, matrix.outputs, step):
         ids = torch.arange(first, min(first + step, matrix.outputs))
         blocks[first : first + step] = rounded_blocks(matrix.values(ids), bits)
-    return BlockMatrix.pack(ROUNDED[bits], blocks, matrix.inputs + -matrix.inputs % GROUP)
+    made = BlockMatrix.pack(ROUNDED[bits], blocks, matrix.inputs + -matrix.inputs % GROUP)
+    made.move(memory)
+    return made

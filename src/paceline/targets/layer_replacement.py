@@ -1,0 +1,147 @@
+"""Replace the linear layers of a model by faster products, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from paceline.kernels.block_layers import (
+    Bfloat16Linear,
+    BlockLinear,
+    Int4Linear,
+    Int8Linear,
+    move_matrices,
+)
+from paceline.kernels.linear import (
+    FastLinear,
+    Maker,
+    PackedAndPlainLinear,
+    PlainLinear,
+    UnpackableError,
+    make_linear,
+)
+from paceline.kernels.memory import FilePages, WeightMemory
+from paceline.kernels.packed import make_packed
+from paceline.kernels.shared_input import Projection, SharedInput
+from paceline.targets.preparation import Preparation
+from paceline.targets.stacked_blocks import stack_blocks
+
+__all__ = ["KINDS", "Layer", "LayerReplacement", "put", "weight_of"]
+
+Layer = Any  # nn.Linear, or transformers' Conv1D, whose weight is transposed
+
+KINDS: dict[str, Maker] = {
+    "fused": PlainLinear,
+    "packed": make_packed,
+    "packed+plain": PackedAndPlainLinear,
+    "bfloat16": Bfloat16Linear,
+    "int8": Int8Linear,
+    "int4": Int4Linear,
+}
+
+
+@dataclass
+class LayerReplacement:
+    """The linear layers of one model, to be replaced.
+
+    places: the names of every module. done: receives what was done, and names the new weights.
+    light_head: an 8-bit output head becomes 4-bit.
+    """
+
+    model: Any
+    places: Mapping[nn.Module, list[str]]
+    done: Preparation
+    light_head: bool
+    _pages: FilePages = field(default_factory=FilePages)
+    _memory: WeightMemory = field(default_factory=WeightMemory)
+
+    def replace(self, shared: list[list[Layer]], linears: list[Layer]) -> None:
+        """Replace linear layers by products; those in blocks that share an input become one.
+
+        shared: groups of layers with one input, `linears` and layers in blocks.
+        """
+        self._pages.forget(self.model.parameters())
+        for group in _largest_first(shared, linears):
+            self._replace(group)
+        for group in shared:
+            alike = [layer for layer in group if isinstance(layer, BlockLinear) and layer.rounded]
+            self.done.products -= stack_blocks(self.model, alike, self.places)
+        move_matrices(self.model, self._memory)
+
+    def _replace(self, group: list[Layer]) -> None:
+        """Replace layers that share an input, or a single layer, by one product."""
+        try:
+            product = self._product(group)
+        except UnpackableError as reason:
+            if len(group) > 1:
+                for layer in group:
+                    self._replace([layer])
+            else:
+                self.done.left[str(reason)] += 1
+            return
+        move_matrices(product, self._memory)
+        self.done.linears += len(group)
+        self.done.products += 1
+        shared = SharedInput(product, [len(weight_of(layer)) for layer in group])
+        self._pages.forget(layer.weight for layer in group)
+        for part, layer in enumerate(group):
+            made = Projection(shared, part) if len(group) > 1 else product
+            put(self.model, self.places[layer], made)
+            layer.weight = layer.bias = None  # a remaining reference keeps no weights alive
+
+    def _product(self, group: list[Layer]) -> FastLinear:
+        """Make the product for a group.
+
+        Raises UnpackableError if torch or the processor does not support it.
+        """
+        kind = KINDS.get(self.done.weights, make_packed)
+        head = self.model.get_output_embeddings()
+        if head is not None and not set(head.modules()).isdisjoint(group):
+            if kind is Int4Linear and not self.light_head:
+                kind = Int8Linear  # a 4-bit head gets too many tokens wrong
+            elif kind is Int8Linear and self.light_head:
+                kind = Int4Linear  # fine for a draft model, whose head is a large part of its reads
+        return make_linear(kind, *_stack(group))
+
+
+def put(model: nn.Module, names: list[str], module: nn.Module) -> None:
+    """Put a module in all these places of a model."""
+    for name in names:
+        model.set_submodule(name, module)
+
+
+def weight_of(layer: Layer) -> torch.Tensor:
+    """The weight of a layer, [outputs, inputs]."""
+    weight: torch.Tensor = layer.weight.detach()
+    return weight.T if isinstance(layer, Conv1D) else weight
+
+
+def _largest_first(shared: list[list[Layer]], linears: list[Layer]) -> list[list[Layer]]:
+    """Sort the groups, and every other layer as its own group, largest first: old and new weights
+    of the largest coexist before anything else is added."""
+    of_floats = [[layer for layer in group if layer in linears] for group in shared]
+    together = {layer for group in of_floats for layer in group}
+    groups = [*filter(None, of_floats), *([each] for each in linears if each not in together)]
+    return sorted(groups, key=lambda group: -sum(layer.weight.nbytes for layer in group))
+
+
+def _stack(group: list[Layer]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Stack the weights [outputs of all, inputs] and biases of a group."""
+    weights = [weight_of(layer) for layer in group]
+    if len(group) == 1:
+        return weights[0].contiguous(), group[0].bias
+    if len({(weight.dtype, weight.device) for weight in weights}) > 1:
+        raise UnpackableError("layers with the same input that differ in precision or device")
+    biases = [layer.bias for layer in group]
+    if all(bias is None for bias in biases):
+        return torch.cat(weights), None
+    filled = [
+        weight.new_zeros(len(weight)) if bias is None else bias.detach()
+        for weight, bias in zip(weights, biases, strict=True)
+    ]
+    return torch.cat(weights), torch.cat(filled)
