@@ -65,13 +65,21 @@ def read_texts(
     return texts_of(session, records, options.longest_prompt)
 
 
-def compared(contenders: Sequence[Contender], tokens: int) -> Report:
-    """Run all contenders and report."""
+def compared(make: Callable[[], Sequence[Contender]], tokens: int, runs: int = 1) -> Report:
+    """Run all contenders, `runs` times from scratch, and report the sums."""
+    contenders = make()
     different = play_all(contenders, tokens)
+    for _ in range(1, runs):
+        again = make()
+        different += play_all(again, tokens)
+        for one, other in zip(contenders, again, strict=True):
+            one.add(other)
+    texts = sum(len(one.texts) for one in contenders if one.method != "plain")
     return {
         "max_new_tokens": tokens,
+        "runs": runs,
         "contenders": [one.as_json() for one in contenders],
-        "compared_texts": sum(len(one.texts) for one in contenders if one.method != "plain"),
+        "compared_texts": runs * texts,
         "different_texts": len(different),
         "different": different,
     }
@@ -85,29 +93,29 @@ def side_by_side(study: studies.Study, session: Session, options: argparse.Names
             f"no contender {', '.join(sorted(strangers))}: there are {', '.join(study.methods)}"
         )
     longest = options.max_new_tokens or study.tokens
-    made = [
-        Contender(
-            name,
-            method,
-            session,
-            texts,
-            study.fixed,
-            marks=[longest // share for share in study.shares],
-        )
-        for name, method in study.methods.items()
-        if not options.only or name in {"plain", *options.only}
-    ]
-    return compared(made, longest)
+    marks = [longest // share for share in study.shares]
+
+    def make() -> list[Contender]:
+        return [
+            Contender(name, method, session, texts, study.fixed, marks=marks)
+            for name, method in study.methods.items()
+            if not options.only or name in {"plain", *options.only}
+        ]
+
+    return compared(make, longest, options.runs)
 
 
 def temperatures(session: Session, options: argparse.Namespace) -> Report:
     texts = read_texts(session, options, studies.TALKING, 4)
-    contenders = [
-        Contender(name, method, session, texts, temperature=temperature, seed=options.seed)
-        for temperature in (0.5, 1.0)
-        for name, method in studies.MAIN.items()
-    ]
-    return compared(contenders, options.max_new_tokens or 128)
+
+    def make() -> list[Contender]:
+        return [
+            Contender(name, method, session, texts, temperature=temperature, seed=options.seed)
+            for temperature in (0.5, 1.0)
+            for name, method in studies.MAIN.items()
+        ]
+
+    return compared(make, options.max_new_tokens or 128, options.runs)
 
 
 def locality(session: Session, options: argparse.Namespace) -> Report:
@@ -115,28 +123,33 @@ def locality(session: Session, options: argparse.Namespace) -> Report:
     not matter."""
     texts = read_texts(session, options, studies.MIXED, 4)
     found = studies.orders([text.record.task for text in texts], options.seed)
-    contenders = [
-        Contender("plain", "plain", session, texts),
-        Contender("cold start", studies.ouroboros(more="history=false"), session, texts),
-    ]
-    contenders += [
-        Contender(name, studies.ouroboros(), session, [texts[place] for place in order])
-        for name, order in found.items()
-    ]
-    return compared(contenders, options.max_new_tokens or 64)
+
+    def make() -> list[Contender]:
+        return [
+            Contender("plain", "plain", session, texts),
+            Contender("cold start", studies.ouroboros(more="history=false"), session, texts),
+            *(
+                Contender(name, studies.ouroboros(), session, [texts[place] for place in order])
+                for name, order in found.items()
+            ),
+        ]
+
+    return compared(make, options.max_new_tokens or 64, options.runs)
 
 
 def weights(session: Session, options: argparse.Namespace) -> Report:
     texts = read_texts(session, options, studies.TASKS, 2)
-    contenders = [Contender("plain", "plain", session, texts)]
-    for fixed in (True, False):
-        for kind in studies.WEIGHTS:
-            name, method = (
-                f"{kind}, {'fixed' if fixed else 'planned'}",
-                studies.weighed(kind, fixed),
-            )
-            contenders.append(Contender(name, method, session, texts, fixed=fixed))
-    return compared(contenders, options.max_new_tokens or 128)
+
+    def make() -> list[Contender]:
+        contenders = [Contender("plain", "plain", session, texts)]
+        for fixed in (True, False):
+            for kind in studies.WEIGHTS:
+                name = f"{kind}, {'fixed' if fixed else 'planned'}"
+                method = studies.weighed(kind, fixed)
+                contenders.append(Contender(name, method, session, texts, fixed=fixed))
+        return contenders
+
+    return compared(make, options.max_new_tokens or 128, options.runs)
 
 
 def costs(session: Session, options: argparse.Namespace) -> Report:
@@ -179,6 +192,7 @@ def main() -> None:
         "--only", action="append", help="contender, as in the table; may be repeated"
     )
     parser.add_argument("--limit", type=int, help="prompts per task")
+    parser.add_argument("--runs", type=int, default=1, help="from scratch; times are sums")
     parser.add_argument("--longest-prompt", type=int, default=384, help="tokens; the last ones")
     parser.add_argument("--max-new-tokens", type=int)
     parser.add_argument("--repeats", type=int, default=5, help="passes per width, for costs")

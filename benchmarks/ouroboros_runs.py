@@ -150,6 +150,16 @@ class Contender:
         self.by_text[text.record.id] = figures.tokens, round(figures.seconds, 4)
         self.outputs[text.record.id] = generation.output
 
+    def add(self, other: Contender) -> None:
+        """Add the figures of another run, which began with nothing learned."""
+        self.first_seconds += other.first_seconds
+        for own, found in ((self.by_task, other.by_task), (self.by_mark, other.by_mark)):
+            for key, figures in found.items():
+                own.setdefault(key, Figures()).merge(figures)
+        for name, (tokens, seconds) in other.by_text.items():
+            known = self.by_text.get(name, (0, 0.0))
+            self.by_text[name] = known[0] + tokens, round(known[1] + seconds, 4)
+
     def as_json(self) -> dict[str, Any]:
         """All its figures."""
         whole = Figures()

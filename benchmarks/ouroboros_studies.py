@@ -73,12 +73,14 @@ PLANNED = {
     "plain": "plain",
     "lookahead": "lookahead",
     "speculative": "speculative:branches=0",
+    "speculative, runners-up": "speculative",
     "+ phrases for drafting": "ouroboros:branches=0,lengthen=0,verification=none,history=false",
     "+ lengthening": "ouroboros:branches=0,verification=none,history=false",
     "+ phrases from verification": "ouroboros:branches=0,history=false",
     "+ history": "ouroboros:branches=0",
 }
-"""The same rows as users run them: lengths, and whether to draft at all, are planned."""
+"""The same rows as users run them: lengths, and whether to draft at all, are planned. One row more:
+runners-up beside each guess."""
 
 _SELF = "draft=self,branches=0"
 _PHRASES = f"ouroboros:{_SELF},inner=phrases"

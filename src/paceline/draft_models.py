@@ -12,11 +12,12 @@ from paceline.drafters import Host, ModelChoice
 from paceline.drafters.host import COPIES, SELF
 from paceline.errors import ModelError, UsageError
 from paceline.models import ProgressCallback, load_causal_lm
-from paceline.models.draft_folder import is_shared_draft, open_draft, shipped_draft
+from paceline.models.draft_folder import is_shared_draft, shipped_draft
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
 from paceline.own_copies import open_copy
+from paceline.own_drafts import open_own_draft
 from paceline.planning.first_curve import known_curve
 from paceline.protocols import Target
 from paceline.targets.engines import open_target
@@ -130,9 +131,10 @@ class DraftModels:
                     f"the draft model in {folder} shares its target's embeddings and so its device "
                     "and dtype: leave out device and dtype"
                 )
-            model = open_draft(folder, self._base.get(), self._fingerprint)
-            target = open_target(model, weights=choice.weights or AUTO, exact=False)
-            return self._host(target, loaded_fingerprint(model), self._vocab_size)
+            target, fingerprint = open_own_draft(
+                folder, self._base, self._target, self._fingerprint, choice.weights or AUTO
+            )
+            return self._host(target, fingerprint, self._vocab_size)
         loaded = load_causal_lm(
             choice.model,
             device=choice.device or self._device,

@@ -7,31 +7,25 @@ kept; the next start reads them, and opens the model itself only if something ne
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paceline.kernels.native.calls import kernels, unavailable
-from paceline.machine import describe_versions
+from paceline.kept_targets import find_target, keep_target, mark_of
+from paceline.kernels.native.calls import unavailable
 from paceline.models import ProgressCallback, load_causal_lm
 from paceline.models.explain import explained
 from paceline.models.fingerprint import fingerprint
 from paceline.models.load import load_gguf_tokenizer
 from paceline.models.placement import placement
-from paceline.models.prepared_cache import find_prepared, keep_prepared
 from paceline.models.source import ModelSource, resolve
 from paceline.protocols import Target
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import DEFAULT_ENGINE, check_choices, open_target
-from paceline.targets.late_model import LateModel, ModelFacts
-from paceline.targets.one_call.compiled_pass import compiled
-from paceline.targets.one_call.stored import read_steps, written_steps
-from paceline.targets.preparation import Preparation
+from paceline.targets.late_model import LateModel
 from paceline.targets.prepare import AUTO, BLOCKS, prepare
 
 if TYPE_CHECKING:
@@ -122,70 +116,31 @@ def _open_anew(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
 
 
 def _keep(opened: OpenedModel, mark: str) -> None:
-    """Keep a prepared model if its weights are in blocks and its passes are compiled."""
+    """Keep a prepared model if its weights are in blocks."""
     target = opened.target
-    if not isinstance(target, CausalLMTarget) or target.preparation.weights != BLOCKS:
-        return
-    written = target.steps and written_steps(target.steps, target.max_context)
-    if not written:
-        return
-    steps, tensors = written
-    record = {
-        "facts": opened.model.facts.as_json(),
-        "preparation": target.preparation.as_json(),
-        "eos_ids": opened.eos_ids,
-        "steps": steps,
-    }
-    keep_prepared(mark, record, tensors)
+    if isinstance(target, CausalLMTarget) and target.preparation.weights == BLOCKS:
+        keep_target(mark, target, {"eos_ids": opened.eos_ids})
 
 
 def _open_kept(
     order: ModelOrder, source: ModelSource, mark: str, progress: ProgressCallback
 ) -> OpenedModel | None:
     """The model as it was kept; None if it was not, or if what was kept is invalid."""
-    kept = find_prepared(mark)
-    if kept is None:
-        return None
-    record, tensors = kept
-    try:
-        facts = ModelFacts(**record["facts"])
-        steps = read_steps(record["steps"], tensors)
-        preparation = Preparation.from_json(record["preparation"])
-        eos_ids = [int(each) for each in record["eos_ids"]]
-    except (KeyError, TypeError, ValueError, IndexError):
+    kept = find_target(mark)
+    if kept is None or not isinstance(kept.more.get("eos_ids"), list):
         return None
 
-    def open_late() -> PreTrainedModel:
+    def opened() -> PreTrainedModel:
         model = load_causal_lm(order.name, device="cpu", blocks=True, progress=progress).model
         prepare(model)
-        # Its weights replace those that were kept.
-        target.use(compiled(model, facts.windows))
         return model
 
-    late = LateModel(facts, open_late)
-    target = CausalLMTarget.stored(late, steps, preparation, cache_dtype=order.cache_dtype)
+    target = kept.target(opened, order.cache_dtype)
     tokenizer = load_gguf_tokenizer(source, progress)
-    return OpenedModel(target, tokenizer, eos_ids, fingerprint(source), late)
+    eos_ids = kept.more["eos_ids"]
+    return OpenedModel(target, tokenizer, eos_ids, fingerprint(source), target.late_model)
 
 
 def _mark(source: ModelSource) -> str:
-    """A mark of everything that determines what is kept: the file, versions, code and library."""
     status = Path(source.location, str(source.gguf_file)).stat()
-    parts = {
-        "weights": [fingerprint(source), status.st_size, status.st_mtime_ns],
-        "versions": describe_versions(),
-        "code": _code(),
-        "library": [kernels().sources, kernels().tier],
-    }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _code() -> str:
-    """A hash of this package's modules that prepare models; a version alone does not tell working
-    copies apart."""
-    digest, root = hashlib.sha256(), Path(__file__).parent
-    for path in sorted(
-        [*root.glob("kernels/**/*.py"), *root.glob("targets/**/*.py"), *root.glob("models/*.py")]
-    ):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    return mark_of({"weights": [fingerprint(source), status.st_size, status.st_mtime_ns]})

@@ -94,6 +94,10 @@ def test_contenders_are_counted_after_their_first_round_and_compared() -> None:
         assert report["lengths"][30]["tokens"] == report["tokens"]  # all end before that
         assert report["lengths"][4]["tokens"] < report["tokens"]
     assert report["draft_passes"] > report["passes"] and report["accepted"] > 0
+    together = sum(one.as_json()["tokens"] for one in contenders)
+    contenders[0].add(contenders[1])
+    both = contenders[0].as_json()
+    assert both["tokens"] == together == sum(tokens for tokens, _ in both["texts"].values())
     contenders[1].outputs["1"][5] += 1
     (found,) = runs._differences(contenders[1], contenders)
     assert (found["text"], found["place"]) == ("1", 5)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.kernels.memory import lazy_zeros
+from paceline.kernels.memory import WeightMemory, lazy_zeros
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -31,11 +31,22 @@ def test_a_reservation_beyond_memory_takes_what_is_written_only() -> None:
 @pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="only Linux says so")
 def test_its_pages_are_never_made_huge() -> None:
     tensor = lazy_zeros((1 << 20,), torch.float32)
-    flags = ""
+    assert "nh" in flags_of(tensor)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="only Linux has them")
+def test_weights_ask_for_huge_pages() -> None:
+    assert "hg" in flags_of(WeightMemory().empty(5 << 20))
+
+
+def flags_of(tensor: torch.Tensor) -> list[str]:
+    """The system's flags of a tensor's memory."""
+    begins = False
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         name, *words = line.split()
         if not name.endswith(":"):
             start, end = (int(side, 16) for side in name.split("-"))
-        elif name == "VmFlags:" and start <= tensor.data_ptr() < end:
-            flags = " ".join(words)
-    assert "nh" in flags.split()
+            begins = start <= tensor.data_ptr() < end
+        elif name == "VmFlags:" and begins:
+            return words
+    return []

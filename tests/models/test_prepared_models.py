@@ -11,7 +11,7 @@ import torch
 from gguf_files import save_gguf
 
 import paceline
-from paceline import prepared_models
+from paceline import kept_targets, prepared_models
 from paceline.errors import ModelError
 from paceline.models import load_causal_lm
 from paceline.session import Session
@@ -141,8 +141,9 @@ def test_a_record_that_makes_no_sense_is_made_again(
     file = save_gguf(tmp_path / "m.gguf")
     expected = start(file).generate(PROMPT, **OPTIONS).tokens
     found = {"{}": {}, '{"facts": {}}': {"facts": {}}, "[1]": {"facts": [1]}}[content]
+    found |= {"lent": {}}
     with monkeypatch.context() as patch:
-        patch.setattr(prepared_models, "find_prepared", lambda mark: (found, {}))
+        patch.setattr(kept_targets, "find_prepared", lambda mark: (found, {}))
         assert start(file).generate(PROMPT, **OPTIONS).tokens == expected
     assert len(opened) == 2
     assert start(file).generate(PROMPT, **OPTIONS).tokens == expected

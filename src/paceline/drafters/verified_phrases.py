@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from paceline.prefix import common_prefix
 from paceline.records import Round
-from paceline.scores import likeliest
+from paceline.scores import choices
 from paceline.tree import ROOT
 
 __all__ = ["Verified", "corrected", "matching", "refined"]
@@ -29,16 +30,17 @@ class Verified:
     """The scored part of a draft.
 
     last: the token before the phrases.
-    draft: its tokens. outputs: the target's, after the root and after each of them.
-    right: how many of them were accepted.
+    draft: its tokens. right: how many of them were accepted.
+    outputs: the target's, after the root and after each token of the draft; along what was accepted
+    these are the draft's.
     phrases: those tried after the draft, each with the target's outputs after those of its tokens
     that were scored; none if the draft was cut.
     """
 
     last: int
     draft: Phrase
-    outputs: Phrase
     right: int
+    outputs: Phrase
     phrases: tuple[tuple[Phrase, Phrase], ...] = ()
 
     @property
@@ -55,15 +57,20 @@ class Verified:
         whole = len(nodes) == len(chain)
         end = nodes[-1] if nodes else ROOT
         tried = [(phrase, round.tree.along(phrase, end)) for phrase in phrases if whole]
-        rows = [ROOT, *nodes, *(node for _, path in tried for node in path)]
-        best = dict(zip(rows, likeliest(round.logits[[row + 1 for row in rows]])))
         draft = tuple(chain[: len(nodes)])
+        right = common_prefix(draft, round.path.tokens)
+
+        choose = cache(choices(round.logits))  # rows are long: only those wanted are read
+
+        def best(node: int) -> int:
+            return choose(node + 1)
+
         return cls(
             last=(root, *draft)[-1],
             draft=draft,
-            outputs=tuple(best[row] for row in (ROOT, *nodes)),
-            right=common_prefix(draft, round.path.tokens),
-            phrases=tuple((phrase, tuple(best[node] for node in path)) for phrase, path in tried),
+            right=right,
+            outputs=(*draft[:right], *map(best, [ROOT, *nodes][right:])),
+            phrases=tuple((phrase, tuple(map(best, path))) for phrase, path in tried),
         )
 
 

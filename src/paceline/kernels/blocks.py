@@ -9,6 +9,7 @@ whatever rows share its pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch.nn import functional as F
@@ -96,7 +97,7 @@ class BlockMatrix:
         self.format, self.outputs, self.inputs = format, outputs, inputs
         self.nbytes = panels.nbytes
         self._product = kernels().product
-        self._memory: WeightMemory | None = None
+        self._moved = False
         self._use(panels)
 
     @classmethod
@@ -145,10 +146,12 @@ class BlockMatrix:
         return cls(first.format, panels, sum(each.outputs for each in matrices), first.inputs)
 
     def move(self, memory: WeightMemory) -> None:
-        """Move the panels to `memory`, unless they are there. Nothing may hold their address."""
-        if self._memory is not memory:
-            self._use(memory.empty(self.nbytes).copy_(self.panels))
-            self._memory = memory
+        """Move the panels to `memory`, once: whoever shares the matrix later may hold their
+        address. Where there is no room, they stay."""
+        if not self._moved:
+            with suppress(OSError):
+                self._use(memory.empty(self.nbytes).copy_(self.panels))
+            self._moved = True
 
     def _use(self, panels: torch.Tensor) -> None:
         self.panels = panels

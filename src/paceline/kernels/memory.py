@@ -63,7 +63,7 @@ class FilePages:
 
 
 class WeightMemory:
-    """Memory for the weights of one model, on huge pages where the system has them.
+    """Memory for the matrices in blocks of one model, on huge pages where the system has them.
 
     A pass reads all weights once; with 4 KiB pages, the processor spends a part of that time
     finding the next page. Small tensors share huge pages, and a chunk of memory is freed with the
@@ -75,7 +75,8 @@ class WeightMemory:
         self._used = 0
 
     def empty(self, size: int) -> torch.Tensor:
-        """A uint8 tensor [size] that begins at a line of the processor's caches."""
+        """A uint8 tensor [size] that begins at a line of the processor's caches. Raises OSError if
+        there is no memory."""
         if size == 0:
             return torch.empty(0, dtype=torch.uint8)
         first = -(-self._used // _LINE) * _LINE

@@ -1,6 +1,6 @@
 """Prepared models, kept so that the next start need not make them again.
 
-`<cache root>/prepared/<mark>/` holds `tensors.safetensors`, `record.json` and the sha256 of both.
+`<cache root>/prepared/<mark>/` holds `tensors.safetensors`, `record.json` and digests of both.
 The caller chooses a mark that covers all the model depends on. A model appears in one rename; a
 damaged one counts as missing; if there are too many, the least recently used are deleted.
 """
@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,12 @@ from paceline.models.scratch import scratch_in
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["clear_prepared", "find_prepared", "keep_prepared"]
+__all__ = ["bytes_of", "clear_prepared", "find_prepared", "keep_prepared"]
 
 _TENSORS, _RECORD, _HASHES = "tensors.safetensors", "record.json", "hashes.json"
-_MOST = 4  # models
+_MOST = 8  # models
 _SPARE = 4  # a model is kept only if this many times its size is free
+_READERS, _AT_ONCE = 4, 1 << 20  # threads, bytes
 _KINDS = {"U8": "uint8", "F32": "float32", "I64": "int64", "I32": "int32"}
 
 Tensors = Mapping[str, "torch.Tensor"]
@@ -89,7 +91,7 @@ def _root() -> Path:
 
 
 def _write_tensors(path: Path, tensors: Tensors) -> str:
-    """Write a safetensors file and return its sha256, without reading it again."""
+    """Write a safetensors file and return its digest: the sha256 of those of header and tensors."""
     names = {value: name for name, value in _KINDS.items()}
     header, at = {}, 0
     for name, each in tensors.items():
@@ -100,55 +102,64 @@ def _write_tensors(path: Path, tensors: Tensors) -> str:
         }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    digest = hashlib.sha256()
+    parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
+    parts += map(bytes_of, tensors.values())
     with path.open("wb") as stream:
-        for part in (len(text).to_bytes(8, "little"), text):
+        for part in parts:
             stream.write(part)
-            digest.update(part)
-        for each in tensors.values():
-            data = _bytes_of(each)
-            stream.write(data)
-            digest.update(data)
-    return digest.hexdigest()
+    return _whole(hashlib.sha256(part).digest() for part in parts)
+
+
+def _whole(digests: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def _kind_of(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor on the CPU, in order."""
     import torch
 
     return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _read_tensors(path: Path) -> tuple[str, Tensors]:
-    """The sha256 of a safetensors file, and its tensors.
+    """The digest of a file, see `_write_tensors`, and its tensors.
 
     The library's own reader maps the file, and passes would then read its small pages. Here one
-    reading of the file serves both results.
+    reading of the file serves both results; threads share it, since new memory is slow at first.
     """
     import torch
 
     from paceline.kernels.memory import WeightMemory
 
-    digest, found, memory = hashlib.sha256(), {}, WeightMemory()
     with path.open("rb", buffering=0) as stream:
-        left = os.fstat(stream.fileno()).st_size
-        length = stream.read(8)
-        text = stream.read(min(int.from_bytes(length, "little"), left))
-        digest.update(length + text)
-        header = json.loads(text)
-        header.pop("__metadata__", None)
-        for name, each in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-            begin, end = each["data_offsets"]
-            if not 0 <= end - begin <= left:
-                raise ValueError(f"{name} is longer than its file")
-            tensor = memory.empty(end - begin)
-            into = _bytes_of(tensor)
-            while into and (count := stream.readinto(into)):
-                digest.update(into[:count])
-                into = into[count:]
-            kind = getattr(torch, _KINDS[each["dtype"]])
-            found[name] = tensor.view(kind).view(each["shape"])
-    return digest.hexdigest(), found
+        size = os.fstat(stream.fileno()).st_size
+        text = stream.read(8)
+        text += stream.read(min(int.from_bytes(text, "little"), size))
+    header = json.loads(text[8:])
+    header.pop("__metadata__", None)
+    found, places, memory = {}, list[tuple[int, memoryview]](), WeightMemory()
+    for name, each in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = each["data_offsets"]
+        if not 0 <= begin <= end <= size - len(text):
+            raise ValueError(f"{name} is longer than its file")
+        tensor = memory.empty(end - begin)
+        places.append((len(text) + begin, bytes_of(tensor)))
+        found[name] = tensor.view(getattr(torch, _KINDS[each["dtype"]])).view(each["shape"])
+    with ThreadPoolExecutor(_READERS) as pool:
+        digests = [*pool.map(lambda place: _read(path, *place), places)]
+    return _whole([hashlib.sha256(text).digest(), *digests]), found
+
+
+def _read(path: Path, at: int, into: memoryview) -> bytes:
+    """Fill `into` from a place in a file; returns the sha256 of it."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as stream:
+        stream.seek(at)
+        while into and (count := stream.readinto(into[:_AT_ONCE])):
+            digest.update(into[:count])
+            into = into[count:]
+    return digest.digest()

@@ -50,15 +50,15 @@ class LayerReplacement:
     """The linear layers of one model, to be replaced.
 
     places: the names of every module. done: receives what was done, and names the new weights.
-    light_head: an 8-bit output head becomes 4-bit.
+    light_head: an 8-bit output head becomes 4-bit. memory: for the products' weights.
     """
 
     model: Any
     places: Mapping[nn.Module, list[str]]
     done: Preparation
     light_head: bool
-    _pages: FilePages = field(default_factory=FilePages)
-    _memory: WeightMemory = field(default_factory=WeightMemory)
+    memory: WeightMemory
+    _pages: FilePages = field(default_factory=FilePages, init=False)
 
     def replace(self, shared: list[list[Layer]], linears: list[Layer]) -> None:
         """Replace linear layers by products; those in blocks that share an input become one.
@@ -71,7 +71,6 @@ class LayerReplacement:
         for group in shared:
             alike = [layer for layer in group if isinstance(layer, BlockLinear) and layer.rounded]
             self.done.products -= stack_blocks(self.model, alike, self.places)
-        move_matrices(self.model, self._memory)
 
     def _replace(self, group: list[Layer]) -> None:
         """Replace layers that share an input, or a single layer, by one product."""
@@ -84,7 +83,6 @@ class LayerReplacement:
             else:
                 self.done.left[str(reason)] += 1
             return
-        move_matrices(product, self._memory)
         self.done.linears += len(group)
         self.done.products += 1
         shared = SharedInput(product, [len(weight_of(layer)) for layer in group])
@@ -93,6 +91,7 @@ class LayerReplacement:
             made = Projection(shared, part) if len(group) > 1 else product
             put(self.model, self.places[layer], made)
             layer.weight = layer.bias = None  # a remaining reference keeps no weights alive
+        move_matrices(product, self.memory)
 
     def _product(self, group: list[Layer]) -> FastLinear:
         """Make the product for a group.

@@ -17,9 +17,10 @@ from transformers.pytorch_utils import Conv1D
 
 from paceline.errors import UsageError
 from paceline.kernels.attention import use_grouped_attention
-from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.block_layers import BlockLinear, move_matrices
 from paceline.kernels.choice import WORTH_CHOOSING, fastest
 from paceline.kernels.linear import PackedAndPlainLinear, keep_faster
+from paceline.kernels.memory import WeightMemory
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.shared_input import find_shared_inputs
@@ -99,13 +100,15 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         )
     places = _places(model)
     light_head = weights == AUTO and not exact
-    LayerReplacement(model, places, done, light_head).replace(shared, linears)
+    memory = WeightMemory()
+    LayerReplacement(model, places, done, light_head, memory).replace(shared, linears)
     if done.weights in _ROUNDED and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run with {done.weights} weights here: {reasons}")
     if in_floats:
         done.halves = str(model.dtype).removeprefix("torch.")
         compute_in_floats(model, head_is_table)
+    move_matrices(model, memory)
     _replace_others(model, places, done)
     quantised = done.weights in ("int8", "int4", BLOCKS)
     compare(model, before[0], done.weights, quantised)

@@ -62,7 +62,7 @@ class Words:
         if isinstance(table, torch.Tensor):
             return WordTable(-1, table.data_ptr(), len(table), table.shape[1], table)
         of = number_of_format(table.format), table.panels.data_ptr(), table.outputs, table.inputs
-        return WordTable(*of, table)
+        return WordTable(*of, table.panels)
 
     def head(self, tokens: torch.Tensor | None) -> Head:
         """See `Target.output_head`."""

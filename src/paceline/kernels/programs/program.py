@@ -67,7 +67,8 @@ class Program:
     """
 
     def __init__(self, lowered: Lowered) -> None:
-        self._lowered = lowered  # holds what steps point to
+        self._lowered = lowered  # holds what steps point to, except for matrices that move
+        self._panels = [step.matrix.panels for step in lowered.steps if step.matrix is not None]
         self._places = find_places(lowered.steps, lowered.logits)
         self._steps = (native.Step * len(lowered.steps))(*map(self._native, lowered.steps))
         self.vocabulary = lowered.logits.count

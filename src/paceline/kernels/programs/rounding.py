@@ -90,5 +90,6 @@ def _rounded(product: _Product, memory: WeightMemory) -> BlockMatrix:
         ids = torch.arange(first, min(first + step, matrix.outputs))
         blocks[first : first + step] = rounded_blocks(matrix.values(ids), bits)
     made = BlockMatrix.pack(ROUNDED[bits], blocks, matrix.inputs + -matrix.inputs % GROUP)
+    del blocks
     made.move(memory)
     return made

@@ -14,7 +14,7 @@ import torch
 from paceline.kernels.blocks import BlockMatrix
 from paceline.kernels.programs.steps import Function, Join, Kind, Lowered, Op, Operand, Step, Value
 
-__all__ = ["StoredTables", "read_steps", "written_steps"]
+__all__ = ["StoredTables", "Tensors", "read_steps", "tensors_of", "written_steps"]
 
 _PLAIN = ("count", "layer", "seen", "size", "heads", "key_heads", "number", "cap", "halves")
 _TENSORS = ("order", "table", "bias")
@@ -38,18 +38,20 @@ class StoredTables:
         return self._tables
 
 
-def written_steps(steps: Lowered, positions: int | None) -> tuple[dict[str, Any], Tensors] | None:
+def written_steps(
+    steps: Lowered, positions: int | None, known: Mapping[str, torch.Tensor] | None = None
+) -> tuple[dict[str, Any], Tensors] | None:
     """Write steps for `read_steps`: a JSON object, and tensors by name. None if the tables of all
     `positions` would be too large.
 
-    Tensors that are one in memory are written once.
+    Tensors that are one in memory are written once, under their name in `known` if they are there.
     """
     used = [value for step in steps.steps for value in step.reads() if value.kind == Kind.PLACE]
     places = [*dict.fromkeys(used)]
     numbers = sum(value.count for value in places)
     if positions is None or 4 * numbers * positions > _MOST_TABLES:
         return None
-    writing = _Writing()
+    writing = _Writing(known or {})
     for value in places:
         steps.tables.number_of(value)
     tables = steps.tables.extend_to(positions)
@@ -67,6 +69,14 @@ def written_steps(steps: Lowered, positions: int | None) -> tuple[dict[str, Any]
     }, writing.tensors
 
 
+def tensors_of(steps: Lowered) -> list[torch.Tensor]:
+    """The tensors that steps read, each once, without the tables of positions."""
+    writing = _Writing({})
+    for step in steps.steps:
+        writing.step(step)
+    return [*writing.tensors.values()]
+
+
 def read_steps(record: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Lowered:
     """Invert `written_steps`. Raises KeyError, TypeError, ValueError or IndexError for anything
     else."""
@@ -78,11 +88,11 @@ def read_steps(record: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -
 
 
 class _Writing:
-    def __init__(self) -> None:
+    def __init__(self, known: Mapping[str, torch.Tensor]) -> None:
         self.values: list[Value] = []
         self.tensors: Tensors = {}
         self._numbers: dict[Value, int] = {}
-        self._names: dict[tuple[Any, ...], str] = {}
+        self._names = {_place(tensor): name for name, tensor in known.items()}
 
     def value(self, value: Value) -> int:
         """Return a value's number."""
@@ -93,11 +103,10 @@ class _Writing:
 
     def tensor(self, tensor: torch.Tensor) -> str:
         """Return a tensor's name."""
-        key = tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
-        if key not in self._names:
-            self._names[key] = f"t{len(self._names)}"
-            self.tensors[self._names[key]] = tensor.detach().contiguous()
-        return self._names[key]
+        name = self._names.setdefault(_place(tensor), f"t{len(self._names)}")
+        if name not in self.tensors:
+            self.tensors[name] = tensor.detach().contiguous()
+        return name
 
     def step(self, step: Step) -> dict[str, Any]:
         """Write a step, leaving out defaults."""
@@ -129,6 +138,10 @@ class _Writing:
         if operand.data is not None:
             found["data"] = self.tensor(operand.data)
         return found
+
+
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
 
 
 class _Reading:
