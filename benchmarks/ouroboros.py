@@ -8,6 +8,7 @@
                            simulation (benchmarks/ouroboros_simulation.py)
     planned       4, 12    part by part, as users run it
     published     4        the same, for the weights as published
+    floats        4        the same, for float32 (--weights packed)
     copy          4        the same with a quantised copy as the draft model
     tradeoff      fig. 1   sizes of draft models and lengths of drafts, fixed
     phrases       fig. 6   how many phrases lengthen the draft of a copy, fixed

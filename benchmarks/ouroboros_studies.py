@@ -183,6 +183,7 @@ SIDE_BY_SIDE = {
     "fixed": Study({**PARTS, **OTHER_LENGTHS}, TASKS, 4, 256),
     "planned": _AS_USED,
     "published": _AS_USED,  # to be run without --weights: a file of its own
+    "floats": _AS_USED,  # to be run with --weights packed, likewise
     "copy": Study(COPY, COPIED, 4, 256, fixed=False),
     "sensitivity": Study(grid(), ("gsm8k",), 4, 64),
     "lengths": Study(KEPT, ("gsm8k",), 4, 512, shares=(8, 4, 2, 1)),

@@ -31,10 +31,18 @@ PAYING = (
     ("default, float32, 8-bit copy", "tradeoff", MODEL, "8-bit copy, 8", ""),
     ("1.5B, bfloat16, 4-bit copy", "copy", LARGE, "speculative", _WITH_COPY),
     ("1.5B, 4 bits, trained", "planned", LARGE, "speculative", WHOLE),
+    ("1.5B, float32, trained", "floats", LARGE, "speculative", WHOLE),
 )
 """Target and draft model; study, its model, and its contenders for speculative decoding and
 Ouroboros."""
-COPY_METHODS = ("anpd", "speculative", "speculative, anpd inside", WHOLE, _WITH_COPY)
+COPY_METHODS = (
+    "anpd",
+    "speculative",
+    "speculative, runners-up",
+    "speculative, anpd inside",
+    WHOLE,
+    _WITH_COPY,
+)
 
 
 def parts(report: Report) -> str:

@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from batch_tables import joining_table, throughput_table
@@ -169,6 +170,10 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "accuracy": accuracy_table,
         "curve": lambda: curve_table("ppd"),
         "speed": lambda: overall_table(SPEED, LARGE),
+        **{
+            f"speed-{kind}": partial(overall_table, f"../ppd/{kind}", SMALL)
+            for kind in ("greedy", "sampled", "typical")
+        },
         "tasks": lambda: task_table(SPEED, LARGE),
         "draft": lambda: overall_table(SYNERGY, SMALL),
         "memory": lambda: memory_table(SMALL),

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from paceline.kernels.blocks import FLOATS, FORMATS, BlockMatrix, in_floats, quantised
 from paceline.kernels.linear import FastLinear, UnpackableError
-from paceline.kernels.memory import WeightMemory
+from paceline.kernels.memory import WeightMemory, return_freed
 from paceline.kernels.native.calls import kernels, unavailable
 
 __all__ = [
@@ -22,6 +22,9 @@ __all__ = [
     "Int8Linear",
     "move_matrices",
 ]
+
+_MOVED = 64 << 20
+"""Bytes between two returns of what moved matrices have left."""
 
 
 class BlockLinear(FastLinear):
@@ -137,6 +140,10 @@ class BlockEmbedding(nn.Module):
 
 def move_matrices(module: nn.Module, memory: WeightMemory) -> None:
     """Move all matrices in blocks of a module to `memory`; see `BlockMatrix.move`."""
+    moved = 0
     for each in module.modules():
-        if isinstance(each, BlockLinear | BlockEmbedding):
-            each.matrix.move(memory)
+        if isinstance(each, BlockLinear | BlockEmbedding) and each.matrix.move(memory):
+            moved += each.matrix.nbytes
+            if moved > _MOVED:  # or a model would be in memory twice
+                return_freed()
+                moved = 0

@@ -9,7 +9,6 @@ whatever rows share its pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 
 import torch
 from torch.nn import functional as F
@@ -145,13 +144,17 @@ class BlockMatrix:
         panels = torch.cat([each.panels for each in matrices])
         return cls(first.format, panels, sum(each.outputs for each in matrices), first.inputs)
 
-    def move(self, memory: WeightMemory) -> None:
+    def move(self, memory: WeightMemory) -> bool:
         """Move the panels to `memory`, once: whoever shares the matrix later may hold their
-        address. Where there is no room, they stay."""
-        if not self._moved:
-            with suppress(OSError):
-                self._use(memory.empty(self.nbytes).copy_(self.panels))
-            self._moved = True
+        address. Returns whether they have moved; where there is no room, they stay."""
+        if self._moved:
+            return False
+        self._moved = True
+        try:
+            self._use(memory.empty(self.nbytes).copy_(self.panels))
+        except OSError:
+            return False
+        return True
 
     def _use(self, panels: torch.Tensor) -> None:
         self.panels = panels

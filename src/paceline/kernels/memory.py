@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["FilePages", "WeightMemory", "lazy_zeros"]
+__all__ = ["FilePages", "WeightMemory", "lazy_zeros", "return_freed"]
 
 _MAPS = Path("/proc/self/smaps")
 _DONTNEED = 4  # advice of madvise(2)
@@ -85,6 +85,14 @@ class WeightMemory:
             self._chunk, first = _private(least + -least % _HUGE, "MADV_HUGEPAGE"), 0
         self._used = first + size
         return torch.frombuffer(self._chunk, dtype=torch.uint8, count=size, offset=first)
+
+
+def return_freed() -> None:
+    """Return freed memory that the C library keeps for itself, as glibc does of small blocks."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(ctypes.c_size_t(0))
 
 
 def _private(size: int, advice: str) -> mmap.mmap:
