@@ -63,8 +63,8 @@ class KeptTarget:
 
 
 def mark_of(parts: Mapping[str, Any]) -> str:
-    """A mark of everything that determines what is kept: what the caller names, versions, code and
-    library."""
+    """A mark of everything that determines what is kept: what the caller names as JSON values,
+    versions, code, library and processor."""
     everything = {
         **parts,
         "versions": describe_versions(),

@@ -28,12 +28,6 @@ SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])
 
 
 @pytest.fixture
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "prepared"
-
-
-@pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Draft models that are opened."""
     folders = []

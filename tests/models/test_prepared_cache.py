@@ -25,10 +25,9 @@ TENSORS = {
 
 
 @pytest.fixture(autouse=True)
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    monkeypatch.setattr(prepared_cache, "_AT_ONCE", 16)  # several readings per tensor
-    return tmp_path / "prepared"
+def read_in_pieces(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors take several readings; models are kept in `root`."""
+    monkeypatch.setattr(prepared_cache, "_AT_ONCE", 16)
 
 
 def test_what_was_kept_is_found() -> None:
@@ -139,6 +138,7 @@ def test_tensors_of_other_kinds_are_not_kept() -> None:
 
 
 def test_a_folder_that_cannot_be_made(root: Path) -> None:
+    root.parent.mkdir()
     root.write_text("a file")
     assert not keep_prepared("mark", RECORD, TENSORS)
     assert find_prepared("mark") is None

@@ -21,12 +21,6 @@ OPTIONS: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True, "budget": 6
 
 
 @pytest.fixture
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "prepared"
-
-
-@pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Models that are opened, by name."""
     names = []

@@ -59,7 +59,6 @@ class Verified:
         tried = [(phrase, round.tree.along(phrase, end)) for phrase in phrases if whole]
         draft = tuple(chain[: len(nodes)])
         right = common_prefix(draft, round.path.tokens)
-
         choose = cache(choices(round.logits))  # rows are long: only those wanted are read
 
         def best(node: int) -> int:

@@ -107,10 +107,10 @@ def _write_tensors(path: Path, tensors: Tensors) -> str:
     with path.open("wb") as stream:
         for part in parts:
             stream.write(part)
-    return _whole(hashlib.sha256(part).digest() for part in parts)
+    return _digest_of(hashlib.sha256(part).digest() for part in parts)
 
 
-def _whole(digests: Iterable[bytes]) -> str:
+def _digest_of(digests: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
@@ -151,7 +151,7 @@ def _read_tensors(path: Path) -> tuple[str, Tensors]:
         found[name] = tensor.view(getattr(torch, _KINDS[each["dtype"]])).view(each["shape"])
     with ThreadPoolExecutor(_READERS) as pool:
         digests = [*pool.map(lambda place: _read(path, *place), places)]
-    return _whole([hashlib.sha256(text).digest(), *digests]), found
+    return _digest_of([hashlib.sha256(text).digest(), *digests]), found
 
 
 def _read(path: Path, at: int, into: memoryview) -> bytes:
