@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from paceline.errors import ModelError
 
-__all__ = ["json_bytes", "read_json", "replace_file"]
+__all__ = ["json_bytes", "parse_json", "read_json", "replace_file"]
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
@@ -39,13 +39,21 @@ def replace_file(path: Path, content: bytes, draft: Path | None = None) -> None:
             draft.unlink(missing_ok=True)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """`json.loads`, with nesting that is too deep for it as another ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; raises ModelError, naming it, if unreadable or not an object."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError):
+    except ValueError:
         content = None
     if not isinstance(content, dict):
         raise ModelError(f"{path} is damaged: it is not a JSON object")

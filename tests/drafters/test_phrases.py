@@ -86,7 +86,7 @@ def test_a_file_gives_the_same_pool_with_the_same_order_of_use(
     again = PhrasePool(per_key, most)
     again.load(path, 9, "abc")
     assert list(again) == list(pool) and len(again) == len(pool)
-    assert [each.name for each in path.parent.iterdir()] == ["pool.jsonl"]
+    assert {each.name for each in path.parent.iterdir()} == {"pool.jsonl", ".pool.jsonl.lock"}
 
 
 def test_a_phrase_that_is_added_again_is_the_newest() -> None:
@@ -278,4 +278,41 @@ def test_a_file_in_place_of_an_earlier_one_is_whole_or_not_there(tmp_path: Path)
         assert path.read_text(encoding="utf-8").splitlines() == before
     finally:
         tmp_path.chmod(0o700)
-    assert not list(tmp_path.glob(".*"))
+    assert {each.name for each in tmp_path.iterdir()} == {"pool", ".pool.lock"}
+
+
+def test_what_another_process_wrote_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "phrases.jsonl"
+    one, other = PhrasePool(2), PhrasePool(2)
+    one.add(1, [2, 3])
+    one.save(path, 10)
+    other.load(path, 10)
+    other.add(1, [4])
+    other.add(5, [6])
+    one.replace(1, [2, 3], [7])
+    other.save(path, 10)
+    one.save(path, 10)
+    both = PhrasePool(3)
+    both.load(path, 10)
+    assert both.newest(1) == ((7,), (4,)) and both.newest(5) == ((6,),)
+
+
+def test_what_was_corrected_does_not_come_back_from_the_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "phrases.jsonl"
+    pool = PhrasePool(4)
+    for phrase in ([2, 3], [2, 4]):
+        pool.replace(1, [2, 3], phrase)
+        pool.save(path, 10)
+    again = PhrasePool(4)
+    again.load(path, 10)
+    assert again.newest(1) == ((2, 4),)
+
+
+def test_a_file_damaged_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "phrases.jsonl"
+    pool = PhrasePool(1)
+    pool.save(path, 10)
+    path.write_text("damaged")
+    with pytest.raises(ModelError, match="is damaged"):
+        pool.save(path, 10)
+    assert path.read_text() == "damaged"

@@ -51,6 +51,7 @@ def test_what_was_written_is_read(table: AcceptanceTable, tmp_path_factory: obje
         "",
         "[]",
         "{}",
+        pytest.param("[" * 100_000, id="nested"),
         '{"format": 2, "kind": "acceptance", "acceptance": [[0.5]]}',
         '{"format": 1, "kind": "acceptance", "acceptance": 3}',
         '{"format": 1, "kind": "acceptance", "acceptance": [["much"]]}',

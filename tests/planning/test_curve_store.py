@@ -64,6 +64,7 @@ def test_any_other_circumstance_has_a_curve_of_its_own(
         b"[]",
         b"null",
         b"\xff\xfe",
+        pytest.param(b"[" * 100_000, id="nested"),
         b'{"curve": []}',
         b'{"key": {}, "curve": []}',
         json.dumps({"key": vars(KEY)}).encode(),

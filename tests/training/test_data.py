@@ -51,7 +51,16 @@ def test_a_damaged_shard_is_named_and_made_again(folder: Path, damage: str) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"format": 9, "kind": "training data"}', '{"format": 1}', "\x00"]
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"format": 9, "kind": "training data"}',
+        '{"format": 1}',
+        "\x00",
+        pytest.param("[" * 100_000, id="nested"),
+    ],
 )
 def test_a_damaged_manifest_is_named(folder: Path, text: str) -> None:
     path = folder / "manifest.json"

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from paceline.bench.entries import Entry, LeftOut, parse_line
 from paceline.errors import UsageError
+from paceline.json_files import parse_json
 
 __all__ = ["COLD", "FORMAT", "WARM", "Memory", "ResultFile", "Sink", "read_results"]
 
@@ -126,8 +127,8 @@ def _full(lines: list[str]) -> Iterator[tuple[int, str]]:
 
 def _parse(line: str, where: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise UsageError(
             f"{where} is damaged: delete the line and continue with --resume"
         ) from error

@@ -19,6 +19,7 @@ from uuid import uuid4
 from paceline.bench.entries import Entry
 from paceline.bench.trial import PLAIN
 from paceline.errors import UsageError
+from paceline.json_files import parse_json
 
 __all__ = ["Answer", "Choice", "Row", "answers_of", "compare", "read_answers", "write_answers"]
 
@@ -169,7 +170,7 @@ def read_answers(path: Path) -> list[Answer]:
 
 def _parsed(line: str, where: str) -> Answer:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
         choices = [
             Choice(**{name: choice[name] for name in Choice.__dataclass_fields__})
             for choice in record["choices"]
@@ -181,7 +182,7 @@ def _parsed(line: str, where: str) -> Answer:
         if not (sum(choices[0].wall_time) > 0 and min(sums) >= 0):
             raise ValueError("its times or counts are out of range")
         hash(answer.question_id)
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise UsageError(f"{where} is not an answer in Spec-Bench's format ({error})") from error
     return answer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from paceline.cli.common import read_references
 from paceline.errors import UsageError
+from paceline.json_files import parse_json
 
 if TYPE_CHECKING:
     from paceline.constraints import Constraint
@@ -74,6 +74,6 @@ def _of_schema(path: Path) -> Constraint:
 
     (text,) = read_references([path], "JSON schema")
     try:
-        return Constraint.json_schema(json.loads(text))
-    except (ValueError, RecursionError) as error:
+        return Constraint.json_schema(parse_json(text))
+    except ValueError as error:
         raise UsageError(f"cannot read the JSON schema {path}: {error}") from error

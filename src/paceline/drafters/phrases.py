@@ -13,14 +13,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError
-from paceline.json_files import replace_file
+from paceline.file_locks import lock_beside
+from paceline.json_files import parse_json, replace_file
 from paceline.tree import ROOT, Tree
 
 __all__ = ["MOST_PHRASES", "Phrase", "PhrasePool", "phrase_tree"]
 
 Phrase = tuple[int, ...]
+_State = tuple[int, int, int] | None
 
 MOST_PHRASES = 1 << 16
 """Default limit of a pool; some twenty megabytes of phrases of four tokens."""
@@ -31,6 +35,9 @@ _FIRST, _NEXT = 0.4, 0.7
 
 _KIND = "paceline phrases"
 _VERSION = 1
+
+_LOCK_SECONDS = 10.0
+"""Writing takes a fraction of a second."""
 
 
 class PhrasePool:
@@ -52,6 +59,7 @@ class PhrasePool:
         # Least recently used key first; of each key, oldest phrase first.
         self._phrases: OrderedDict[int, tuple[Phrase, ...]] = OrderedDict()
         self._count = 0
+        self._seen: dict[Path, _State] = {}  # files as this pool last read or wrote them
 
     def __len__(self) -> int:
         """Number of phrases of all keys."""
@@ -96,28 +104,36 @@ class PhrasePool:
         self._count = 0
 
     def save(self, path: Path, vocab_size: int, fingerprint: str = "") -> None:
-        """Write all phrases to one file, replacing an earlier one.
+        """Write all phrases to one file. If another process has written it since this pool read
+        it, its phrases stay, as older ones, within this pool's limits.
 
         vocab_size, fingerprint: of the model whose tokens these are; `load` compares them.
 
         The file is JSON lines: a header, then one per key.
 
-        Raises ModelError if it cannot be written.
+        Raises ModelError if it cannot be written, and what `load` raises.
         """
-        entries = list(self)
-        head = {
-            "kind": _KIND,
-            "version": _VERSION,
-            "vocab_size": vocab_size,
-            "fingerprint": fingerprint,
-            # Not len(self): a finaliser may save while another thread adds.
-            "phrases": sum(len(phrases) for _, phrases in entries),
-        }
-        lines = [json.dumps(head), *(json.dumps([key, *phrases]) for key, phrases in entries)]
         try:
-            replace_file(path, ("\n".join(lines) + "\n").encode())
+            path.parent.stat()  # a lock would create a missing folder
+            with FileLock(lock_beside(path), timeout=_LOCK_SECONDS):
+                merged = self._with_others(path, vocab_size, fingerprint)
+                replace_file(path, _lines(merged, vocab_size, fingerprint))
+                self._seen[path] = _state(path)
+        except Timeout as error:
+            raise ModelError(f"cannot write phrases to {path}: another process does") from error
         except OSError as error:
             raise ModelError(f"cannot write phrases to {path}: {error.strerror}") from error
+
+    def _with_others(self, path: Path, vocab_size: int, fingerprint: str) -> PhrasePool:
+        """This pool, after what others have written to the file meanwhile."""
+        if _state(path) in (None, self._seen.get(path)):
+            return self
+        merged = PhrasePool(self.per_key, self.most)
+        merged.load(path, vocab_size, fingerprint)
+        for key, phrases in list(self):
+            for phrase in phrases:
+                merged.add(key, phrase)
+        return merged
 
     def load(self, path: Path, vocab_size: int, fingerprint: str = "") -> None:
         """Add all phrases of a file, as the limits allow.
@@ -128,27 +144,29 @@ class PhrasePool:
         Raises ModelError, naming the file, if it cannot be read, is damaged or of another kind, or
         holds the tokens of another model. Nothing is added then.
         """
+        state = _state(path)
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
-            head = json.loads(lines[0]) if lines else None
+            head = parse_json(lines[0]) if lines else None
             if not isinstance(head, dict) or (head.get("kind"), head.get("version")) != (
                 _KIND,
                 _VERSION,
             ):
                 raise ValueError("it is not a phrase file, or has another version")
             _check_model(head, path, vocab_size, fingerprint)
-            found = [_entry(json.loads(line), vocab_size) for line in lines[1:]]
+            found = [_entry(parse_json(line), vocab_size) for line in lines[1:]]
             if sum(len(phrases) for _, phrases in found) != head.get("phrases"):
                 raise ValueError("its number of phrases is not that of its first line")
         except OSError as error:
             raise ModelError(f"cannot read the phrase file {path}: {error.strerror}") from error
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ModelError(
                 f"the phrase file {path} is damaged ({error}): name another file"
             ) from error
         for key, phrases in found:
             for phrase in phrases:
                 self.add(key, phrase)
+        self._seen[path] = state
 
     def _drop(self) -> None:
         """Drop the oldest phrase of the least recently used key."""
@@ -171,6 +189,30 @@ def phrase_tree(phrases: Sequence[Phrase]) -> Tree:
         else:
             weights.append(_NEXT * weights[parent])
     return Tree(tree.tokens, tree.parents, tuple(weights))
+
+
+def _state(path: Path) -> _State:
+    """What changes when a file is replaced; None without one."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _lines(pool: PhrasePool, vocab_size: int, fingerprint: str) -> bytes:
+    """A file's content."""
+    entries = list(pool)
+    head = {
+        "kind": _KIND,
+        "version": _VERSION,
+        "vocab_size": vocab_size,
+        "fingerprint": fingerprint,
+        # Not len(pool): a finaliser may save while another thread adds.
+        "phrases": sum(len(phrases) for _, phrases in entries),
+    }
+    lines = [json.dumps(head), *(json.dumps([key, *phrases]) for key, phrases in entries)]
+    return ("\n".join(lines) + "\n").encode()
 
 
 def _check_model(head: dict[str, Any], path: Path, vocab_size: int, fingerprint: str) -> None:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -17,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paceline.json_files import json_bytes, replace_file
+from paceline.json_files import json_bytes, parse_json, replace_file
 from paceline.models.cache import (
     LOCK,
     cache_root,
@@ -147,7 +146,7 @@ def _touch(place: Path) -> None:
 def _read(path: Path) -> dict[str, Any]:
     """The JSON object in a file; {} if it cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

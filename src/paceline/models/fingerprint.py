@@ -7,11 +7,11 @@ loading. It does not protect against forgery.
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError
+from paceline.json_files import parse_json
 from paceline.models.cache import sampled
 from paceline.models.description_cache import hash_of
 from paceline.models.source import ModelSource, resolve
@@ -71,7 +71,7 @@ def weight_files(source: ModelSource, revision: str | None) -> list[Path]:
     index = _locate(source, "model.safetensors.index.json", revision)
     if index is None:
         return []
-    shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    shards = sorted(set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values()))
     found = (_locate(source, shard, revision) for shard in shards)
     return [path for path in found if path is not None]
 

@@ -6,13 +6,13 @@ estimate would refuse models that can run.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ModelError
+from paceline.json_files import parse_json
 from paceline.models.fingerprint import weight_files
 from paceline.models.source import ModelSource
 
@@ -94,7 +94,7 @@ def _stored(file: Path, itemsize: int) -> int:
     """Bytes of a safetensors file's tensors once loaded."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
-        header: dict[str, Any] = json.loads(stream.read(length))
+        header: dict[str, Any] = parse_json(stream.read(length))
     tensors = [entry for name, entry in header.items() if name != "__metadata__"]
     return sum(
         math.prod(tensor["shape"]) * itemsize

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.json_files import json_bytes
+from paceline.json_files import json_bytes, parse_json
 from paceline.models.cache import LOCK, cache_root, clear_folder, held, keep_newest
 from paceline.models.scratch import scratch_in
 
@@ -39,14 +39,14 @@ def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
     """The record and the tensors kept under a mark; None if missing or damaged."""
     place = _root() / mark
     try:
-        hashes = json.loads((place / _HASHES).read_text(encoding="utf-8"))
+        hashes = parse_json((place / _HASHES).read_text(encoding="utf-8"))
         text = (place / _RECORD).read_bytes()
         digest, tensors = _read_tensors(place / _TENSORS)
         if [digest, hashlib.sha256(text).hexdigest()] != [hashes[_TENSORS], hashes[_RECORD]]:
             return None
         with suppress(OSError):  # another user's cache: its usage cannot be recorded
             os.utime(place)
-        return json.loads(text), tensors
+        return parse_json(text), tensors
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):
         return None
 
@@ -139,7 +139,7 @@ def _read_tensors(path: Path) -> tuple[str, Tensors]:
         size = os.fstat(stream.fileno()).st_size
         text = stream.read(8)
         text += stream.read(min(int.from_bytes(text, "little"), size))
-    header = json.loads(text[8:])
+    header = parse_json(text[8:])
     header.pop("__metadata__", None)
     found, places, memory = {}, list[tuple[int, memoryview]](), WeightMemory()
     for name, each in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):

@@ -7,6 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from paceline.json_files import parse_json
 from paceline.models.cache import hash_file
 from paceline.models.registry import Alias
 
@@ -34,7 +35,7 @@ def write_record(folder: Path, alias: Alias) -> None:
 def is_outdated(folder: Path, alias: Alias) -> bool:
     """Whether a kept folder holds a converted GGUF file, not the file itself."""
     try:
-        record = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8"))
+        record = parse_json((folder / RECORD_NAME).read_text(encoding="utf-8"))
         return alias.layout == "gguf" and record["format"] == _CONVERTED_FORMAT
     except (OSError, ValueError, KeyError, TypeError):
         return False
@@ -43,7 +44,7 @@ def is_outdated(folder: Path, alias: Alias) -> bool:
 def find_damage(folder: Path, alias: Alias) -> str | None:
     """What is wrong with a kept folder, in a few words, or None. Reads no weights: milliseconds."""
     try:
-        record = json.loads((folder / RECORD_NAME).read_text(encoding="utf-8"))
+        record = parse_json((folder / RECORD_NAME).read_text(encoding="utf-8"))
         sizes = {name: int(entry["size"]) for name, entry in record["files"].items()}
         origin = record["weights_sha256"]
         outdated = alias.layout == "gguf" and record["format"] == _CONVERTED_FORMAT
@@ -83,12 +84,12 @@ def _is_whole_safetensors(path: Path) -> bool:
         if size < 8 + length:
             return False
         try:
-            header = json.loads(stream.read(length))
+            header = parse_json(stream.read(length))
             ends = [
                 entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"
             ]
             return size == 8 + length + max(ends, default=0)
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
             return False
 
 

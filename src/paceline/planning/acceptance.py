@@ -5,7 +5,6 @@ Measured once on held-out texts, and kept in a JSON file next to the weights.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ModelError
-from paceline.json_files import json_bytes, replace_file
+from paceline.json_files import json_bytes, parse_json, replace_file
 
 __all__ = ["AcceptanceTable", "unmeasured"]
 
@@ -87,7 +86,7 @@ class AcceptanceTable:
     def load(cls, path: Path) -> AcceptanceTable:
         """Read what `save` wrote. Raises ModelError if it cannot be read or is no table."""
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = parse_json(path.read_text(encoding="utf-8"))
             if (record["format"], record["kind"]) != (_FORMAT, _KIND):
                 raise ValueError("it has another format or kind")
             return cls(tuple(tuple(float(share) for share in row) for row in record[_KIND]))

@@ -12,7 +12,7 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paceline.json_files import json_bytes, replace_file
+from paceline.json_files import json_bytes, parse_json, replace_file
 from paceline.machine import describe_machine, describe_versions
 from paceline.models.cache import cache_root, explain_os_errors
 from paceline.planning.cost_curve import CostCurve
@@ -94,7 +94,7 @@ def save_curve(key: CurveKey, curve: CostCurve, root: Path | None = None) -> Pat
 def load_curve(key: CurveKey, root: Path | None = None) -> CostCurve | None:
     """The curve kept for `key`; None if there is none, or it cannot be read."""
     try:
-        record = json.loads(curve_path(key, root).read_text(encoding="utf-8"))
+        record = parse_json(curve_path(key, root).read_text(encoding="utf-8"))
         if record["key"] != asdict(key):
             return None
         return CostCurve.from_records(record["curve"])

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from paceline.errors import UsageError
 from paceline.file_locks import alone, lock_beside
+from paceline.json_files import parse_json
 from paceline.serve.batch_lines import BatchLine, Outcome
 
 __all__ = ["Results", "results_in"]
@@ -56,11 +57,11 @@ class Results:
     def remember(self, line: bytes) -> bool:
         """Remember an existing line; False if it is no result."""
         try:
-            record = json.loads(line)
+            record = parse_json(line)
             found, custom_id = record["id"], record["custom_id"]
             if not (isinstance(found, str) and {"response", "error"} <= record.keys()):
                 return False
-        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return False
         if custom_id is None:
             self._broken.add(found)

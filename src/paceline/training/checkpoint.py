@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from paceline.errors import UsageError
+from paceline.json_files import parse_json
 from paceline.training.shard import write_file
 
 __all__ = ["Checkpoint", "forget_checkpoint", "load_checkpoint", "save_checkpoint"]
@@ -64,7 +65,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     """
     path = folder / _INDEX
     try:
-        index = json.loads(path.read_text(encoding="utf-8"))
+        index = parse_json(path.read_text(encoding="utf-8"))
         if index["format"] != _FORMAT:
             raise ValueError("it has another format")
         if index.pop("index_sha256") != _hash(index):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.json_files import parse_json
 from paceline.training.shard import write_file
 
 __all__ = ["MANIFEST", "Manifest", "Shard", "load_manifest"]
@@ -102,7 +103,7 @@ def load_manifest(folder: Path) -> Manifest | None:
     """
     path = folder / MANIFEST
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = parse_json(path.read_text(encoding="utf-8"))
         if (record["format"], record["kind"]) != (_FORMAT, _KIND):
             raise ValueError("it has another format or kind")
         return Manifest(

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paceline.errors import UsageError
-from paceline.json_files import replace_file
+from paceline.json_files import parse_json, replace_file
 
 __all__ = ["Answer", "pack", "unpack", "write_file"]
 
@@ -63,7 +63,7 @@ def unpack(path: Path, sha256: str) -> list[Answer]:
             raise ValueError("its sha256 does not match")
         # Not `splitlines`, which also splits at characters that a JSON text may hold.
         lines = gzip.decompress(content).decode().split("\n")
-        return [Answer(**json.loads(line)) for line in lines[:-1]]
+        return [Answer(**parse_json(line)) for line in lines[:-1]]
     except (ValueError, TypeError, EOFError, OSError, zlib.error) as error:
         raise UsageError(
             f"the shard {path} is damaged ({error}): repeat its 'paceline train data' to make it "

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from paceline.errors import UsageError
+from paceline.json_files import parse_json
 from paceline.models.cache import hash_file
 from paceline.training.dataset import Text
 from paceline.training.folder import check_same_run, held
@@ -162,7 +163,7 @@ class StateCache:
             self._save()
             return
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = parse_json(path.read_text(encoding="utf-8"))
             if record.pop("sha256", None) not in (None, _hash(record)):
                 raise ValueError("its sha256 does not match")
             found, shards = dict(record["run"]), list(record["shards"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import Summary, summarise
 from paceline.bench.results import COLD, read_results
 from paceline.errors import UsageError
+from paceline.json_files import parse_json
 from paceline.planning.cost_curve import CostCurve
 
 __all__ = ["Ablation", "Folder", "Run", "Tuning", "read_folder"]
@@ -144,8 +144,8 @@ def _ablation(path: Path) -> Ablation:
 def _tuning(path: Path) -> Tuning | None:
     """Read a tuning; None for other JSON files."""
     try:
-        record = json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
+        record = parse_json(_text(path))
+    except ValueError as error:
         raise UsageError(f"{path} is not JSON: delete it, or make it again") from error
     if not (isinstance(record, dict) and {"curve", "floor_milliseconds"} <= record.keys()):
         return None
