@@ -120,12 +120,16 @@ def test_it_begins_as_the_last_layer(name: str) -> None:
         Eagle(base_of("gpt2"), EagleSettings())
 
 
+@pytest.mark.parametrize(
+    ("name", "inner"),
+    [("gemma", "post_attention_layernorm"), ("gemma3", "pre_feedforward_layernorm")],
+)
 @torch.no_grad()
-def test_gains_of_normalisations_are_copied_not_their_weights() -> None:
-    """Gemma's multiply by one more than their weights."""
-    base = base_of("gemma")
+def test_gains_of_normalisations_are_copied_not_their_weights(name: str, inner: str) -> None:
+    """Gemma's multiply by one more than their weights; Gemma 3's also follow the attention."""
+    base = base_of(name)
     layer: Any = base.last_layer
-    norms = layer.input_layernorm, layer.post_attention_layernorm, base.final_norm
+    norms = layer.input_layernorm, getattr(layer, inner), base.final_norm
     for norm in norms:
         norm.weight.normal_()
     module = Eagle(base, EagleSettings(block="last-layer")).module

@@ -20,6 +20,8 @@ __all__ = ["copy_last_layer", "last_layer_has_biases", "sized_like"]
 # Names of a layer's parts in Llama and its relatives.
 _TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
 _JOIN = "self_attn.o_proj"
+# Llama names the norm before the feed-forward by what precedes it; Gemma 2 and 3 have both.
+_AFTER, _BEFORE = "post_attention_layernorm", "pre_feedforward_layernorm"
 _GATE, _UP, _DOWN = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
 
 ConfigT = TypeVar("ConfigT", EagleConfig, ChimeraConfig)
@@ -66,6 +68,8 @@ def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind
                 numbers.copy_(layer.get_parameter(f"{name}.{part}"))
         block.get_parameter("join.weight").copy_(layer.get_parameter(f"{_JOIN}.weight"))
         for own, name in norms.items():
+            if name == _AFTER and hasattr(layer, _BEFORE):
+                name = _BEFORE
             block.get_parameter(own).copy_(gains_of(layer.get_submodule(name)))
         gate, up, down = (
             layer.get_parameter(f"{name}.weight").float() for name in (_GATE, _UP, _DOWN)
