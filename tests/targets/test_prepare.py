@@ -250,17 +250,18 @@ def test_only_what_may_choose_its_weights_has_a_head_of_four_bits(
     assert others and all(type(each) is Int8Linear for each in others)
 
 
-@pytest.mark.parametrize(("many", "chosen"), [(1 << 40, "int8"), (0, "int4")])
-def test_four_bits_are_for_drafts_that_no_cache_holds(
-    many: int, chosen: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("chosen", ["packed", "int8", "int4"])
+def test_a_draft_model_gets_the_fastest_weights(
+    chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_kernels("int4")
-    monkeypatch.setattr(preparing, "WORTH_CHOOSING", 0)
-    monkeypatch.setattr(preparing, "_MANY_WEIGHTS", many)
-    monkeypatch.setattr(preparing, "fastest", lambda weights, kinds: [*kinds][-1])
     model = new_model("llama", **ROUND)
+    monkeypatch.setattr(preparing, "WORTH_CHOOSING", 0)
+    monkeypatch.setattr(
+        preparing, "fastest", lambda weights, kinds: (kinds.keys() & {chosen}).pop()
+    )
     assert prepare(model, exact=False).weights == chosen
-    assert type(model.get_output_embeddings()) is Int4Linear
+    assert (type(model.get_output_embeddings()) is Int4Linear) == (chosen != "packed")
 
 
 def test_int8_reads_a_quarter_and_int4_less() -> None:

@@ -44,9 +44,9 @@ AUTO = "auto"
 BLOCKS = "blocks"
 _IN_PANELS = ("packed", "bfloat16", "int8", "int4")  # our products, which take float32 rows
 _ROUNDED = ("bfloat16", "int8", "int4")
-_MANY_WEIGHTS = 64 << 20
-"""Of a draft model; no cache holds more in 8 bits, and reading half the bytes saves more time than
-rounding costs guesses."""
+_OF_DRAFTS = ("packed", "int8", "int4")
+"""Kinds to choose from for a draft model: reading half the bytes saves more time than rounding to
+4 bits costs right guesses."""
 WEIGHTS = (AUTO, NATIVE, *KINDS)
 """How linear layers hold their weights. native: unchanged; fused: layers with one input become one
 product; packed: fused, in the layout of the fastest product; packed+plain: packed, with a second
@@ -148,15 +148,11 @@ def _usual(model: PreTrainedModel) -> str:
 
 
 def _fastest(linears: list[Layer]) -> str:
-    """The kind for a model that need not be exact: packed, int8 or, if it is too large for the
-    processor's caches, int4, whichever is fastest."""
+    """The fastest kind for a model that need not be exact."""
     weights = [weight_of(layer) for layer in linears]
     if sum(weight.nbytes for weight in weights) < WORTH_CHOOSING:
         return "packed"
-    names = ["packed", "int8"]
-    if sum(weight.numel() for weight in weights) > _MANY_WEIGHTS:
-        names.append("int4")
-    return fastest(weights, {name: KINDS[name] for name in names})
+    return fastest(weights, {name: KINDS[name] for name in _OF_DRAFTS})
 
 
 def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
