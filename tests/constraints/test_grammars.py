@@ -256,6 +256,18 @@ def test_choices_may_be_many_and_of_any_characters() -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["{}", "a{}b", "{}{}"])
+def test_the_characters_of_a_special_token_are_written_as_others_are(text: str) -> None:
+    text = text.format(*2 * [byte_tokenizer().eos_token])
+    made = [
+        toy_session(method).generate("once", constraint=Constraint.choice([text]))
+        for method in ("plain", "anpd")
+    ]
+    assert made[0].tokens == made[1].tokens and made[0].finish_reason == "stop"
+    decoded = byte_tokenizer().decode(made[0].tokens, skip_special_tokens=True)
+    assert decoded == made[0].text == text
+
+
 def test_compiled_constraints_are_kept_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = byte_tokenizer()
     made, compiled = Grammars(tokenizer, len(tokenizer), [tokenizer.eos_token_id]), []

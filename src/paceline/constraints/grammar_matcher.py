@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -11,49 +13,62 @@ import torch
 from paceline.constraints.habits import FEW, Habits
 from paceline.errors import UsageError
 
-__all__ = ["GrammarMatcher", "first_line"]
+__all__ = ["GrammarMatcher", "Tokens", "first_line"]
 
 _LONGEST_REASON = 300
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What matchers know of a tokenizer and its model.
+
+    count: of tokens that the tokenizer knows. vocab_size: of the model, which may know fewer.
+    spelled: special tokens -> the ordinary tokens that write the same characters.
+    habits: of the model, learned from what is drawn.
+    """
+
+    count: int
+    vocab_size: int
+    spelled: Mapping[int, tuple[int, ...]]
+    habits: Habits
 
 
 class GrammarMatcher:
     """A `Matcher` on top of llguidance's.
 
-    matcher: an `LLMatcher`. tokens: number it knows. vocab_size: of the model, which may know
-    fewer. habits: of the model, learned from what is drawn.
+    matcher: an `LLMatcher`.
 
     Raises UsageError if llguidance fails, e.g. because a lexer has become too complex.
     """
 
-    def __init__(self, matcher: Any, tokens: int, vocab_size: int, habits: Habits) -> None:
+    def __init__(self, matcher: Any, tokens: Tokens) -> None:
         self._matcher = matcher
         self._tokens = tokens
-        self._vocab_size = vocab_size
-        self._habits = habits
         self._place: int | None = None  # if few tokens are allowed, a hash of these
-        self._bits = np.zeros((tokens + 31) // 32, dtype=np.uint32)
+        self._bits = np.zeros((tokens.count + 31) // 32, dtype=np.uint32)
 
     def copy(self) -> GrammarMatcher:
         """Another matcher at the same place."""
-        return GrammarMatcher(
-            self._matcher.deep_copy(), self._tokens, self._vocab_size, self._habits
-        )
+        return GrammarMatcher(self._matcher.deep_copy(), self._tokens)
 
     def allowed(self) -> torch.Tensor:
         """See `Matcher.allowed`."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
-        bits = np.unpackbits(self._bits.view(np.uint8), count=self._vocab_size, bitorder="little")
+        size = self._tokens.vocab_size
+        bits = np.unpackbits(self._bits.view(np.uint8), count=size, bitorder="little")
         count = np.count_nonzero(bits)
         if not count:
             raise UsageError("the constraint allows no token of this model here")
+        if count == 1:
+            self._spell(bits)
         self._place = hash(self._bits.tobytes()) if count <= FEW else None
         return torch.from_numpy(bits.view(np.bool_))
 
     def push(self, token: int) -> bool:
         """See `Matcher.push`."""
         if self._place is not None:
-            self._habits.learn(self._place, token)
+            self._tokens.habits.learn(self._place, token)
             self._place = None
         self._matcher.consume_token(token)
         self._check()
@@ -62,13 +77,14 @@ class GrammarMatcher:
 
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
-        forced: list[int] = self._matcher.compute_ff_tokens()
-        return [*takewhile(lambda token: token < self._vocab_size, forced)]
+        spelled, size = self._tokens.spelled, self._tokens.vocab_size
+        forced = (spelled.get(each, (each,)) for each in self._matcher.compute_ff_tokens())
+        return [*takewhile(lambda token: token < size, chain.from_iterable(forced))]
 
     def likely(self) -> tuple[int, float] | None:
         """See `Matcher.likely`."""
         self.allowed()
-        return None if self._place is None else self._habits.recall(self._place)
+        return None if self._place is None else self._tokens.habits.recall(self._place)
 
     def enter(self, token: int) -> bool:
         """See `Matcher.enter`."""
@@ -79,6 +95,13 @@ class GrammarMatcher:
         """See `Matcher.leave`."""
         self._matcher.rollback(count)
         self._check()
+
+    def _spell(self, bits: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        """Where characters are forced that a special token has, llguidance names that token, but
+        takes only ordinary ones."""
+        (only,) = np.flatnonzero(bits).tolist()
+        if only in self._tokens.spelled and not self._matcher.is_accepting():
+            bits[only], bits[self._tokens.spelled[only][0]] = 0, 1
 
     def _check(self) -> None:
         if self._matcher.is_error():

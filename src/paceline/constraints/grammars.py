@@ -11,7 +11,7 @@ from threading import Lock, stack_size
 from typing import Any
 
 from paceline.constraints.constraint import Constraint, Kind
-from paceline.constraints.grammar_matcher import GrammarMatcher, first_line
+from paceline.constraints.grammar_matcher import GrammarMatcher, Tokens, first_line
 from paceline.constraints.habits import Habits
 from paceline.errors import UsageError
 
@@ -49,8 +49,8 @@ class Grammars:
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
         self._eos_ids = list(eos_ids)
-        self._vocabulary: Any = None
-        self._habits = Habits()
+        # Once one is needed: llguidance's vocabulary, and what matchers know of it.
+        self._known: tuple[Any, Tokens] | None = None
         self._compiled: OrderedDict[Constraint, GrammarMatcher] = OrderedDict()
         self._lock = Lock()
 
@@ -74,18 +74,19 @@ class Grammars:
 
     def _compile(self, constraint: Constraint) -> GrammarMatcher:
         library = _llguidance()
-        if self._vocabulary is None:
-            self._vocabulary = self._read_vocabulary()
+        if self._known is None:
+            self._known = self._read_vocabulary()
+        vocabulary, tokens = self._known
         try:
             grammar = _grammar(library.LLMatcher, constraint)
         except ValueError as error:  # if it is nested too deeply, for example
             raise _unusable(constraint, str(error)) from error
         # `verbose_errors` would report the parser's state.
         limits = library.LLParserLimits(verbose_errors=False)
-        matcher = library.LLMatcher(self._vocabulary, grammar, limits=limits, log_level=0)
+        matcher = library.LLMatcher(vocabulary, grammar, limits=limits, log_level=0)
         if matcher.is_error():
             raise _unusable(constraint, matcher.get_error())
-        compiled = GrammarMatcher(matcher, self._tokens, self._vocab_size, self._habits)
+        compiled = GrammarMatcher(matcher, tokens)
         # A contradiction may show only here.
         try:
             compiled.allowed()
@@ -95,21 +96,30 @@ class Grammars:
             raise _unusable(constraint, "no text can satisfy it")
         return compiled
 
-    @property
-    def _tokens(self) -> int:
-        """Tokens of model and tokenizer; either may know more."""
-        return max(self._vocab_size, len(self._tokenizer))
-
-    def _read_vocabulary(self) -> Any:
+    def _read_vocabulary(self) -> tuple[Any, Tokens]:
         from llguidance.hf import from_tokenizer
 
+        tokenizer, size = self._tokenizer, self._vocab_size
+        count = max(size, len(tokenizer))  # either may know more tokens
         try:
-            return from_tokenizer(self._tokenizer, self._tokens, self._eos_ids or None)
+            vocabulary = from_tokenizer(tokenizer, count, self._eos_ids or None)
         except (TypeError, ValueError) as error:
             raise UsageError(
                 "constraints need a fast tokenizer with an end-of-sequence token, which this "
                 f"model lacks: {first_line(str(error))}"
             ) from error
+        return vocabulary, Tokens(count, size, _spelled(tokenizer, size), Habits())
+
+
+def _spelled(tokenizer: Any, vocab_size: int) -> dict[int, tuple[int, ...]]:
+    """See `Tokens.spelled`."""
+    found = {}
+    for token in tokenizer.all_special_ids:
+        text = tokenizer.convert_ids_to_tokens(token)
+        ids = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        if ids and max(ids) < vocab_size and token not in ids:
+            found[token] = tuple(ids)
+    return found
 
 
 def _on_large_stack(work: Callable[[], GrammarMatcher]) -> GrammarMatcher:
