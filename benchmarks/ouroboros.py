@@ -17,7 +17,7 @@
     sensitivity   9        draft length, window and level, every combination, fixed
     lengths       14       generation lengths, fixed: a half, a quarter … of the longest
     locality      16       texts of several tasks in several orders, phrases kept or not, fixed
-    weights                speculative decoding with a draft model in float32 and in 8 bits
+    weights                speculative decoding with a draft model in float32, 8 and 4 bits
     costs                  pass costs of target and draft model by width, for the simulation
 
 The studies with a copy need --weights packed, so `all` leaves them out: no copy is smaller than

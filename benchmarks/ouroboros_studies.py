@@ -143,7 +143,7 @@ GRID = {"length": (2, 4, 8), "window": (3, 7, 10), "level": (3, 5, 7)}
 """The grid of table 9: three settings with three values each."""
 
 
-WEIGHTS = ("packed", "int8")
+WEIGHTS = ("packed", "int8", "int4", "auto")
 """Of the draft model; see `paceline.targets.prepare`."""
 
 

@@ -82,6 +82,24 @@ def by_task(report: Report) -> str:
     return markdown_table(rows)
 
 
+@measured("ouroboros/weights")
+def weights_table(report: Report) -> str:
+    """Speculative decoding by the weights of the draft model."""
+    named = named_rows(report)
+    plain = named.pop("plain")
+    rows = head(
+        "weights of the draft model", "fixed: over plain", "tokens per pass",
+        "ms per draft pass", "planned: over plain", "tokens per pass", "ms per draft pass",
+    )  # fmt: skip
+    for kind in dict.fromkeys(name.rsplit(", ", 1)[0] for name in named):
+        cells = [f"`{kind}`"]
+        for one in (named[f"{kind}, fixed"], named[f"{kind}, planned"]):
+            found = f"{one['tokens_per_pass']:.2f}", f"{one['ms_per_draft_pass']:.2f}"
+            cells += [compared(one, plain), *found]
+        rows.append(cells)
+    return markdown_table(rows)
+
+
 @measured("ouroboros/tradeoff")
 def tradeoff_table(report: Report) -> str:
     """Figure 1: speed-up and tokens per pass by draft model and length."""

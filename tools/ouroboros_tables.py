@@ -15,6 +15,7 @@ from ouroboros_copy_tables import (
     paying_table,
     phrases_table,
     tradeoff_table,
+    weights_table,
 )
 from ouroboros_reports import LARGE, MODEL, RESULTS, Report, head, measured, named_rows, over
 from papers import figures
@@ -204,6 +205,7 @@ OUROBOROS: dict[str, Callable[[], str]] = {
     "locality": locality_table,
     "tradeoff": tradeoff_table,
     "paying": paying_table,
+    "weights": weights_table,
     "parts-planned-published": measured("ouroboros/published")(parts),
     "parts-planned-large": measured("ouroboros/planned", model=LARGE)(parts),
     "tasks-planned-large": measured("ouroboros/planned", model=LARGE)(by_task),

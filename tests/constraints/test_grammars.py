@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests.tiny import byte_tokenizer, toy_session
+from tokenizers import AddedToken
 
 from paceline.constraints import (
     MOST_GRAMMAR_BYTES,
@@ -266,6 +267,27 @@ def test_the_characters_of_a_special_token_are_written_as_others_are(text: str) 
     assert made[0].tokens == made[1].tokens and made[0].finish_reason == "stop"
     decoded = byte_tokenizer().decode(made[0].tokens, skip_special_tokens=True)
     assert decoded == made[0].text == text
+
+
+@pytest.mark.parametrize("marker", ["<|im_start|>", "</s>"])
+def test_special_tokens_are_written_where_a_grammar_names_them(marker: str) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken(marker, special=True)])
+    number, end = tokenizer.convert_tokens_to_ids(marker), tokenizer.eos_token_id
+    held = Grammars(tokenizer, len(tokenizer), [end])
+    matcher = held.matcher(Constraint.grammar(f'start: "a" <[{number}]> "b"'))
+    for token in (*tokenizer("a").input_ids, number, *tokenizer("b").input_ids):
+        assert matcher.forced()[:1] in ([], [token])
+        assert matcher.allowed().nonzero().flatten().tolist() == [token]
+        stopped = matcher.push(token)
+    assert stopped
+    narrow = Grammars(tokenizer, number, [end])  # a model without the marker
+    for made in (held, narrow):
+        matcher, text = made.matcher(Constraint.choice([f"a{marker}b"])), ""
+        while not (text and stopped):
+            (token,) = matcher.allowed().nonzero().flatten().tolist()
+            text, stopped = text + tokenizer.decode([token]), matcher.push(token)
+        assert text == f"a{marker}b"
 
 
 def test_compiled_constraints_are_kept_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,6 +295,44 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path: Path) -> None:
     both = PhrasePool(3)
     both.load(path, 10)
     assert both.newest(1) == ((7,), (4,)) and both.newest(5) == ((6,),)
+    one.add(8, [9])
+    one.save(path, 10)  # once more, as every drafter with this pool does in the end
+    both.load(path, 10)
+    assert both.newest(5) == ((6,),) and both.newest(8) == ((9,),)
+
+
+def test_a_pool_may_be_saved_while_its_thread_saves_another(tmp_path: Path) -> None:
+    path = tmp_path / "phrases.jsonl"
+
+    class Saving(PhrasePool):
+        def __iter__(self) -> Any:
+            PhrasePool(1).save(path, 10)
+            return super().__iter__()
+
+    pool = Saving(1)
+    pool.add(1, [2])
+    pool.save(path, 10)
+    again = PhrasePool(1)
+    again.load(path, 10)
+    assert again.newest(1) == ((2,),)
+
+
+def test_whoever_may_write_the_folder_may_save(tmp_path: Path) -> None:
+    path = tmp_path / "phrases.jsonl"
+    PhrasePool(1).save(path, 10)
+    assert (tmp_path / ".phrases.jsonl.lock").stat().st_mode & 0o777 == 0o666
+
+
+def test_a_file_is_the_same_by_any_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pool = PhrasePool(4)
+    pool.add(1, [2])
+    pool.save(Path("phrases.jsonl"), 10)
+    pool.clear()
+    pool.save(tmp_path / "phrases.jsonl", 10)
+    again = PhrasePool(4)
+    again.load(tmp_path / "phrases.jsonl", 10)
+    assert not len(again)
 
 
 def test_what_was_corrected_does_not_come_back_from_the_own_file(tmp_path: Path) -> None:

@@ -55,13 +55,14 @@ class GrammarMatcher:
         """See `Matcher.allowed`."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
-        size = self._tokens.vocab_size
+        size = self._tokens.count
         bits = np.unpackbits(self._bits.view(np.uint8), count=size, bitorder="little")
+        if np.count_nonzero(bits) == 1:
+            self._spell(bits)
+        bits = bits[: self._tokens.vocab_size]
         count = np.count_nonzero(bits)
         if not count:
             raise UsageError("the constraint allows no token of this model here")
-        if count == 1:
-            self._spell(bits)
         self._place = hash(self._bits.tobytes()) if count <= FEW else None
         return torch.from_numpy(bits.view(np.bool_))
 
@@ -77,9 +78,11 @@ class GrammarMatcher:
 
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
+        forced: list[int] = self._matcher.compute_ff_tokens()
         spelled, size = self._tokens.spelled, self._tokens.vocab_size
-        forced = (spelled.get(each, (each,)) for each in self._matcher.compute_ff_tokens())
-        return [*takewhile(lambda token: token < size, chain.from_iterable(forced))]
+        if not spelled.keys().isdisjoint(forced) and not self._takes(forced):
+            forced = [*chain.from_iterable(spelled.get(each, (each,)) for each in forced)]
+        return [*takewhile(lambda token: token < size, forced)]
 
     def likely(self) -> tuple[int, float] | None:
         """See `Matcher.likely`."""
@@ -96,11 +99,20 @@ class GrammarMatcher:
         self._matcher.rollback(count)
         self._check()
 
+    def _takes(self, tokens: list[int]) -> bool:
+        """Whether all these could be next."""
+        taken: int = self._matcher.try_consume_tokens(tokens)
+        if taken:
+            self.leave(taken)
+        return taken == len(tokens)
+
     def _spell(self, bits: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         """Where characters are forced that a special token has, llguidance names that token, but
-        takes only ordinary ones."""
+        takes only ordinary ones. Where a grammar wants the token itself, it stays."""
         (only,) = np.flatnonzero(bits).tolist()
-        if only in self._tokens.spelled and not self._matcher.is_accepting():
+        if only not in self._tokens.spelled or self._matcher.is_accepting():
+            return
+        if not self._takes([only]):
             bits[only], bits[self._tokens.spelled[only][0]] = 0, 1
 
     def _check(self) -> None:

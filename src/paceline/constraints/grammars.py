@@ -108,18 +108,15 @@ class Grammars:
                 "constraints need a fast tokenizer with an end-of-sequence token, which this "
                 f"model lacks: {first_line(str(error))}"
             ) from error
-        return vocabulary, Tokens(count, size, _spelled(tokenizer, size), Habits())
+        return vocabulary, Tokens(count, size, _spelled(tokenizer, vocabulary, size), Habits())
 
 
-def _spelled(tokenizer: Any, vocab_size: int) -> dict[int, tuple[int, ...]]:
+def _spelled(tokenizer: Any, vocabulary: Any, size: int) -> dict[int, tuple[int, ...]]:
     """See `Tokens.spelled`."""
-    found = {}
-    for token in tokenizer.all_special_ids:
-        text = tokenizer.convert_ids_to_tokens(token)
-        ids = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        if ids and max(ids) < vocab_size and token not in ids:
-            found[token] = tuple(ids)
-    return found
+    added = tokenizer.added_tokens_decoder.items()
+    texts = {token: each.content for token, each in added if each.special}
+    found = {token: tuple(vocabulary.greedy_tokenize(text)) for token, text in texts.items()}
+    return {token: ids for token, ids in found.items() if ids and max(ids) < size}
 
 
 def _on_large_stack(work: Callable[[], GrammarMatcher]) -> GrammarMatcher:

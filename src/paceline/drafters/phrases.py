@@ -115,19 +115,19 @@ class PhrasePool:
         """
         try:
             path.parent.stat()  # a lock would create a missing folder
-            with FileLock(lock_beside(path), timeout=_LOCK_SECONDS):
-                merged = self._with_others(path, vocab_size, fingerprint)
+            with _lock(path):
+                known = _state(path) in (None, self._seen.get(path.resolve()))
+                merged = self if known else self._after(path, vocab_size, fingerprint)
                 replace_file(path, _lines(merged, vocab_size, fingerprint))
-                self._seen[path] = _state(path)
+                if known:  # what others wrote is not in this pool, and must stay next time, too
+                    self._seen[path.resolve()] = _state(path)
         except Timeout as error:
             raise ModelError(f"cannot write phrases to {path}: another process does") from error
         except OSError as error:
             raise ModelError(f"cannot write phrases to {path}: {error.strerror}") from error
 
-    def _with_others(self, path: Path, vocab_size: int, fingerprint: str) -> PhrasePool:
-        """This pool, after what others have written to the file meanwhile."""
-        if _state(path) in (None, self._seen.get(path)):
-            return self
+    def _after(self, path: Path, vocab_size: int, fingerprint: str) -> PhrasePool:
+        """A pool of the file's phrases, then this one's."""
         merged = PhrasePool(self.per_key, self.most)
         merged.load(path, vocab_size, fingerprint)
         for key, phrases in list(self):
@@ -166,7 +166,7 @@ class PhrasePool:
         for key, phrases in found:
             for phrase in phrases:
                 self.add(key, phrase)
-        self._seen[path] = state
+        self._seen[path.resolve()] = state
 
     def _drop(self) -> None:
         """Drop the oldest phrase of the least recently used key."""
@@ -189,6 +189,12 @@ def phrase_tree(phrases: Sequence[Phrase]) -> Tree:
         else:
             weights.append(_NEXT * weights[parent])
     return Tree(tree.tokens, tree.parents, tuple(weights))
+
+
+def _lock(path: Path) -> FileLock:
+    """A lock for all users who may write the file. A pool may be saved while its thread saves
+    another: garbage collection frees drafters at any time."""
+    return FileLock(lock_beside(path), _LOCK_SECONDS, mode=0o666, is_singleton=True)
 
 
 def _state(path: Path) -> _State:

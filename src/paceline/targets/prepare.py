@@ -65,8 +65,8 @@ def check_weights(weights: str) -> None:
 def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) -> Preparation:
     """Change `model` in place so that its passes cost less, and report what was done.
 
-    exact: whether its scores must stay the same. A draft model's need not; auto is then int8 (int4
-    in large models), with a 4-bit output head, if that is faster here than packed.
+    exact: whether its scores must stay the same. A draft model's need not; auto is then the fastest
+    here of packed, int8 and int4, the last two with a 4-bit output head.
 
     New weights replace the old ones layer by layer: memory never holds the model twice.
 
