@@ -269,11 +269,12 @@ def test_the_characters_of_a_special_token_are_written_as_others_are(text: str) 
     assert decoded == made[0].text == text
 
 
-@pytest.mark.parametrize("marker", ["<|im_start|>", "</s>"])
-def test_special_tokens_are_written_where_a_grammar_names_them(marker: str) -> None:
-    tokenizer = byte_tokenizer()
+@pytest.mark.parametrize("ends", [False, True])
+def test_special_tokens_are_written_where_a_grammar_names_them(ends: bool) -> None:
+    tokenizer, marker = byte_tokenizer(), "<|end|>"
     tokenizer.add_tokens([AddedToken(marker, special=True)])
-    number, end = tokenizer.convert_tokens_to_ids(marker), tokenizer.eos_token_id
+    number = tokenizer.convert_tokens_to_ids(marker)
+    end = number if ends else tokenizer.eos_token_id
     held = Grammars(tokenizer, len(tokenizer), [end])
     matcher = held.matcher(Constraint.grammar(f'start: "a" <[{number}]> "b"'))
     for token in (*tokenizer("a").input_ids, number, *tokenizer("b").input_ids):

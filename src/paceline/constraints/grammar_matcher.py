@@ -100,11 +100,10 @@ class GrammarMatcher:
         self._check()
 
     def _takes(self, tokens: list[int]) -> bool:
-        """Whether all these could be next."""
-        taken: int = self._matcher.try_consume_tokens(tokens)
-        if taken:
-            self.leave(taken)
-        return taken == len(tokens)
+        """Whether all these may be next. `enter` would refuse a token that ends texts, even where a
+        grammar names it."""
+        supposed = self._matcher.deep_copy()
+        return all(supposed.consume_token(token) and not supposed.is_error() for token in tokens)
 
     def _spell(self, bits: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         """Where characters are forced that a special token has, llguidance names that token, but
