@@ -74,9 +74,11 @@ def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
     place = f"{machine['processor']}, {machine['threads']} threads" if on_cpu else machine["device"]
     as_published = run.get("preparation", {}).get("weights") == "blocks"
     weights = "weights as published" if as_published else run.get("dtype") or "float32"
+    warmth = options.get("temperature") or 0
+    decoding = f"temperature {warmth:g}" if warmth else "greedy"
     return (
         f"{model}: {together.texts} texts of {len(summary.groups)} tasks, {weights}, {place}, at most "
-        f"{options['max_new_tokens']} new tokens, greedy, each {times(run['repeats'])}, in turns; "
+        f"{options['max_new_tokens']} new tokens, {decoding}, each {times(run['repeats'])}, in turns; "
         f"texts that loop: {together.looping}."
     )
 
