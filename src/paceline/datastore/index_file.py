@@ -20,7 +20,6 @@ import numpy as np
 
 from paceline.datastore.sorting import Int32
 from paceline.errors import StoreError
-from paceline.json_files import parse_json
 
 __all__ = ["Header", "read_index", "write_draft"]
 
@@ -78,9 +77,9 @@ def read_index(path: Path) -> tuple[Header, Int32, Int32]:
         raise damaged
     begin = len(_MAGIC) + 8 + int.from_bytes(body[8:16], "little")
     try:
-        header = Header(**parse_json(bytes(body[16:begin])))
+        header = Header(**json.loads(bytes(body[16:begin])))
         numbers = np.frombuffer(body, dtype=_TYPE, offset=begin)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise damaged from error
     if len(numbers) != header.tokens + header.places:
         raise damaged
