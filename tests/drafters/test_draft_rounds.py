@@ -18,7 +18,8 @@ def test_trees_before_a_correction_are_not_judged_by_what_comes_after_it(
     planner, forgotten = TreePlanner(), list[int]()
     monkeypatch.setattr(planner, "forget_trees", forgotten.append)
     speaker = DraftRounds(ToyTarget(), make_drafter("anpd"), planner, 1, Ticking(1e-3))
-    text = speaker.start([3, 1, 4, 1, 5], (), GREEDY)
+    text = [3, 1, 4, 1, 5]
+    speaker.start(text, (), GREEDY)
     for corrections in range(3):
         for _ in range(2):
             assert speaker.say(100, 2)

@@ -42,12 +42,9 @@ class DraftChain(Speaker):
         self._slot: int | None = None
         self._known = 0  # first tokens of the text, which the target has unchanged
 
-    def start(
-        self, context: Sequence[int], references: Sequence[Sequence[int]], sampler: Sampler
-    ) -> list[int]:
+    def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
         """See `Speaker.start`. References are ignored."""
-        self._context, self._sampler = list(context), sampler
-        return self._context
+        self._context, self._sampler = text, sampler
 
     def correct(self, kept: int) -> None:
         """See `Speaker.correct`."""

@@ -46,11 +46,9 @@ class Speaker(ABC):
     """Runs a draft model on one text at a time."""
 
     @abstractmethod
-    def start(
-        self, context: Sequence[int], references: Sequence[Sequence[int]], sampler: Sampler
-    ) -> list[int]:
-        """Begin a text whose tokens are drawn with this sampler. Returns its tokens; the list grows
-        with every pass, and whoever changes it calls `correct`."""
+    def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
+        """Begin a text with these tokens, drawn with this sampler. The list grows with every pass,
+        and whoever changes it calls `correct`."""
 
     @abstractmethod
     def correct(self, kept: int) -> None:

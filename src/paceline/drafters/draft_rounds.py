@@ -65,13 +65,11 @@ class DraftRounds(Speaker):
         self._key = -1  # in the batch
         self._corrected = False
 
-    def start(
-        self, context: Sequence[int], references: Sequence[Sequence[int]], sampler: Sampler
-    ) -> list[int]:
+    def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
         """See `Speaker.start`."""
         self._sampler, self._corrected = _Noted(**vars(sampler)), False
-        self._text = Generation(context, self._inner, Stopping(1), self._sampler, references)
-        return self._text.context
+        self._text = Generation(text, self._inner, Stopping(1), self._sampler, references)
+        self._text.context = text
 
     def correct(self, kept: int) -> None:
         """See `Speaker.correct`."""

@@ -1,10 +1,10 @@
 """A draft model's own text: the loop on a smaller target, a little ahead of what is committed.
 
 The text is a `Generation` like any other, with a drafter of its own. So any target can be a draft
-model, and any drafter makes it faster. If it has no drafter and its target supports chains, rounds
-are left out (`DraftChain`). Its tokens beyond the committed ones are the guesses. Where the target
-disagrees, the text is corrected from there, and the draft model's target keeps what is still right
-in its cache: a rejection is nothing special.
+model, and any drafter makes it faster. Without one, or if rounds with it take longer than a chain of
+single tokens, they are left out (`DraftChain`, `FasterWay`). The tokens beyond the committed ones
+are the guesses. Where the target disagrees, the text is corrected from there, and the draft model's
+target keeps what is still right in its cache: a rejection is nothing special.
 
     committed: a b c        guesses: d e f
     committed: a b c d x    guesses: none; "e f" is taken back, and the next pass reads "x"
@@ -21,12 +21,13 @@ from paceline.drafters.draft_chain import DraftChain
 from paceline.drafters.draft_passes import Guess, Said, Speaker
 from paceline.drafters.draft_rounds import DraftRounds
 from paceline.drafters.draft_target import in_vocabulary
+from paceline.drafters.draft_ways import FasterWay, WayTimes
 from paceline.drafters.host import Host
 from paceline.drafters.plain import Plain
 from paceline.fixed_budget import FixedBudget
 from paceline.planning.planner import TreePlanner
 from paceline.prefix import common_prefix
-from paceline.protocols import CHAINS, Drafter, Planner, check_capabilities
+from paceline.protocols import CHAINS, Drafter, Planner, Target, check_capabilities
 from paceline.records import TextStart
 from paceline.sampling import GREEDY
 
@@ -56,13 +57,7 @@ class DraftText:
         known = host.target.vocab_size if host.tokens is None else host.tokens
         self.guesses: list[Guess] = []
         self._target = in_vocabulary(host.target, vocab_size, known)
-        self._speaker: Speaker
-        if isinstance(inner, Plain) and CHAINS in self._target.capabilities:
-            self._speaker = DraftChain(self._target, vocab_size, others, host.clock)
-        else:
-            fixed = budget or isinstance(inner, Plain)
-            planner: Planner = FixedBudget(budget) if fixed else _planner(host, inner)
-            self._speaker = DraftRounds(self._target, inner, planner, others, host.clock)
+        self._speaker = _speaker(host, self._target, inner, vocab_size, others, budget)
         self._text: list[int] | None = None  # with the guesses
         self._committed = 0
 
@@ -79,7 +74,8 @@ class DraftText:
         self._committed = len(text.context)
         if self._can_read(text.context) and self._room(len(text.context)) > 0:
             sampler = (text.sampler or GREEDY).coupled()
-            self._text = self._speaker.start(text.context, references, sampler)
+            self._text = list(text.context)
+            self._speaker.start(self._text, references, sampler)
 
     def stop(self) -> None:
         """Release the text."""
@@ -138,6 +134,27 @@ class DraftText:
         """Tokens that fit after a text; the model need not read the last one."""
         longest = self._target.max_context
         return sys.maxsize if longest is None else longest - length
+
+
+def _speaker(
+    host: Host, target: Target, inner: Drafter, vocab_size: int, others: int, budget: int
+) -> Speaker:
+    """Runs the draft model: with its own drafter, without, or the faster way, unless a budget is
+    given."""
+
+    def chain() -> DraftChain:
+        return DraftChain(target, vocab_size, others, host.clock)
+
+    chains, plain = CHAINS in target.capabilities, isinstance(inner, Plain)
+    if plain and chains:
+        return chain()
+    fixed = budget or plain
+    planner: Planner = FixedBudget(budget) if fixed else _planner(host, inner)
+    rounds = DraftRounds(target, inner, planner, others, host.clock)
+    if fixed or not chains:
+        return rounds
+    times: WayTimes = host.learn((WayTimes, type(inner)), WayTimes)
+    return FasterWay(rounds, chain(), times, host.clock)
 
 
 def _planner(host: Host, inner: Drafter) -> TreePlanner:

@@ -1,0 +1,114 @@
+"""A draft model with or without its own drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from tests.draft_hosts import toy_host
+
+from paceline.chains import ChainEnd
+from paceline.drafters import make_drafter
+from paceline.drafters.draft_passes import Guess, Said, Speaker
+from paceline.drafters.draft_text import DraftText
+from paceline.drafters.draft_ways import FasterWay, WayTimes
+from paceline.records import TextStart
+from paceline.sampling import GREEDY, Sampler
+
+
+def test_the_faster_way_is_taken_and_the_other_tried_ever_more_rarely() -> None:
+    times, ways = WayTimes(), list[bool]()
+    for _ in range(600):
+        ways.append(times.next_in_rounds)
+        times.drafted(ways[-1], 3.0 if ways[-1] else 1.0, 1)
+    assert ways[:8] == [True] * 8 and not times.in_rounds
+    trials = [at for at in range(1, 600) if ways[at] and not ways[at - 1]]
+    waits = [after - before for before, after in pairwise(trials)]
+    assert waits == sorted(waits) and waits[-1] > 2 * waits[0]
+    assert ways[12:].count(True) == 4 * len(trials)
+
+
+def test_a_way_that_becomes_faster_is_found() -> None:
+    times = WayTimes()
+    for at in range(900):
+        way = times.next_in_rounds
+        times.drafted(way, 1.0 if way == (at >= 100) else 2.0, 1)
+    assert times.in_rounds
+
+
+def test_seconds_count_per_guess() -> None:
+    times = WayTimes()
+    for _ in range(100):
+        way = times.next_in_rounds
+        times.drafted(way, 3.0 if way else 2.0, 3 if way else 1)
+    assert times.in_rounds
+
+
+class Counting(Speaker):
+    """Says the numbers after the text's last one, each draft in some seconds."""
+
+    def __init__(self, clock: list[float], seconds: float, prefill: bool = False) -> None:
+        self.clock, self.seconds, self.prefill = clock, seconds, prefill
+        self.text: list[int] | None = None
+        self.asked = 0
+
+    def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
+        assert self.text is None
+        self.text = text
+
+    def correct(self, kept: int) -> None:
+        assert self.text is not None
+
+    @property
+    def unread(self) -> int:
+        return 0
+
+    def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
+        assert self.text is not None
+        self.asked += 1
+        self.clock[0] += self.seconds
+        guesses = [Guess(self.text[-1] + 1 + at, 0.5) for at in range(most)]
+        self.text += [guess.token for guess in guesses]
+        return [Said(guesses, 1, self.seconds, self.prefill)]
+
+    def stop(self) -> None:
+        self.text = None
+
+
+@pytest.mark.parametrize("prefill", [False, True])
+def test_both_ways_continue_one_text(prefill: bool) -> None:
+    clock = [0.0]
+    rounds, chain = (Counting(clock, seconds, prefill) for seconds in (3.0, 1.0))
+    way = FasterWay(rounds, chain, WayTimes(), lambda: clock[0])  # type: ignore[arg-type]
+    for _ in range(2):
+        text = [0]
+        way.start(text, (), GREEDY)
+        for draft in range(50):
+            way.say(100, 2)
+            if draft % 3 == 0:
+                text[-1:] = [text[-2] + 1]
+                way.correct(len(text) - 1)
+        assert text == [*range(101)]
+        way.stop()
+    assert (chain.asked > rounds.asked) != prefill  # reading a prompt says nothing about either
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_guesses_are_those_of_the_draft_model_either_way(slow: bool) -> None:
+    host, times = toy_host(), WayTimes()
+    times.in_rounds = slow
+    host.learned[WayTimes, type(make_drafter("anpd"))] = times
+    drafts = []
+    for method in ("plain", "anpd"):
+        draft = DraftText(host, make_drafter(method), host.target.vocab_size, 1)
+        context, found = [1, 2, 3, 1, 2], list[int]()
+        draft.start(TextStart(context))
+        for _ in range(40):
+            draft.guess(3)
+            said = [guess.token for guess in draft.guesses[:2]]
+            found += said
+            draft.observe(said if len(found) % 5 else [*said[:-1], 7])
+        draft.stop()
+        drafts.append(found)
+    assert drafts[0] == drafts[1]
