@@ -19,22 +19,31 @@ from paceline.sampling import GREEDY, Sampler
 
 def test_the_faster_way_is_taken_and_the_other_tried_ever_more_rarely() -> None:
     times, ways = WayTimes(), list[bool]()
-    for _ in range(600):
+    for _ in range(1200):
         ways.append(times.next_in_rounds)
         times.drafted(ways[-1], 3.0 if ways[-1] else 1.0, 1)
-    assert ways[:8] == [True] * 8 and not times.in_rounds
-    trials = [at for at in range(1, 600) if ways[at] and not ways[at - 1]]
+    assert ways[:32] == [True] * 32 and not times.in_rounds
+    trials = [at for at in range(1, 1200) if ways[at] and not ways[at - 1]]
     waits = [after - before for before, after in pairwise(trials)]
     assert waits == sorted(waits) and waits[-1] > 2 * waits[0]
-    assert ways[12:].count(True) == 4 * len(trials)
+    assert ways[36:].count(True) == 4 * len(trials)
 
 
 def test_a_way_that_becomes_faster_is_found() -> None:
     times = WayTimes()
-    for at in range(900):
+    for at in range(3000):
         way = times.next_in_rounds
         times.drafted(way, 1.0 if way == (at >= 100) else 2.0, 1)
+        assert at != 99 or not times.in_rounds
     assert times.in_rounds
+
+
+def test_rounds_that_gain_much_in_few_drafts_stay() -> None:
+    times = WayTimes()
+    for at in range(2000):
+        way = times.next_in_rounds
+        times.drafted(way, 1.0, (20 if at % 10 == 0 else 1) if way else 2)
+        assert times.in_rounds
 
 
 def test_seconds_count_per_guess() -> None:
@@ -84,12 +93,12 @@ def test_both_ways_continue_one_text(prefill: bool) -> None:
     for _ in range(2):
         text = [0]
         way.start(text, (), GREEDY)
-        for draft in range(50):
+        for draft in range(120):
             way.say(100, 2)
             if draft % 3 == 0:
                 text[-1:] = [text[-2] + 1]
                 way.correct(len(text) - 1)
-        assert text == [*range(101)]
+        assert text == [*range(241)]
         way.stop()
     assert (chain.asked > rounds.asked) != prefill  # reading a prompt says nothing about either
 

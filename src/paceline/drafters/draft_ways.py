@@ -13,26 +13,30 @@ from paceline.chains import ChainEnd
 from paceline.drafters.draft_chain import DraftChain
 from paceline.drafters.draft_passes import Said, Speaker
 from paceline.drafters.draft_rounds import DraftRounds
-from paceline.planning.running_time import RunningTime
 from paceline.sampling import GREEDY, Sampler
 
 __all__ = ["FasterWay", "WayTimes"]
 
 _TRIAL = 4
 """Drafts that show how long the other way takes."""
-_FIRST, _LONGEST = 8, 256
-"""Drafts before the next trial of the other way: twice as many each time that it was slower."""
+_FIRST, _LONGEST = 32, 512
+"""Drafts before the next trial of the other way: four times as many each time that nothing changes."""
+_MEMORY = 32
+"""Drafts of a way that count."""
+_WORTH = 1.6
+"""Rounds are left only if they take this many times as long for a guess: they also bring guesses
+beyond those asked for, and gain most in a few long drafts, which a trial easily misses."""
 
 
 class WayTimes:
     """Seconds per guess both ways, over any number of texts. Decisions depend on nothing else.
 
-    in_rounds: the way that has been faster; at first in rounds.
+    in_rounds: whether rounds are worth their time; at first they are.
     """
 
     def __init__(self) -> None:
         self.in_rounds = True
-        self._times = {True: RunningTime(), False: RunningTime()}
+        self._seconds, self._guesses = {True: 0.0, False: 0.0}, {True: 0.0, False: 0.0}
         self._wait, self._since, self._left = _FIRST, 0, 0
 
     @property
@@ -42,22 +46,21 @@ class WayTimes:
 
     def drafted(self, in_rounds: bool, seconds: float, guesses: int) -> None:
         """Record a draft of some guesses."""
-        self._times[in_rounds].add(seconds / guesses)
+        self._seconds[in_rounds] += seconds - self._seconds[in_rounds] / _MEMORY
+        self._guesses[in_rounds] += guesses - self._guesses[in_rounds] / _MEMORY
         if in_rounds == self.in_rounds:
             self._since += 1
             if not self._left and self._since >= self._wait:
                 self._left = _TRIAL
-                self._times[not in_rounds].learn_anew()
         elif self._left:
             self._left -= 1
             if not self._left:
                 self._conclude()
 
     def _conclude(self) -> None:
-        best, other = (self._times[way].value for way in (self.in_rounds, not self.in_rounds))
-        faster = best is not None and other is not None and other < best
-        self.in_rounds ^= faster
-        self._wait = _FIRST if faster else min(_LONGEST, 2 * self._wait)
+        rounds, chain = (self._seconds[way] / self._guesses[way] for way in (True, False))
+        before, self.in_rounds = self.in_rounds, rounds <= _WORTH * chain
+        self._wait = _FIRST if before != self.in_rounds else min(_LONGEST, 4 * self._wait)
         self._since = 0
 
 
@@ -98,7 +101,6 @@ class FasterWay(Speaker):
             self._way.start(*self._text)
         began = self._clock()
         passes = self._way.say(room, most, end)
-        # More guesses than were asked for are rarely wanted.
         guesses = min(most, sum(len(said.guesses) for said in passes))
         if guesses and not any(said.prefill for said in passes):
             self._times.drafted(self._in_rounds, self._clock() - began, guesses)
