@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -79,9 +80,14 @@ def ouroboros(host: Host) -> Ouroboros:
     return drafter
 
 
+def ways(host: Host) -> Any:
+    return speculative(host)._draft._speaker
+
+
 LEARNED: list[Callable[[Host], object]] = [
     lambda host: speculative(host)._plan,
-    lambda host: speculative(host)._draft._speaker._batch._planner,
+    lambda host: ways(host)._ways[True]._batch._planner,
+    lambda host: ways(host)._times,
     lambda host: ouroboros(host).pool,
 ]
 
