@@ -139,8 +139,8 @@ class DraftText:
 def _speaker(
     host: Host, target: Target, inner: Drafter, vocab_size: int, others: int, budget: int
 ) -> Speaker:
-    """Runs the draft model: with its own drafter, without, or the faster way, unless a budget is
-    given."""
+    """Runs the draft model: with its own drafter, without, or, unless a budget is given, as
+    `FasterWay` decides."""
 
     def chain() -> DraftChain:
         return DraftChain(target, vocab_size, others, host.clock)

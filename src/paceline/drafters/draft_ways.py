@@ -1,4 +1,4 @@
-"""A draft model with or without its own drafter, whichever is faster.
+"""A draft model with its own drafter, or without where that is clearly faster.
 
 With it, passes bring several guesses, but each is a round of the loop. Without it, a pass brings one
 guess and costs little else. The guesses are the same, so only the time decides: what is saved by a
@@ -67,7 +67,7 @@ class WayTimes:
 class FasterWay(Speaker):
     """Drafts in rounds or as a chain.
 
-    times: shared by all texts of a draft model and its drafter. clock: seconds.
+    rounds, chain: of the same draft model, in rounds with its own drafter. times: shared by all texts of a draft model and its drafter. clock: seconds.
     """
 
     def __init__(
