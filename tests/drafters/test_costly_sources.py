@@ -136,6 +136,41 @@ def test_a_prompt_is_read_where_the_text_goes_on_for_long_enough(
     assert seasoned(1).asks("draft", 0.0, unread, left) == asked
 
 
+@pytest.mark.parametrize(("sure_rounds", "asked"), [(0, True), (9, False)])
+def test_a_prompt_is_read_where_enough_rounds_are_expected_to_need_the_source(
+    sure_rounds: int, asked: bool
+) -> None:
+    """It adds a token where the others know nothing, which is one round in `sure_rounds` + 1."""
+    costly = CostlySources(["draft"], promises={"draft": 1.0})
+    for number in range(400):
+        sure = 5.0 if number % (sure_rounds + 1) else 0.0
+        if costly.asks("draft", sure):
+            costly.took("draft", PASS / 10)
+            costly.judge("draft", sure, int(not sure), float(not sure), 1, 0)
+        costly.played(100, 1, 2, 0.0, PASS)
+    costly.took("draft", PASS / 10 + 200 * PASS / 100, unread=200)
+    costly.begin()
+    assert costly.asks("draft", 0.0, unread=200, left=80) == asked
+
+
+def test_trials_that_save_nothing_become_rare_until_one_does() -> None:
+    costly = CostlySources(["draft"])
+
+    def asked(rounds: int, tokens: int) -> int:
+        count = 0
+        for _ in range(rounds):
+            if now := costly.asks("draft", 0.0):
+                costly.took("draft", PASS / 100)
+                costly.judge("draft", 0.0, tokens, float(tokens), 1, 0)
+            costly.played(100, 1, 1 + now * tokens, now * PASS / 100, PASS)
+            count += now
+        return count
+
+    assert asked(200, 0)
+    assert 1 <= asked(1000, 0) < 10
+    assert asked(1000, 1) > 700
+
+
 def test_one_that_gains_nothing_reads_no_prompts() -> None:
     costly = seasoned(0)
     assert not costly.asks("draft", 0.0, 1000, 10**6)

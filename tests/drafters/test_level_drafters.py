@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import ref
 
@@ -112,6 +113,34 @@ def test_the_next_text_of_a_chat_reads_only_what_is_new(make: Made, target: Caus
         assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
         assert found.weights == pytest.approx(expected.weights, rel=1e-4)
         drafter.stop()
+
+
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
+@torch.no_grad()
+def test_of_a_long_prompt_only_the_end_is_read(make: Made, target: CausalLMTarget) -> None:
+    """And what follows it, with memory that grows; after a long rest, again only the end."""
+    drafter, text = make(target), some_prompt(400)
+    drafter._beam = replace(drafter._beam, context=40)
+    states = own_states(target.model, text)
+    drafter.start(TextStart(text[:101]))
+    for length, first, unread in [
+        (101, 60, 40),
+        (102, 60, 1),
+        (131, 60, 29),
+        (171, 60, 40),
+        (300, 259, 40),
+        (339, 259, 39),
+    ]:
+        drafter._text = text[:length]  # as `observe` does while it rests
+        assert drafter.unread() == unread
+        drafter.observe_states(states[: length - 1])
+        found = drafter.propose(12)
+        fresh = make(target)
+        fresh.start(TextStart(text[first:length]))
+        fresh.observe_states(states[first : length - 1])
+        expected = fresh.propose(12)
+        assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
+        assert found.weights == pytest.approx(expected.weights, rel=1e-4)
 
 
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)

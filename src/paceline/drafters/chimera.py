@@ -52,6 +52,7 @@ class ChimeraSettings:
     beam: most nodes of each level to continue from, 1 to 256; 1 gives one chain with runners-up.
     least: nodes that are less likely to be accepted are not continued, nor are those whose
     followers would not be worth a row, see `ChainEnd.worth`.
+    context: most tokens of a prompt to read, the last ones; 0 for all.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). On a CPU, where a
     draft is one call, only those of prompts: encoding guesses is faster than looking them up.
     dictionary: number of common n-grams whose states are made beforehand, if the parts name any.
@@ -67,6 +68,7 @@ class ChimeraSettings:
     ranks: int = 10
     beam: int = 2
     least: float = 0.02
+    context: int = 384
     cache: int = 8192
     dictionary: int = 0
     spill: str = ""
@@ -127,10 +129,10 @@ class Chimera(LevelDrafter["Levels"]):
         """Where states of n-grams were found so far, by all drafters that share the store."""
         return self._greens.counts
 
-    def _read(self, levels: Levels, states: torch.Tensor) -> None:
+    def _read(self, levels: Levels, text: Sequence[int], states: torch.Tensor) -> None:
         known, read = levels.length, len(states)
         ends = range(known + 1, read + 2)  # the root's, too: missing ones are encoded together
-        last = [self._text[max(0, end - self._order) : end] for end in ends]
+        last = [text[max(0, end - self._order) : end] for end in ends]
         greens = self._greens.states([self._ngram(tokens) for tokens in last])
         levels.read(states, greens[:-1])
         self._root = greens[-1:]

@@ -13,8 +13,9 @@ had shown it: a source that deserves to be asked from the first round need not w
 A source that has saved time is asked. Any other is asked on trial, round by round, from a budget of
 its own: what a trial loses is taken out, what it saves goes in. So a source that becomes useful
 pays for its own trials, and a useless one costs no more than the budget receives, a small share of
-all time. What a source must read first in this text is paid for, too, before it is asked, and only
-if the text is expected to continue for long enough.
+all time. Each trial that saves nothing also doubles the rounds until the next one in its class.
+What a source must read first in this text is paid for, too, before it is asked, and only if the
+text is expected to continue for long enough: for as many rounds of each class as usual.
 
 No costly source is asked in a text that is slower than plain decoding by more than a small share,
 whatever it promises: others must win back that loss first.
@@ -109,25 +110,26 @@ class CostlySources:
         has to read first. left: tokens that the text is expected to gain, see `left`.
         """
         source = self._sources[name]
-        account = source.account
+        account, place = source.account, class_of(sure)
         if account.lookup:
-            return source.gain(sure) > 0 or self._rounds % _AGAIN == 0
+            return source.gain(place) > 0 or self._rounds % _AGAIN == 0
+        source.saw(place)
         spare = self._saved + _SLACK + _LOSS * self._said
         if spare < 0:
             return False
         reading = self._reading(account, unread) if unread > _FEW else 0.0
-        price = self._price(source, sure)
-        gain = source.gain(sure, price, self._prices.each) - _MARGIN
-        gain -= self._prices.in_passes(_PLANNING) or 0.0
-        if gain > 0 and (not reading or gain * left / self._prices.tokens > _RETURN * reading):
+        price, rounds = self._price(source, place), left / self._prices.tokens
+        gain = self._gain(source, place)
+        usual = source.usual(lambda each: self._gain(source, each)) if reading else 0.0
+        if gain > 0 and rounds * usual >= _RETURN * reading:
             source.trial = False
             return True
         # Two that guess alike would each seem to add nothing, so one is tried at a time.
         if self._tried_in == self._rounds or spare < price + reading:
             return False
-        if not account.can_pay(price + reading):
+        if not account.can_pay(price + reading) or not account.may_try(place):
             return False
-        if reading and left / self._prices.tokens * max(gain, _HALF * price) < _RETURN * reading:
+        if rounds * max(usual, _HALF * price) < _RETURN * reading:
             return False
         account.pay(reading)
         source.trial, self._tried_in = True, self._rounds
@@ -167,17 +169,17 @@ class CostlySources:
         should be by the tree's weights. width: of the pass; own: its rows that were there only
         because of this source.
         """
-        source, prices = self._sources[name], self._prices
+        source, prices, place = self._sources[name], self._prices, class_of(sure)
         expected = source.account.expected(claimed, tokens)
         if source.account.lookup:
-            source.judge(sure, 0.0, expected - _LOOKUP)
+            source.judge(place, 0.0, expected - _LOOKUP)
             return
         # A narrower pass may cost more than a wider one, but no plan would have chosen it.
         rows = max(0.0, prices.relative(width) - prices.relative(width - own))
-        price, spent = self._price(source, sure), prices.in_passes(source.taken)
+        price, spent = self._price(source, place), prices.in_passes(source.taken)
         spent, source.taken = price if spent is None else spent, None
         saved = tokens * prices.each - spent - rows
-        source.judge(sure, saved, expected * prices.each - rows, price)
+        source.judge(place, saved, expected * prices.each - rows, price)
 
     def played(
         self, context: int, width: int, tokens: int, drafting: float, target: float | None
@@ -199,10 +201,14 @@ class CostlySources:
             account.rest()
         self._rounds += 1
 
-    def _price(self, source: SourceInText, sure: float) -> float:
+    def _gain(self, source: SourceInText, place: int) -> float:
+        """Passes that asking saves at a class of confidence, after what a round must save."""
+        gain = source.gain(place, self._price(source, place), self._prices.each) - _MARGIN
+        return gain - (self._prices.in_passes(_PLANNING) or 0.0)
+
+    def _price(self, source: SourceInText, place: int) -> float:
         """Passes that asking costs. A text in which drafts end at once does not pay for long ones
         in others."""
-        place = class_of(sure)
         all_texts, here = (
             self._prices.in_passes(times.of(place))
             for times in (source.account.times, source.times)

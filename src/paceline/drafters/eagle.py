@@ -55,6 +55,7 @@ class EagleSettings:
     beam: most nodes of each level to continue from, 1 to 256; 1 gives one chain with runners-up.
     least: nodes that are less likely to be accepted are not continued, nor are those whose
     followers would not be worth a row, see `ChainEnd.worth`.
+    context: most tokens of a prompt to read, the last ones; 0 for all.
     weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.
@@ -65,6 +66,7 @@ class EagleSettings:
     ranks: int = 10
     beam: int = 2
     least: float = 0.02
+    context: int = 384
     weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:
@@ -96,9 +98,9 @@ class Eagle(LevelDrafter["Levels"]):
         if self.layers:
             self.requires |= {LAYER_OUTPUTS}
 
-    def _read(self, levels: Levels, states: torch.Tensor) -> None:
+    def _read(self, levels: Levels, text: Sequence[int], states: torch.Tensor) -> None:
         if levels.length < len(states):
-            levels.read(self._text, states)
+            levels.read(text, states)
 
     def _grown(self, levels: Levels, budget: int, end: ChainEnd) -> tuple[Tree, int]:
         own = self._beam

@@ -11,12 +11,19 @@ import torch
 from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import wider
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.eagle_programs import AT_ONCE, MOST_FRESH, EaglePrograms, TextColumns
+from paceline.drafters.eagle_programs import (
+    AT_ONCE,
+    MOST_FRESH,
+    EaglePrograms,
+    Floats,
+    TextColumns,
+)
 from paceline.drafters.guesses import Guesses, guesses_of_program
 from paceline.drafters.level_drafter import TextLevels
 from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
+from paceline.kernels.programs.builder import GivenRows
 from paceline.kernels.programs.program import CacheLayer
 from paceline.tree import Tree
 
@@ -154,22 +161,27 @@ class ProgramLevels(Levels):
 
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
         """See `Levels.read`."""
-        program = self._programs.read
         self._room_for(len(states))
+        last = len(states) - 1
+        while self.length < last:  # nobody needs the outputs of these rows
+            self._run_text(self._programs.store, text, states[: min(self.length + AT_ONCE, last)])
+        self._root[:] = self._run_text(self._programs.read, text, states)[-1]
+
+    def _run_text(self, program: GivenRows, text: Sequence[int], states: torch.Tensor) -> Floats:
+        """Run a program over the rows of the text that come after its first `length`."""
+        first, end = self.length, len(states)
         program.use_cache(self._layers)
-        while self.length < len(states):
-            first, end = self.length, min(self.length + AT_ONCE, len(states))
-            given = program.given(end - first)
-            given[:, : self._model.width] = states[first:end].float().numpy()
-            self._put_words(text[first + 1 : end + 1], given[:, self._model.width :])
+        given = program.given(end - first)
+        given[:, : self._model.width] = states[first:].float().numpy()
+        self._put_words(text[first + 1 : end + 1], given[:, self._model.width :])
 
-            def see(rows: PassBuffers, first: int = first, end: int = end) -> None:
-                places = np.arange(first, end)
-                rows.positions[: len(places)] = rows.slots[: len(places)] = places
-                rows.count[0, : len(places)] = places + 1
+        def see(rows: PassBuffers) -> None:
+            places = np.arange(first, end)
+            rows.positions[: len(places)] = rows.slots[: len(places)] = places
+            rows.count[0, : len(places)] = places + 1
 
-            self._root[:] = program.run(end - first, end, see)[-1]
-            self.length = end
+        self.length = end
+        return program.run(end - first, end, see)
 
     def draft(
         self,

@@ -41,8 +41,9 @@ class EaglePrograms:
     """The parts of `model` as programs, with layers of this kind.
 
     read: features and the embeddings after them side by side -> outputs, and columns in the cache.
-    grow: the same for guesses, with the outputs of the rows before instead of features. head:
-    outputs -> logits. rotary: of the first two. call: all of them in one call; None if unavailable.
+    store: the columns alone. grow: as `read` for guesses, with the outputs of the rows before
+    instead of features. head: outputs -> logits. rotary: of all but the head. call: a draft by
+    `read`, `grow` and `head` in one call; None if unavailable.
 
     Raises UnpackableError for a kind that is unavailable here.
     """
@@ -56,19 +57,40 @@ class EaglePrograms:
         self._queries = config.attention_heads * config.head_size
         self._fuse = layer_of(kind, [model.fuse.weight]) if config.layers else None
         self._enter = layer_of(kind, [model.enter.weight])
+        self._columns = merged(kind, [model.key, model.value])
         self._attention = merged(kind, [model.query, model.key, model.value])
         self._join = layer_of(kind, [model.join.weight])
         self._gates = layer_of(kind, [model.gate.weight, model.up.weight])
         self._down = layer_of(kind, [model.down.weight])
-        self.read, self.grow = self._built_read(), self._built_grow()
+        self.store, self.read = self._built_store(), self._built_read()
+        self.grow = self._built_grow()
         self.head = self._built_head(model.shared_layer(kind))
         self.call: EagleCall | None = None
         if model.words is not None:
             self.call = EagleCall(self, model.words, model.width, model.token_ids, model.outputs)
 
+    def _built_store(self) -> GivenRows:
+        build, keys = self._of_text(), self._keys
+        inner = build.normal(self._rows_of_text(build), self._model.row_norm, EPSILON)
+        both = build.product(inner, self._columns)
+        own = build.turned(build.part(both, 0, keys))
+        build.store(own, build.part(both, keys, keys), self._to)
+        return build.program()
+
     def _built_read(self) -> GivenRows:
+        build = self._of_text()
+        return self._built_outputs(build, self._rows_of_text(build))
+
+    def _built_grow(self) -> GivenRows:
+        build, hidden = Builder(2 * self._hidden, self.rotary), self._hidden
+        before, words = (build.part(build.given, at, hidden) for at in (0, hidden))
+        return self._built_outputs(build, self._rows(build, before, self._model.own_norm, words))
+
+    def _of_text(self) -> Builder:
+        return Builder(self._model.width + self._hidden, self.rotary)
+
+    def _rows_of_text(self, build: Builder) -> Operand:
         model, hidden = self._model, self._hidden
-        build = Builder(model.width + hidden, self.rotary)
         features = build.part(build.given, 0, model.width)
         if self._fuse is not None:
             taps = [
@@ -77,20 +99,15 @@ class EaglePrograms:
             ]
             features = build.product(reduce(build.beside, taps), self._fuse)
         words = build.part(build.given, model.width, hidden)
-        return self._built_rows(build, features, model.feature_norm, words)
+        return self._rows(build, features, model.feature_norm, words)
 
-    def _built_grow(self) -> GivenRows:
-        build, hidden = Builder(2 * self._hidden, self.rotary), self._hidden
-        before, words = (build.part(build.given, at, hidden) for at in (0, hidden))
-        return self._built_rows(build, before, self._model.own_norm, words)
-
-    def _built_rows(
-        self, build: Builder, before: Operand, norm: torch.Tensor, words: Operand
-    ) -> GivenRows:
-        model, keys = self._model, self._keys
-        words = build.normal(words, model.word_norm, EPSILON)
+    def _rows(self, build: Builder, before: Operand, norm: torch.Tensor, words: Operand) -> Operand:
+        words = build.normal(words, self._model.word_norm, EPSILON)
         both = build.beside(build.normal(before, norm, EPSILON), words)
-        rows = build.product(both, self._enter)
+        return build.product(both, self._enter)
+
+    def _built_outputs(self, build: Builder, rows: Operand) -> GivenRows:
+        model, keys = self._model, self._keys
         three = build.product(build.normal(rows, model.row_norm, EPSILON), self._attention)
         queries = build.turned(build.part(three, 0, self._queries))
         own = build.turned(build.part(three, self._queries, keys))

@@ -73,7 +73,7 @@ LevelsT = TypeVar("LevelsT", bound=TextLevels)
 
 
 class LevelDrafter(Drafter, Generic[LevelsT]):
-    """Drafter that grows trees level by level.
+    """Drafter that grows trees level by level. Of a long prompt, it reads only the end.
 
     model: what guesses. new_levels: makes those of a text, with room for this many tokens at first.
     most: levels of a tree.
@@ -96,6 +96,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         self._plan = LevelPlan(host, (id(model), settings.beam), settings.depth, most)
         self._noise = DrawNoise(model, host.target.vocab_size)
         self._text: list[int] = []
+        self._first = 0  # place of the first token that is read
         self._levels: LevelsT | None = None  # made for the first draft of a text
         self._seen: torch.Tensor | None = None
 
@@ -112,7 +113,10 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
             self._levels = None
         elif self._levels is not None:
             # The target has not read the root.
-            self._levels.keep(max(0, min(same, len(self._text) - 1) - self._levels.ahead))
+            kept = min(same, len(self._text) - 1) - self._levels.ahead - self._first
+            self._levels.keep(max(0, kept))
+        if self._levels is None or not self._levels.length:
+            self._first = 0
 
     def stop(self) -> None:
         """Let go of the target's states. What was read of them is kept: a chat goes on."""
@@ -120,7 +124,8 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
 
     def unread(self) -> int:
         """See `Drafter.unread`."""
-        return len(self._text) - 1 - (self._levels.length if self._levels else 0)
+        unread = len(self._text) - 1 - self._first - (self._levels.length if self._levels else 0)
+        return min(unread, self._beam.context or unread)
 
     def observe_states(self, states: torch.Tensor) -> None:
         """See `Drafter.observe_states`. They are not read before a draft is wanted: a drafter that
@@ -132,21 +137,26 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         states = self._seen
         if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
+        unread = self.unread()
         if self._levels is None:
-            self._levels = self._new_levels(len(self._text))
+            self._levels = self._new_levels(unread + 1)
         levels = self._levels
         self._plan.begin()
+        if self._first + levels.length + unread < len(states):  # too many to read all
+            levels.keep(0)
+            self._first = len(states) - unread
+        text, states = self._text[self._first :], states[self._first :]
         # A prompt is read beforehand; the few new tokens of a round, in the draft's own call.
-        beforehand = len(states) - levels.length > levels.most_fresh
+        beforehand = unread > levels.most_fresh
         if beforehand:
-            self._read(levels, states)
+            self._read(levels, text, states)
             self._plan.begin()
         end = self._plan.end()
         levels.noise = self._noise.rows(len(self._text), min(len(end.least), _HEARD))
-        found = levels.draft(self._text, states, budget, self._beam, end)
+        found = levels.draft(text, states, budget, self._beam, end)
         if found is None:
             if not beforehand:
-                self._read(levels, states)
+                self._read(levels, text, states)
             found = self._grown(levels, budget, end)
         return self._plan.grown(*found)
 
@@ -157,8 +167,9 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         self._text.extend(round.path.tokens)
 
     @abstractmethod
-    def _read(self, levels: LevelsT, states: torch.Tensor) -> None:
-        """Take over what the target has read since the last draft, if anything."""
+    def _read(self, levels: LevelsT, text: Sequence[int], states: torch.Tensor) -> None:
+        """Take over what the target has read since the last draft, if anything. See
+        `TextLevels.draft`."""
 
     @abstractmethod
     def _grown(self, levels: LevelsT, budget: int, end: ChainEnd) -> tuple[Tree, int]:

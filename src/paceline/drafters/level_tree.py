@@ -22,7 +22,8 @@ class BeamSettings(Protocol):
     """How a tree grows; part of the settings of Chimera and EAGLE.
 
     depth: levels of a tree; 0 for as many as pay. ranks: guesses to consider after each node. beam:
-    nodes of each level to continue from. least: the chance of acceptance that these need.
+    nodes of each level to continue from. least: the chance of acceptance that these need. context:
+    most tokens of a prompt to read, the last ones; 0 for all.
     """
 
     @property
@@ -41,10 +42,15 @@ class BeamSettings(Protocol):
     def least(self) -> float:
         """0 to 1."""
 
+    @property
+    def context(self) -> int:
+        """0 or more."""
+
 
 def check_beam(settings: BeamSettings) -> None:
     """Raises UsageError for a number out of range."""
     at_least(0, depth=settings.depth)
+    at_least(0, context=settings.context)
     at_least(1, ranks=settings.ranks)
     within(1, MOST_BEAM, beam=settings.beam)
     if not 0 <= settings.least <= 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 from paceline.drafters.asking_times import AskingTimes
 from paceline.planning.gate import Gain
@@ -16,6 +17,7 @@ _HOPE = 0.1
 """Tokens that a lookup is assumed to add before anything is known."""
 _SURENESS = (0.1, 0.5, 1.0, 2.5)
 """Borders between classes, in guesses of the others expected to be accepted."""
+CLASSES = 1 + len(_SURENESS)
 _TRUST, _SHOWN = 0.6, 2
 """Share of its measured promise that a source is assumed to add, and the rounds that this counts
 as."""
@@ -27,9 +29,26 @@ _MOST, _DOUBT = 0.1, 4
 _MEMORY, _LONG_MEMORY = 24, 128
 _BELIEVED = 16
 """Rounds that show how far a source's claims are to be believed."""
+_MOST_FAILED = 8
+"""Failed trials that still double the rounds until the next one."""
+_USUAL = 8
+"""Rounds of a text, with what was usual before it, that show which classes it has."""
 _RESTED = 32
 """Rounds without the source after which its time counts as unknown if it was long: the machine may
 have been busy, which a source that is not asked would never notice."""
+
+
+class Seen:
+    """How often each class of confidence was seen."""
+
+    def __init__(self) -> None:
+        self.rounds = [0.0] * CLASSES
+
+    def add(self, place: int) -> None:
+        """Count one more round; earlier ones fade."""
+        fade = 1 - 1 / _LONG_MEMORY
+        self.rounds = [count * fade for count in self.rounds]
+        self.rounds[place] += 1.0
 
 
 def class_of(sure: float) -> int:
@@ -58,6 +77,9 @@ class SourceAccount:
         if lookup:
             self._gain.expect(_HOPE, 0)
         self._known: dict[int, Gain] = {}  # by class, if something was promised
+        # By class: failed trials since one saved something, and rounds until the next one.
+        self._failed, self._waits = [0] * CLASSES, [0] * CLASSES
+        self.seen = Seen()
         self._claimed, self._right = 0.0, 0.0
 
     def took(self, milliseconds: float, place: int) -> bool:
@@ -116,6 +138,17 @@ class SourceAccount:
         """Take from the budget; a negative amount is added."""
         self._budget = min(self._budget - passes, self._room)
 
+    def may_try(self, place: int) -> bool:
+        """Whether a trial at a class of confidence is due; asked once per round of this class."""
+        self._waits[place] -= 1
+        return self._waits[place] < 0
+
+    def tried(self, place: int, saved: float) -> None:
+        """Record what a trial has saved."""
+        self.pay(-saved)
+        self._failed[place] = 0 if saved > 0 else min(self._failed[place] + 1, _MOST_FAILED)
+        self._waits[place] = (1 << self._failed[place]) - 1
+
     def expected(self, claimed: float, right: int) -> float:
         """What a round predicts for others like it: the mean of what came true and of its claim,
         corrected by how much of all claims came true."""
@@ -144,15 +177,30 @@ class SourceInText:
         self.trial = False
         self.taken: float | None = None
         self.times = AskingTimes()
+        self._seen = Seen()
         self._yield: Gain | None = None
         self._classes: dict[int, Gain] = {}
 
-    def gain(self, sure: float, price: float = 0.0, each: float = 1.0) -> float:
-        """What asking saves at this confidence of the others; while little is known of that, what
-        it saves in this text.
+    def saw(self, place: int) -> None:
+        """Record a round in which this is the class of the others' confidence."""
+        self._seen.add(place)
+        self.account.seen.add(place)
+
+    def usual(self, gain: Callable[[int], float]) -> float:
+        """What a round is expected to save if the source is asked where that pays. gain: by
+        class."""
+        before, here = self.account.seen.rounds, self._seen.rounds
+        known = _USUAL / sum(before)
+        counts = [known * usual + own for usual, own in zip(before, here, strict=True)]
+        saved = [count * max(0.0, gain(place)) for place, count in enumerate(counts) if count]
+        return sum(saved) / sum(counts)
+
+    def gain(self, place: int, price: float = 0.0, each: float = 1.0) -> float:
+        """What asking saves at this class of confidence; while little is known of that, what it
+        saves in this text.
 
         price: of asking. each: cost of a token, which determines what a promise is worth here."""
-        place, in_text = class_of(sure), self._in_text(price)
+        in_text = self._in_text(price)
         own = self._classes.get(place)
         if own is None:
             if not self.account.promise:
@@ -161,12 +209,11 @@ class SourceInText:
             own.expect(self.account.promised(place, each), _SHOWN)
         return own.mean - price + (in_text.mean - price) * _DOUBT / (_DOUBT + own.rounds)
 
-    def judge(self, sure: float, saved: float, expected: float, price: float = 0.0) -> None:
+    def judge(self, place: int, saved: float, expected: float, price: float = 0.0) -> None:
         """Record a round in which the source was asked.
 
         saved: by this round. expected: what others like it are expected to yield. price: of asking.
         """
-        place = class_of(sure)
         if place not in self._classes:
             self._classes[place] = Gain(_MEMORY)
             self._classes[place].expect(price, 0)
@@ -174,7 +221,7 @@ class SourceInText:
         self._in_text(price).add(expected)
         self.account.learn(place, expected, price)
         if self.trial:
-            self.account.pay(-saved)
+            self.account.tried(place, saved)
 
     def _in_text(self, price: float) -> Gain:
         """What asking yields in this text; at first what it costs, and some of its usual gain."""
