@@ -71,8 +71,9 @@ def test_a_copy_is_what_drafts_by_default() -> None:
     ("missing", "expected"),
     [
         ("", ["speculative"]),
-        ("speculative:draft=self", ["eagle", "ppd"]),
-        ("speculative:draft=self eagle medusa chimera", ["speculative", "ppd"]),
+        ("speculative:draft=self", ["eagle"]),
+        ("speculative:draft=self eagle medusa chimera", ["speculative"]),
+        ("speculative:draft=self eagle medusa chimera speculative", ["ppd"]),
         ("speculative:draft=self eagle medusa chimera speculative ppd", []),
     ],
 )

@@ -35,9 +35,10 @@ _TRAINED = ("eagle", "medusa", "chimera")
 """Methods on the model's states."""
 
 _BY_MODEL = (*_TRAINED, "speculative", "ppd")
-"""Of these the default is the copy alone; without it, the trained method with the longest right
-chains or, without one, the package's draft model, and prompt tokens. A weaker source costs time in
-every text before it is ruled out."""
+"""Of these the default is the copy; without it, the trained method with the longest right chains;
+without one, the package's draft model; without that, prompt tokens. A weaker source beside another
+costs time in every text before it is ruled out: with prompt tokens beside EAGLE, 286 trials gained
+4 of 17,371 tokens."""
 
 _AND = "+"
 
@@ -128,13 +129,10 @@ def _by_model(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
         trained = [name for name in names if name in _TRAINED]
         return sorted(trained, key=partial(_chain, fingerprint=host.fingerprint), reverse=True)
 
-    draft_models = [name for name in names if name == "speculative"]
-    ranked = (*host.share(("by chain", *names), by_chain), *draft_models)
+    others = [name for name in names if name not in _TRAINED]
+    ranked = (*host.share(("by chain", *names), by_chain), *others)
     found = ((name, drafter) for name in ranked if (drafter := _found(name, host)) is not None)
-    best = dict(islice(found, 1))
-    if "ppd" in names and (drafter := _found("ppd", host)) is not None:
-        best["ppd"] = drafter
-    return best
+    return dict(islice(found, 1))
 
 
 def _chain(method: str, fingerprint: str) -> float:

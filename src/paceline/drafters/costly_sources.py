@@ -118,9 +118,10 @@ class CostlySources:
         if spare < 0:
             return False
         reading = self._reading(account, unread) if unread > _FEW else 0.0
-        price, rounds = self._price(source, place), left / self._prices.tokens
-        gain = self._gain(source, place)
-        usual = source.usual(lambda each: self._gain(source, each)) if reading else 0.0
+        gain, price = self._gain(source, place)
+        rounds, usual = left / self._prices.tokens, 0.0
+        if reading:
+            usual = source.usual(lambda each: self._gain(source, each)[0])
         if gain > 0 and rounds * usual >= _RETURN * reading:
             source.trial = False
             return True
@@ -201,10 +202,12 @@ class CostlySources:
             account.rest()
         self._rounds += 1
 
-    def _gain(self, source: SourceInText, place: int) -> float:
-        """Passes that asking saves at a class of confidence, after what a round must save."""
-        gain = source.gain(place, self._price(source, place), self._prices.each) - _MARGIN
-        return gain - (self._prices.in_passes(_PLANNING) or 0.0)
+    def _gain(self, source: SourceInText, place: int) -> tuple[float, float]:
+        """Passes that asking saves at a class of confidence, beyond what a round has to save, and
+        those that it costs."""
+        price = self._price(source, place)
+        least = _MARGIN + (self._prices.in_passes(_PLANNING) or 0.0)
+        return source.gain(place, price, self._prices.each) - least, price
 
     def _price(self, source: SourceInText, place: int) -> float:
         """Passes that asking costs. A text in which drafts end at once does not pay for long ones

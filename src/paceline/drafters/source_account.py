@@ -27,6 +27,7 @@ unless it saves for something more expensive."""
 _MOST, _DOUBT = 0.1, 4
 """Most passes that asking is expected to save in a new text, and the rounds that this counts as."""
 _MEMORY, _LONG_MEMORY = 24, 128
+_LARGE = 1e9
 _BELIEVED = 16
 """Rounds that show how far a source's claims are to be believed."""
 _MOST_FAILED = 8
@@ -39,16 +40,20 @@ have been busy, which a source that is not asked would never notice."""
 
 
 class Seen:
-    """How often each class of confidence was seen."""
+    """How often each class of confidence was seen. Earlier rounds fade: each counts a little more
+    than the one before."""
 
     def __init__(self) -> None:
         self.rounds = [0.0] * CLASSES
+        self._next = 1.0
 
     def add(self, place: int) -> None:
-        """Count one more round; earlier ones fade."""
-        fade = 1 - 1 / _LONG_MEMORY
-        self.rounds = [count * fade for count in self.rounds]
-        self.rounds[place] += 1.0
+        """Count one more round."""
+        self.rounds[place] += self._next
+        self._next *= 1 + 1 / _LONG_MEMORY
+        if self._next > _LARGE:
+            self.rounds = [count / _LARGE for count in self.rounds]
+            self._next /= _LARGE
 
 
 def class_of(sure: float) -> int:
@@ -177,21 +182,21 @@ class SourceInText:
         self.trial = False
         self.taken: float | None = None
         self.times = AskingTimes()
-        self._seen = Seen()
+        self._seen = [0] * CLASSES
         self._yield: Gain | None = None
         self._classes: dict[int, Gain] = {}
 
     def saw(self, place: int) -> None:
         """Record a round in which this is the class of the others' confidence."""
-        self._seen.add(place)
+        self._seen[place] += 1
         self.account.seen.add(place)
 
     def usual(self, gain: Callable[[int], float]) -> float:
         """What a round is expected to save if the source is asked where that pays. gain: by
         class."""
-        before, here = self.account.seen.rounds, self._seen.rounds
+        before = self.account.seen.rounds
         known = _USUAL / sum(before)
-        counts = [known * usual + own for usual, own in zip(before, here, strict=True)]
+        counts = [known * usual + own for usual, own in zip(before, self._seen, strict=True)]
         saved = [count * max(0.0, gain(place)) for place, count in enumerate(counts) if count]
         return sum(saved) / sum(counts)
 
