@@ -38,7 +38,7 @@ __all__ = ["CostlySources"]
 
 _SHARE, _LARGE_SHARE = 0.01, 0.02
 """Shares of all time for the budgets; the large one while drafting saves over twice that."""
-_READING = 0.02
+_READING = 0.01
 """Passes to read a token, while unknown."""
 _FEW = 4
 """Most unread tokens that are read along with what is read anyway."""

@@ -107,8 +107,9 @@ class ModuleLevels(Levels):
         tokens = torch.tensor(text[first + 1 : end + 1], device=states.device)
         rows = self._model.rows_of_text(states[first:].float(), tokens)
         places = torch.arange(first, end, device=states.device)
-        sees = torch.arange(end, device=states.device) <= places[:, None]
-        self._outputs = self._run(rows, places, range(first, end), sees)[-1:]
+        self._store(rows, places, range(first, end))
+        sees = torch.ones(1, end, dtype=torch.bool, device=states.device)
+        self._outputs = self._outputs_of(rows[-1:], places[-1:], sees)  # nobody needs the others
         self.length = end
 
     def begin(self, ranks: int) -> Guesses:
@@ -129,18 +130,22 @@ class ModuleLevels(Levels):
         sees[:, : self.length] = True
         for row, own in enumerate(seen):
             sees[row, own] = True
-        outputs = self._run(rows, places, slots, torch.from_numpy(sees).to(device))
+        self._store(rows, places, slots)
+        outputs = self._outputs_of(rows, places, torch.from_numpy(sees).to(device))
         self._outputs = torch.cat([self._outputs, outputs])
         return self._model.guess(outputs, ranks, self._noise_at(len(seen[0])))
 
-    def _run(
-        self, rows: torch.Tensor, places: torch.Tensor, slots: range, sees: torch.Tensor
-    ) -> torch.Tensor:
-        """Outputs [n, hidden] of rows [n, hidden], whose columns go to these slots."""
+    def _store(self, rows: torch.Tensor, places: torch.Tensor, slots: range) -> None:
+        """Put the columns of rows [n, hidden] into these slots."""
         self._make_room(slots.stop)
         for held, new in zip(self._held, self._model.columns(rows[None], places[None])):
             held[:, slots.start : slots.stop] = new[0]
-        keys, values = self._held[:, None, :, : slots.stop]
+
+    def _outputs_of(
+        self, rows: torch.Tensor, places: torch.Tensor, sees: torch.Tensor
+    ) -> torch.Tensor:
+        """Outputs [n, hidden] of rows [n, hidden] that see these slots: bool [n, slots]."""
+        keys, values = self._held[:, None, :, : sees.shape[1]]
         found = self._model.outputs_of(rows[None], places[None], (keys, values), sees[None])
         return found[0]
 
