@@ -20,7 +20,8 @@ __all__ = ["FasterWay", "WayTimes"]
 _TRIAL = 4
 """Drafts that show how long the other way takes."""
 _FIRST, _LONGEST = 32, 512
-"""Drafts before the next trial of the other way: four times as many each time that nothing changes."""
+"""Drafts before the next trial of the other way: four times as many each time that nothing
+changes."""
 _MEMORY = 32
 """Drafts of a way that count."""
 _WORTH = 1.6
@@ -67,7 +68,8 @@ class WayTimes:
 class FasterWay(Speaker):
     """Drafts in rounds or as a chain.
 
-    rounds, chain: of the same draft model, in rounds with its own drafter. times: shared by all texts of a draft model and its drafter. clock: seconds.
+    rounds, chain: of the same draft model, in rounds with its own drafter. times: shared by all
+    texts of a draft model and its drafter. clock: seconds.
     """
 
     def __init__(

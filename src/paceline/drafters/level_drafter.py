@@ -59,8 +59,8 @@ class TextLevels(ABC):
         """A whole draft of at most `budget` nodes, and its number of levels; None if it has to grow
         step by step.
 
-        text: with its root. states: of tokens that the target has read; new ones, at most
-        `most_fresh`, are taken over first.
+        text: from the first token that is read, with its root. states: [n, width] of all but the
+        root; new ones, at most `most_fresh`, are taken over first.
         """
         return None
 

@@ -18,6 +18,7 @@ _HOPE = 0.1
 _SURENESS = (0.1, 0.5, 1.0, 2.5)
 """Borders between classes, in guesses of the others expected to be accepted."""
 CLASSES = 1 + len(_SURENESS)
+"""See `class_of`."""
 _TRUST, _SHOWN = 0.6, 2
 """Share of its measured promise that a source is assumed to add, and the rounds that this counts
 as."""
@@ -27,7 +28,6 @@ unless it saves for something more expensive."""
 _MOST, _DOUBT = 0.1, 4
 """Most passes that asking is expected to save in a new text, and the rounds that this counts as."""
 _MEMORY, _LONG_MEMORY = 24, 128
-_LARGE = 1e9
 _BELIEVED = 16
 """Rounds that show how far a source's claims are to be believed."""
 _MOST_FAILED = 8
@@ -40,20 +40,19 @@ have been busy, which a source that is not asked would never notice."""
 
 
 class Seen:
-    """How often each class of confidence was seen. Earlier rounds fade: each counts a little more
-    than the one before."""
+    """How often each class of confidence was seen. Earlier rounds fade.
+
+    rounds: by class.
+    """
 
     def __init__(self) -> None:
         self.rounds = [0.0] * CLASSES
-        self._next = 1.0
 
     def add(self, place: int) -> None:
         """Count one more round."""
-        self.rounds[place] += self._next
-        self._next *= 1 + 1 / _LONG_MEMORY
-        if self._next > _LARGE:
-            self.rounds = [count / _LARGE for count in self.rounds]
-            self._next /= _LARGE
+        self.rounds[place] += 1
+        if sum(self.rounds) > 2 * _LONG_MEMORY:
+            self.rounds = [count / 2 for count in self.rounds]
 
 
 def class_of(sure: float) -> int:
