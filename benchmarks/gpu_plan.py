@@ -16,7 +16,7 @@ from paceline.errors import UsageError
 from pieces import Piece
 
 ROOT = Path(__file__).resolve().parent.parent
-TRAINED, DRAFTING = ("ppd", "medusa", "chimera"), ("speculative", "ouroboros")
+TRAINED, DRAFTING = ("eagle", "medusa", "chimera", "ppd"), ("speculative", "ouroboros")
 BASELINES = ("transformers", "transformers-lookup")
 ENGINES = {"graphs": "transformers", "eager": "transformers-eager"}
 CHECKED = ("float32", "bfloat16")
@@ -38,7 +38,7 @@ class Sizes:
     widths: str = "1 2 3 4 6 8 12 16 24 32 48 64"
     contexts: str = "300 4000"
     sections: str = "passes,prefill"
-    methods: tuple[str, ...] = ("plain", "anpd", "pld", "llma", "lookahead")
+    methods: tuple[str, ...] = ("plain", "auto", "anpd", "pld", "llma", "lookahead")
     trained: bool = True
 
 

@@ -224,17 +224,27 @@ class TextSlots:
         large as it may grow for their sake."""
         start = self._ranges.take(slots)
         while start is None:
-            in_use = sum(text.capacity for text in self._open.values())
-            limit = in_use + self._kept_bytes // max(1, self.cache.slot_bytes)
-            if self._kept and self._kept[0] is not sparing and self._ranges.size >= limit:
+            kept = self._kept and self._kept[0] is not sparing
+            if kept and self._ranges.size >= self._limit:
                 self._evict()
             else:
                 self._grow(slots + self._ranges.size // 4)
             start = self._ranges.take(slots)
         return start, self._ranges.rounded(slots)
 
+    @property
+    def _limit(self) -> int:
+        """Slots that the pool may grow to for the sake of closed texts."""
+        in_use = sum(text.capacity for text in self._open.values())
+        return in_use + self._kept_bytes // max(1, self.cache.slot_bytes)
+
     def _grow(self, slots: int) -> None:
-        self._ranges.grow(max(slots, self._first_room))
+        more = max(slots, self._first_room)
+        # Growing moves the pool, and a GPU's captures are lost: closed texts get all their room at
+        # once. Before the first pass the bytes of a slot are unknown.
+        if self._kept and self.cache.slot_bytes:
+            more = max(more, self._limit - self._ranges.size)
+        self._ranges.grow(more)
         self.cache.reserve(self._ranges.size)
 
     def _evict(self) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["is_quantised", "is_rough", "least_rows", "slot_grain", "weight_bytes"]
 
 _ATTENTION_BLOCK = 512
+_GPU_GRAIN = 256
 
 
 def least_rows(model: nn.Module) -> int:
@@ -32,10 +33,13 @@ def slot_grain(model: PreTrainedModel) -> int:
 
     Torch's CPU kernel processes slots in blocks of 512, and sums in another order if the last block
     is shorter. With whole blocks, and products that treat each row alike whatever their number, a
-    token's scores are bit-identical in passes of any width.
+    token's scores are bit-identical in passes of any width. On a GPU, libraries prepare kernels for
+    every new length, which takes longer than a pass.
     """
+    if model.device.type != "cpu":
+        return _GPU_GRAIN
     prepared = any(isinstance(each, FastLinear) for each in model.modules())
-    return _ATTENTION_BLOCK if prepared and model.device.type == "cpu" else 1
+    return _ATTENTION_BLOCK if prepared else 1
 
 
 def is_quantised(model: nn.Module) -> bool:
