@@ -23,7 +23,13 @@ from paceline.kernels.slots_seen import KINDS, SlotsSeen
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["GROUPED", "RowsSeen", "attending_by_text", "use_grouped_attention"]
+__all__ = [
+    "GROUPED",
+    "RowsSeen",
+    "attending_by_text",
+    "switch_to_grouped",
+    "use_grouped_attention",
+]
 
 GROUPED = "paceline_grouped"
 
@@ -110,6 +116,11 @@ def use_grouped_attention(model: PreTrainedModel) -> bool:
         return False
     if model.dtype not in KINDS or unavailable():
         return False
+    return switch_to_grouped(model)
+
+
+def switch_to_grouped(model: PreTrainedModel) -> bool:
+    """Let a model call `grouped_attention`; returns whether it can."""
     if not model._can_set_attn_implementation():
         return False
     from transformers import AttentionInterface, AttentionMaskInterface

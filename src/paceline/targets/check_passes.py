@@ -30,6 +30,11 @@ def check_passes(target: Target, passes: ModelPass, model: PreTrainedModel) -> N
                     return self_check(target, model)
                 except ModelError as reason:
                     passes.compiled, passes.own_forward = None, str(reason)
+            if passes.on_device is not None:
+                try:
+                    return self_check(target, model)
+                except ModelError as reason:
+                    passes.on_device, passes.own_forward = None, str(reason)
             if passes.by_text:
                 with suppress(ModelError):
                     return self_check(target, model)

@@ -46,6 +46,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         self._states = _Layer()
         self._hidden_size = hidden_size
         self._mover = SlotMover()
+        self._pool: torch.Tensor | None = None
         self._all: list[_Layer] = [*self.layers, self._states] if hidden_size else [*self.layers]
 
     @property
@@ -59,6 +60,10 @@ class TreeCache(Cache):  # type: ignore[misc]
             self._slots = slots
             self.moves += 1
             self._mover = SlotMover()  # the previous one refers to the old memory
+            if self._pool is not None:
+                grown = self._pool.new_zeros(slots, *self._pool.shape[1:])
+                grown[: len(self._pool)] = self._pool
+                self._use_pool(grown)
         for layer in self._all:
             layer.grow(self._slots)
 
@@ -75,6 +80,28 @@ class TreeCache(Cache):  # type: ignore[misc]
         if self._hidden_size:
             none = torch.empty(1, 1, 0, self._hidden_size, dtype=torch.float32)
             self._states.hold(none, none[..., :0], self._slots)
+
+    def pool(self, heads: int, size: int, like: torch.Tensor) -> torch.Tensor:
+        """Keys and values of all layers slot by slot, [slots, layers, 2, heads, size]; a slot moves
+        as one piece. Allocated at first, with the dtype and device of `like`."""
+        if self._pool is None:
+            shape = self._slots, len(self.layers), 2, heads, size
+            self._use_pool(like.new_zeros(shape))
+            if self._hidden_size:
+                none = like.new_zeros(1, 1, 0, self._hidden_size)
+                self._states.hold(none, none[..., :0], self._slots)
+        assert self._pool is not None
+        return self._pool
+
+    def _apart(self) -> list[_Layer]:
+        """The layers that are not parts of the pool."""
+        return self._all if self._pool is None else self._all[len(self.layers) :]
+
+    def _use_pool(self, pool: torch.Tensor) -> None:
+        self._pool = pool
+        for number, layer in enumerate(self.layers):
+            keys, values = pool[:, number].permute(1, 2, 0, 3)[:, None]
+            layer.show(keys, values)
 
     def tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of all layers that have any."""
@@ -112,7 +139,10 @@ class TreeCache(Cache):  # type: ignore[misc]
             self._mover.move(held, sources, places)
             return
         old, new = torch.tensor(sources), torch.tensor(places)
-        for layer in self._all:
+        if self._pool is not None:
+            old, new = (each.to(self._pool.device, non_blocking=True) for each in (old, new))
+            self._pool.index_put_((new,), self._pool.index_select(0, old))
+        for layer in self._apart():
             old, new = layer.move(old, new)
 
     def take(self, other: TreeCache, source: int, place: int, length: int) -> None:
@@ -124,8 +154,10 @@ class TreeCache(Cache):  # type: ignore[misc]
 
     def copy(self, source: int, place: int, length: int) -> None:
         """Copy a stretch of slots to another place; the two do not overlap."""
-        for layer in self._all:
+        for layer in self._apart():
             layer.copy(source, place, length, self._slots)
+        if self._pool is not None:
+            self._pool[place : place + length] = self._pool[source : source + length]
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
@@ -164,6 +196,11 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self.keys = _grown(self.keys, self._room, slots)
         self.values = _grown(self.values, self._room, slots)
         self._room = slots
+
+    def show(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Be these parts of a pool, [1, heads, slots, head_dim] each."""
+        self.keys, self.values, self._room = keys, values, keys.shape[2]
+        self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate for the first pass."""

@@ -21,6 +21,7 @@ from paceline.targets.kv_cache import TreeCache
 from paceline.targets.late_model import LateModel
 from paceline.targets.layout import PassLayout
 from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError, compiled
+from paceline.targets.one_call.device_pass import DevicePass, device_steps
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
 from paceline.targets.virtual_tokens import VirtualTokens
 
@@ -49,6 +50,7 @@ class ModelPass:
         self.keeps_states = False
         self._kept: tuple[int, ...] = ()
         self.compiled: CompiledPass | None = None
+        self.on_device: DevicePass | None = None
         self.own_forward = "it was asked for"
         self.min_rows = facts.min_rows
         self.grain = facts.grain
@@ -75,11 +77,21 @@ class ModelPass:
         return device_of_table(self._model) if place is None else torch.device(place)
 
     def compile(self) -> None:
-        """Run passes in one call from now on, if the model can be compiled."""
+        """Run passes in one call, or on a GPU in few operators, from now on, if the model allows
+        it."""
         try:
-            self.use(compiled(self._model, self.windows))
+            if self._model.device.type == "cuda":
+                self.use_on_device(device_steps(self._model, self.windows))
+            else:
+                self.use(compiled(self._model, self.windows))
         except UnfitError as reason:
             self.own_forward = str(reason)
+
+    def use_on_device(self, steps: Lowered) -> None:
+        """Run passes by these steps on the model's device from now on. Raises UnfitError if it has
+        no operators for them."""
+        table = self._model.get_input_embeddings().weight.detach()
+        self.on_device, self.own_forward = DevicePass(steps, table, self._virtual), ""
 
     def use(self, steps: Lowered) -> None:
         """Run passes by these steps, in one call each, from now on."""
@@ -94,6 +106,8 @@ class ModelPass:
         from now on. Raises UsageError for a layer the model does not have."""
         if self.compiled is not None:
             self.compiled.keep_outputs(layers)
+        elif self.on_device is not None:
+            self.on_device.keep_outputs(layers)
         elif max(layers, default=0) > len(decoder_layers(self._model)):
             raise UsageError(
                 f"{type(self._model).__name__} does not expose the output of layer {max(layers)}: "
@@ -132,6 +146,10 @@ class ModelPass:
         last = keep[-1] if keep else 0
         rows = [*keep, *[last] * (least - len(keep))]
         index = torch.tensor(rows, device=self.device)
+        if self.on_device is not None:
+            assert isinstance(inputs, InputsInOne)
+            self.reserve(layout)
+            return self.on_device.run(inputs, self.windows, self.cache, index, self.keeps_states)
         tokens = self._tokens(inputs.tokens, layout.largest_token >= self._virtual.first)
         if self._keeps_logits:
             return self._call(inputs, **tokens, logits_to_keep=index)[0]
@@ -152,8 +170,19 @@ class ModelPass:
         where = start, cached, pending, self.cache, self.keeps_states
         return self.compiled.generate_chain(*where, wanted)
 
+    def reserve(self, layout: PassLayout) -> int:
+        """Prepare for the positions of a pass; returns how often what passes read has moved in
+        memory, its cache included."""
+        moves = self.cache.moves
+        if self.on_device is not None:
+            moves += self.on_device.reserve(1 + max(max(text.positions) for text in layout.texts))
+        return moves
+
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
-        """Run one pass over inputs whose contents may change later; logits of all rows."""
+        """Run one pass over inputs whose contents may change later; logits of all rows. Its
+        positions must have been reserved."""
+        if self.on_device is not None:
+            return self.on_device.run(inputs, self.windows, self.cache, None, self.keeps_states)
         return self._call(inputs, **self._tokens(inputs.tokens, len(self._virtual) > 0))[0]
 
     def _inputs_of(self, layout: PassLayout, pool: int) -> PassInputs:

@@ -81,7 +81,7 @@ class TextPasses:
         layout = _lay_out(texts, jobs, width)
         if static is not None:
             slots = static_slots(sum(text.used for text in layout.texts))
-            logits = static.run(layout, slots, texts.cache.moves)
+            logits = static.run(layout, slots, self._forward.reserve(layout))
             # Copied: the next pass overwrites them, and observers of this round may keep them.
             wanted = [logits[rows.start : rows.stop] for rows in layout.scored]
             logits = torch.cat([logits[:0], *wanted])

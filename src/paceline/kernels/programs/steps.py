@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from paceline.kernels.blocks import BlockMatrix
+from paceline.kernels.stand_in import LinearStandIn
 
 __all__ = [
     "LAST",
@@ -126,6 +127,7 @@ class Step:
     """`struct pl_step`; see there.
 
     of: the operands in, other, third, in this order. out: None if the output goes to a cache.
+    matrix, linear: of a product, one of the two; a linear layer is for programs of torch's operators.
     layer: of the cache; for states, the layer they come from, counted from 1, or `LAST`. at: where
     these states begin in a row of their cache.
     """
@@ -148,6 +150,7 @@ class Step:
     matrix: BlockMatrix | None = None
     table: torch.Tensor | None = None
     bias: torch.Tensor | None = None
+    linear: LinearStandIn | None = None
     at: int = 0
 
     def reads(self) -> Iterator[Value]:

@@ -8,6 +8,7 @@ import torch
 
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.programs.steps import Function, Join, Kind, Op, Operand, Step, Value
+from paceline.kernels.stand_in import LinearStandIn
 from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.one_call.values import Features, value_of
 
@@ -69,20 +70,13 @@ class Emitter:
         """Look up the rows' tokens."""
         return self._made(Step(Op.EMBED, count, self.new_value(count, Kind.ROWS), **table))
 
-    def product(self, linear: BlockLinear, rows: Operand) -> Value:
+    def product(self, linear: BlockLinear | LinearStandIn, rows: Operand) -> Value:
         """Multiply rows by the layer's matrix."""
-        out = self.new_value(linear.out_features, self._kind(rows))
-        return self._made(
-            Step(
-                Op.PRODUCT,
-                out.count,
-                out,
-                (rows,),
-                size=linear.in_features,
-                matrix=linear.matrix,
-                bias=linear.bias,
-            )
-        )
+        out, size = self.new_value(linear.out_features, self._kind(rows)), linear.in_features
+        if isinstance(linear, LinearStandIn):
+            return self._made(Step(Op.PRODUCT, out.count, out, (rows,), size=size, linear=linear))
+        weights = {"matrix": linear.matrix, "bias": linear.bias}
+        return self._made(Step(Op.PRODUCT, out.count, out, (rows,), size=size, **weights))
 
     def norm(self, rows: Features, scale: Operand, shift: Operand | None, eps: float) -> Value:
         """Normalise segments of the scale's size."""

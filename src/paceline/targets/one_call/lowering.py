@@ -25,6 +25,7 @@ from paceline.kernels.programs.steps import (
     live_steps,
 )
 from paceline.kernels.shared_input import Projection
+from paceline.kernels.stand_in import LinearStandIn
 from paceline.kernels.token_table import scale_of
 from paceline.targets.one_call.arithmetic import Arithmetic
 from paceline.targets.one_call.emitter import Emitter
@@ -45,9 +46,15 @@ if TYPE_CHECKING:
 __all__ = ["lower"]
 
 
-def lower(model: PreTrainedModel, recording: Recording, longest: int | None = None) -> Lowered:
-    """Lower a recording. longest: most positions. Raises UnfitError, naming the reason."""
-    lowering = _Lowering(model, recording, longest)
+def lower(
+    model: PreTrainedModel,
+    recording: Recording,
+    longest: int | None = None,
+    table: torch.Tensor | None = None,
+) -> Lowered:
+    """Lower a recording. longest: most positions. table: the embeddings [vocabulary, hidden], if
+    the recorded model has none. Raises UnfitError, naming the reason."""
+    lowering = _Lowering(model, recording, longest, table)
     last = _last_uses(recording)
     for node in recording.nodes:
         lowering.take(node)
@@ -56,9 +63,16 @@ def lower(model: PreTrainedModel, recording: Recording, longest: int | None = No
 
 
 class _Lowering:
-    def __init__(self, model: PreTrainedModel, recording: Recording, longest: int | None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        recording: Recording,
+        longest: int | None,
+        table: torch.Tensor | None,
+    ) -> None:
         self._recording = recording
         self._table = model.get_input_embeddings()
+        self._numbers = table
         self._codes: dict[int, Codes] = {}
         self._emit = Emitter()
         self._tables = PositionTables(recording, longest)
@@ -150,7 +164,9 @@ class _Lowering:
     def _embed(self, node: Node) -> None:
         output = node.outputs[0]
         count = output.shape[-1]
-        value = self._emit.embed(count, **_table_of(self._table))
+        numbers = self._numbers
+        where = _table_of(self._table) if numbers is None else {"table": numbers}
+        value = self._emit.embed(count, **where)
         scale = scale_of(self._table)
         if scale is not None:
             number = Operand(1, data=scale.detach().float().reshape(1))
@@ -168,7 +184,7 @@ class _Lowering:
             self._codes[id(output)] = new_codes(value.number, output.shape, features.axis)
             return
         linear = module.shared.linear if isinstance(module, Projection) else module
-        if not isinstance(linear, BlockLinear):
+        if not isinstance(linear, BlockLinear | LinearStandIn):
             raise UnfitError(
                 f"it has a linear layer of the unsupported class {type(linear).__name__}"
             )

@@ -20,6 +20,7 @@ from transformers.cache_utils import Cache
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.norm import FastRMSNorm
 from paceline.kernels.shared_input import Projection
+from paceline.kernels.stand_in import LinearStandIn
 from paceline.targets.hidden_states import decoder_layers, first_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = ["ROWS", "Attended", "Node", "Recording", "Stored", "UnfitError", "rec
 ROWS = 11
 """Rows of the recorded pass; a size that models do not use, so that it identifies rows."""
 
-_WHOLE = (BlockLinear, Projection, FastRMSNorm)
+_WHOLE = (BlockLinear, Projection, LinearStandIn, FastRMSNorm)
 
 
 class UnfitError(Exception):

@@ -1,0 +1,97 @@
+"""Run a target's passes as few operators of torch, for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from paceline.kernels.programs.steps import Lowered
+from paceline.kernels.programs.torch_program import PassRows, TorchProgram
+from paceline.targets.kv_cache import TreeCache
+from paceline.targets.one_call.kept_outputs import kept_outputs
+from paceline.targets.one_call.lowering import lower
+from paceline.targets.one_call.recordable import recordable
+from paceline.targets.one_call.recording import UnfitError, record
+from paceline.targets.pass_inputs import InputsInOne, Windows
+from paceline.targets.support import longest_context
+from paceline.targets.virtual_tokens import VirtualTokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["DevicePass", "device_steps"]
+
+
+def device_steps(model: PreTrainedModel, windows: Windows) -> Lowered:
+    """Lower `model` to steps on its own linear layers. windows: see `attention_windows`.
+
+    Raises UnfitError, naming the reason, for a model that cannot be lowered.
+    """
+    try:
+        recording = record(copy := recordable(model), windows)
+        longest = longest_context(model.config.get_text_config())
+        table = model.get_input_embeddings().weight.detach()
+        return lower(copy, recording, longest, table)
+    except UnfitError:
+        raise
+    except Exception as error:  # a model's own code may raise anything while recorded
+        reason = str(error).partition("\n")[0]
+        raise UnfitError(f"it cannot be recorded ({type(error).__name__}: {reason})") from error
+
+
+class DevicePass:
+    """Runs the steps of a model without the model, in its dtype and on its device.
+
+    steps: see `device_steps`. table: the model's embeddings. virtual: the embeddings of ids beyond
+    the vocabulary.
+
+    Raises UnfitError for steps that torch's operators do not cover.
+    """
+
+    def __init__(self, steps: Lowered, table: torch.Tensor, virtual: VirtualTokens) -> None:
+        self._steps, self._table, self._virtual = steps, table, virtual
+        self.keep_outputs(())
+
+    def keep_outputs(self, layers: Sequence[int]) -> None:
+        """See `CompiledPass.keep_outputs`."""
+        steps = kept_outputs(self._steps, layers)
+        try:
+            self._program = TorchProgram(steps, self._table.device, self._table.dtype)
+        except ValueError as error:
+            raise UnfitError(str(error)) from error
+
+    def reserve(self, positions: int) -> int:
+        """Prepare for positions below this; returns how often tables have moved in memory."""
+        self._program.positions.reserve(positions)
+        return self._program.positions.moves
+
+    def run(
+        self,
+        inputs: InputsInOne,
+        windows: Windows,
+        cache: TreeCache,
+        keep: torch.Tensor | None,
+        keeps_states: bool,
+    ) -> torch.Tensor:
+        """Run one pass; logits [rows, vocabulary] of the rows `keep`, or of all.
+
+        All positions must have been reserved.
+        """
+        program, like = self._program, self._table
+        masks, _ = inputs.masks(windows, like.dtype)
+        by_kind = [masks] if isinstance(masks, torch.Tensor) else [*masks.values()]
+        pool = cache.pool(program.heads, program.size, like)
+        rows = PassRows(
+            inputs.tokens[0],
+            inputs.positions[0],
+            inputs.where,
+            inputs.view,
+            [mask[0, 0] for mask in by_kind],
+            keep,
+            pool,
+            cache.all_states() if keeps_states else None,
+            self._virtual.table,
+        )
+        return program.run(rows)
