@@ -53,7 +53,9 @@ def side_by_side(linears: Sequence[LinearStandIn]) -> tuple[torch.Tensor, torch.
     whole = _neighbours(weights)
     if whole is None:
         whole = torch.cat(weights)
-        for linear, part in zip(linears, whole.split([len(each) for each in weights]), strict=True):
+        for linear, part in zip(
+            linears, torch.split(whole, [len(each) for each in weights]), strict=True
+        ):
             if isinstance(linear.of[0], nn.Linear):
                 linear.of[0].weight.data = part
     if all(linear.bias is None for linear in linears):

@@ -23,6 +23,7 @@ from paceline.targets.layout import PassLayout
 from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError, compiled
 from paceline.targets.one_call.device_pass import DevicePass, device_steps
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
+from paceline.targets.static_pass import on_one_gpu
 from paceline.targets.virtual_tokens import VirtualTokens
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class ModelPass:
         """Run passes in one call, or on a GPU in few operators, from now on, if the model allows
         it."""
         try:
-            if self._model.device.type == "cuda":
+            if on_one_gpu(self._model):
                 self.use_on_device(device_steps(self._model, self.windows))
             else:
                 self.use(compiled(self._model, self.windows))
@@ -146,8 +147,7 @@ class ModelPass:
         last = keep[-1] if keep else 0
         rows = [*keep, *[last] * (least - len(keep))]
         index = torch.tensor(rows, device=self.device)
-        if self.on_device is not None:
-            assert isinstance(inputs, InputsInOne)
+        if self.on_device is not None and isinstance(inputs, InputsInOne):
             self.reserve(layout)
             return self.on_device.run(inputs, self.windows, self.cache, index, self.keeps_states)
         tokens = self._tokens(inputs.tokens, layout.largest_token >= self._virtual.first)

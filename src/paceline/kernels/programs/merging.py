@@ -30,6 +30,16 @@ class Block:
         """Numbers per row."""
         return sum(step.count for step in self.products)
 
+    def parts(self) -> list[tuple[Value, int, int]]:
+        """The values that it makes, and where they begin and end in a row."""
+        turned = {step.of[0].value: step.out for step in self.turned}
+        found = []
+        for step, begin in zip(self.products, self.begins, strict=True):
+            value = turned.get(step.out, step.out)
+            if value is not None:
+                found.append((value, begin, begin + step.count))
+        return found
+
 
 @dataclass(frozen=True)
 class Place:
@@ -52,6 +62,15 @@ class Merged:
     places: dict[Value, Place]
     added: dict[Step, Step]
 
+    def adjoin(self, of: Sequence[Operand]) -> bool:
+        """Whether the second of two operands lies right after the first in a block."""
+        first, second = (
+            self.places.get(each.value) if each.whole and each.value else None for each in of
+        )
+        if first is None or second is None or first.block is not second.block:
+            return False
+        return first.at + of[0].period == second.at
+
 
 def merged(steps: Iterable[Step]) -> Merged:
     """Find what runs together."""
@@ -61,9 +80,7 @@ def merged(steps: Iterable[Step]) -> Merged:
     left_out = {step for block in blocks.values() for step in block.products[1:]}
     for block in blocks.values():
         block.turned = _rotations(block, readers)
-        for step in block.turned:
-            assert step.of[0].value is not None and step.out is not None
-            places[step.out] = places[step.of[0].value]
+        places.update({value: Place(block, begin) for value, begin, _ in block.parts()})
         left_out.update(block.turned)
     added = {}
     for step in steps:
@@ -101,8 +118,7 @@ def _rotations(block: Block, readers: dict[Value, list[Step]]) -> list[Step]:
     """Rotations of the block's first outputs that turn alike; nobody else may read these."""
     found: list[Step] = []
     for product in block.products:
-        assert product.out is not None
-        reading = readers.get(product.out, [])
+        reading = readers.get(product.out, []) if product.out else []
         step = reading[0] if len(reading) == 1 else None
         if step is None or step.op != Op.ROTATE or not step.of[0].whole:
             break
@@ -113,12 +129,9 @@ def _rotations(block: Block, readers: dict[Value, list[Step]]) -> list[Step]:
 
 
 def _alike(one: Step, other: Step) -> bool:
-    assert one.order is not None and other.order is not None
-    return (
-        one.size == other.size
-        and one.of[1:] == other.of[1:]
-        and torch.equal(one.order, other.order)
-    )
+    if one.order is None or other.order is None or one.of[1:] != other.of[1:]:
+        return False
+    return one.size == other.size and torch.equal(one.order, other.order)
 
 
 def _added(step: Step, readers: dict[Value, list[Step]], blocks: dict[Step, Block]) -> Step | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from paceline.kernels.programs.steps import Lowered
-from paceline.kernels.programs.torch_program import PassRows, TorchProgram
+from paceline.kernels.programs.torch_pass import PassRows
+from paceline.kernels.programs.torch_program import TorchProgram
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.one_call.kept_outputs import kept_outputs
 from paceline.targets.one_call.lowering import lower
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 __all__ = ["DevicePass", "device_steps"]
+
+# Not cuDNN's attention: it prepares itself for every new shape, which takes as long as fifty passes.
+_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def device_steps(model: PreTrainedModel, windows: Windows) -> Lowered:
@@ -94,4 +100,5 @@ class DevicePass:
             cache.all_states() if keeps_states else None,
             self._virtual.table,
         )
-        return program.run(rows)
+        with sdpa_kernel(_BACKENDS) if like.is_cuda else nullcontext():
+            return program.run(rows)

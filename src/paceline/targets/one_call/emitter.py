@@ -75,8 +75,9 @@ class Emitter:
         out, size = self.new_value(linear.out_features, self._kind(rows)), linear.in_features
         if isinstance(linear, LinearStandIn):
             return self._made(Step(Op.PRODUCT, out.count, out, (rows,), size=size, linear=linear))
-        weights = {"matrix": linear.matrix, "bias": linear.bias}
-        return self._made(Step(Op.PRODUCT, out.count, out, (rows,), size=size, **weights))
+        matrix, bias = linear.matrix, linear.bias
+        step = Step(Op.PRODUCT, out.count, out, (rows,), size=size, matrix=matrix, bias=bias)
+        return self._made(step)
 
     def norm(self, rows: Features, scale: Operand, shift: Operand | None, eps: float) -> Value:
         """Normalise segments of the scale's size."""

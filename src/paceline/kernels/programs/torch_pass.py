@@ -1,0 +1,111 @@
+"""A pass under way in a program of torch's operators, and how its steps read their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from paceline.kernels.programs.position_rows import PositionRows
+from paceline.kernels.programs.steps import Kind, Operand, Tables, Value
+
+__all__ = ["Operands", "PassRows", "Read", "Run", "TorchPass"]
+
+
+@dataclass(frozen=True)
+class PassRows:
+    """What one pass reads and where it writes.
+
+    tokens, positions, where: int64 [rows]; where: slots of the pool. columns: the slots attended
+    to, indices [n] or a range. masks: per kind of layer [rows, n], added to scores. keep: the rows
+    whose logits are wanted, None for all. pool: [slots, layers, 2, heads, size]. states: [slots,
+    numbers], None if they are not kept. given: embeddings of ids beyond the vocabulary, if any.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    where: torch.Tensor
+    columns: torch.Tensor | tuple[int, int]
+    masks: Sequence[torch.Tensor]
+    keep: torch.Tensor | None
+    pool: torch.Tensor
+    states: torch.Tensor | None
+    given: torch.Tensor | None
+
+
+class TorchPass:
+    """A pass under way.
+
+    values: [rows, numbers] each, as long as later steps read them.
+    """
+
+    def __init__(self, rows: PassRows, tables: PositionRows) -> None:
+        self.rows = rows
+        self.values: dict[Value, torch.Tensor] = {}
+        self._tables = tables
+        self._by_position: dict[int, torch.Tensor] = {}
+        self._masks: dict[tuple[int, int], torch.Tensor] = {}
+
+    def by_position(self, number: int) -> torch.Tensor:
+        """Rows of a table, see `PositionRows.rows`; looked up once."""
+        if number not in self._by_position:
+            self._by_position[number] = self._tables.rows(number, self.rows.positions)
+        return self._by_position[number]
+
+    def mask(self, kind: int, groups: int) -> torch.Tensor:
+        """The mask [groups * rows, slots] of a kind of layer, once for each of `groups` queries."""
+        if (kind, groups) not in self._masks:
+            mask = self.rows.masks[kind]
+            wide = mask.expand(groups, *mask.shape).reshape(-1, mask.shape[1])
+            self._masks[kind, groups] = wide
+        return self._masks[kind, groups]
+
+
+Run = Callable[[TorchPass], None]
+Read = Callable[[TorchPass], torch.Tensor]
+
+
+class Operands:
+    """Makes functions that read operands.
+
+    tables: of positions. device, dtype: of all values.
+    """
+
+    def __init__(self, tables: Tables, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self.positions = PositionRows(tables, device, dtype)
+
+    def read(self, operand: Operand, count: int = 0) -> Read:
+        """Reads an operand as a tensor that broadcasts to [rows, count]; count: by default all of
+        it."""
+        count = count or operand.period * operand.each
+        if operand.data is not None:
+            numbers = self._numbers(operand, operand.data, count)
+            return lambda now: numbers
+        if operand.value is None:
+            raise ValueError("an operand reads nothing")
+        whole = self._value(operand.value)
+        if operand.whole and operand.period == count:
+            return whole
+        if operand.period == 1 or (operand.each == 1 and operand.period == count):
+            begin, end = operand.at, operand.at + operand.period
+            return lambda now: whole(now)[:, begin:end]
+        places = _indices(operand, count).to(self.device)
+        return lambda now: whole(now).index_select(1, places)
+
+    def _numbers(self, operand: Operand, data: torch.Tensor, count: int) -> torch.Tensor:
+        if len(data) not in (1, count):
+            data = data[_indices(operand, count)]
+        return data.to(self.device, self.dtype)
+
+    def _value(self, value: Value) -> Read:
+        if value.kind == Kind.PLACE:
+            number = self.positions.add(value)
+            return lambda now: now.by_position(number)
+        return lambda now: now.values[value]
+
+
+def _indices(operand: Operand, count: int) -> torch.Tensor:
+    """Where the numbers of an operand are."""
+    return operand.at + torch.arange(count) // operand.each % operand.period
