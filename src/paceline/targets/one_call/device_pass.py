@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,8 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DevicePass", "device_steps"]
 
-# Not cuDNN's attention: it prepares itself for every new shape, which takes as long as fifty passes.
-_BACKENDS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+_ANY_SHAPE = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Attention for passes of any shape. cuDNN's is faster, but prepares itself for every new shape,
+which takes longer than fifty passes."""
+_RECURRING = [SDPBackend.CUDNN_ATTENTION, *_ANY_SHAPE]
 
 
 def device_steps(model: PreTrainedModel, windows: Windows) -> Lowered:
@@ -81,9 +82,10 @@ class DevicePass:
         keep: torch.Tensor | None,
         keeps_states: bool,
     ) -> torch.Tensor:
-        """Run one pass; logits [rows, vocabulary] of the rows `keep`, or of all.
+        """Run one pass; logits [rows, vocabulary].
 
-        All positions must have been reserved.
+        keep: the rows whose logits are wanted; None for all, in passes of recurring shape. All
+        positions must have been reserved.
         """
         program, like = self._program, self._table
         masks, _ = inputs.masks(windows, like.dtype)
@@ -100,5 +102,7 @@ class DevicePass:
             cache.all_states() if keeps_states else None,
             self._virtual.table,
         )
-        with sdpa_kernel(_BACKENDS) if like.is_cuda else nullcontext():
+        if not like.is_cuda:
+            return program.run(rows)
+        with sdpa_kernel(_RECURRING if keep is None else _ANY_SHAPE):
             return program.run(rows)
