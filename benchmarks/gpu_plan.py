@@ -18,7 +18,11 @@ from pieces import Piece
 ROOT = Path(__file__).resolve().parent.parent
 TRAINED, DRAFTING = ("eagle", "medusa", "chimera", "ppd"), ("speculative", "ouroboros")
 BASELINES = ("transformers", "transformers-lookup")
-ENGINES = {"graphs": "transformers", "eager": "transformers-eager"}
+ENGINES = {
+    "compiled": "compiled",
+    "graphs": "transformers",
+    "eager": "transformers-eager",
+}
 CHECKED = ("float32", "bfloat16")
 
 
@@ -27,7 +31,7 @@ class Sizes:
     """How much is measured; lists of numbers are written as the commands take them.
 
     prompts: per task, for the open batches. mixed: per task, for everything else.
-    trained: whether methods that need trained parts are tried.
+    trained: whether methods that need trained parts are tried. shapes: models of random weights.
     """
 
     prompts: int = 16
@@ -40,9 +44,10 @@ class Sizes:
     sections: str = "passes,prefill"
     methods: tuple[str, ...] = ("plain", "auto", "anpd", "pld", "llma", "lookahead")
     trained: bool = True
+    shapes: str = "qwen2.5-1.5b llama-3.1-8b"
 
 
-TINY = Sizes(1, 1, 8, 1, 1, "1 2 4", "16 32", "passes", ("plain", "anpd"), False)
+TINY = Sizes(1, 1, 8, 1, 1, "1 2 4", "16 32", "passes", ("plain", "anpd"), False, "tiny")
 
 
 class Plan:
@@ -67,6 +72,7 @@ class Plan:
         for dtype in CHECKED:
             about = f"every method's text beside transformers' generate, {dtype}"
             found.append(self._lossless(dtype, about))
+        found.append(self._shapes())
         for kind in (self._tune, self._methods, self._batches, self._passes, self._memory):
             for label, model in self.models.items():
                 found += kind(label, model)
@@ -87,6 +93,13 @@ class Plan:
         words += ["--device", self.device, "--dtype", dtype]
         command = self._with_methods(words, self.small)
         return Piece(name, about, 150, 45, command, (ROOT / summary, ROOT / lines))
+
+    def _shapes(self) -> Piece:
+        sizes, words = self.sizes, ["benchmarks/gpu_shapes.py", "--dtype", self.dtype]
+        words += ["--repeats", str(sizes.passes)]
+        for name in sizes.shapes.split():
+            words += ["--model", name]
+        return self._piece("shapes", "passes of models with random weights", 120, words)
 
     def _placed(self, model: str) -> list[str]:
         return ["--model", model, "--dtype", self.dtype]

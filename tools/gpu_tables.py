@@ -181,7 +181,7 @@ def batches(folder: Path) -> str:
 
 
 def passes(folder: Path) -> str:
-    """Milliseconds of a pass: graphs, eager, transformers."""
+    """Milliseconds of a pass: compiled, graphs, eager, transformers."""
     columns: dict[tuple[str, int], dict[int, dict[str, float]]] = {}
     for label, content in _found(folder, "passes"):
         way, _, model = label.partition("-")
@@ -199,7 +199,22 @@ def passes(folder: Path) -> str:
     return _table(["model", "context", "width", *(f"{way}, ms" for way in _WAYS)], rows)
 
 
-_WAYS = ("graphs", "eager", "transformers")
+_WAYS = ("compiled", "graphs", "eager", "transformers")
+
+
+def shapes(folder: Path) -> str:
+    """Milliseconds of passes of models with random weights, by engine."""
+    content = _one(folder, "shapes")
+    found: dict[tuple[str, int, int], dict[str, float]] = {}
+    for row in content["shapes"] if content else []:
+        for width, context, milliseconds in row["points"]:
+            found.setdefault((row["model"], context, width), {})[row["engine"]] = milliseconds
+    engines = [*dict.fromkeys(engine for cells in found.values() for engine in cells)]
+    rows = [
+        [model, str(context), str(width), *(_ms(cells.get(engine)) for engine in engines)]
+        for (model, context, width), cells in sorted(found.items())
+    ]
+    return _table(["model", "context", "width", *(f"{name}, ms" for name in engines)], rows)
 
 
 def memory(folder: Path) -> str:
@@ -230,6 +245,7 @@ SECTIONS: dict[str, Callable[[Path], str]] = {
     "Methods beside transformers": methods,
     "Texts at once": batches,
     "Passes beside transformers": passes,
+    "Models with random weights": shapes,
     "Memory": memory,
 }
 

@@ -86,6 +86,9 @@ def test_tables_show_what_is_there_and_no_more(tmp_path: Path) -> None:
     rows = [{"width": 1, "paceline_ms": 2.0, "transformers_ms": 8.0}]
     section = {"context": 300, "widths": rows, "others": [{"context": 4000, "widths": rows}]}
     _save(tmp_path, "passes-graphs-a.json", {"passes": section})
+    points = {"compiled": [[1, 300, 1.25], [8, 300, 1.5]], "eager": [[1, 300, 3.0]]}
+    shapes = [{"model": "tiny", "engine": e, "points": found} for e, found in points.items()]
+    _save(tmp_path, "shapes.json", {"shapes": shapes})
     _save(tmp_path, "passes-eager-a.json", {"machine": {}})  # it ran out of time
     (tmp_path / "memory-a.json").write_text("")  # was only opened
     record = {
@@ -100,9 +103,11 @@ def test_tables_show_what_is_there_and_no_more(tmp_path: Path) -> None:
         "### Tests that need a GPU",
         "### Losslessness",
         "### Passes beside transformers",
+        "### Models with random weights",
     ]
     assert "3 passed, 1 failed.\n\n| failed | reason |" in text
     assert "| `a.py::b` | assert 1 == 2 |" in text
     assert "| bfloat16 | `generate`, greedy | 2 | 4 | 0 | - |" in text
     assert "| bfloat16 | plain decoding, sampled | 2 | 4 | 2 | 0.25 |" in text
-    assert "| a | 4000 | 1 | 2.00 | - | 8.00 |" in text
+    assert "| a | 4000 | 1 | - | 2.00 | - | 8.00 |" in text
+    assert "| tiny | 300 | 8 | 1.50 | - |" in text and "| tiny | 300 | 1 | 1.25 | 3.00 |" in text

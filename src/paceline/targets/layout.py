@@ -26,8 +26,9 @@ __all__ = [
     "static_slots",
 ]
 
-STATIC_WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Numbers of rows of passes with static shapes."""
+STATIC_WIDTHS = (1, 8, 16, 32, 64, 128)
+"""Numbers of rows of passes with static shapes. On an H100 two and four rows take longer than eight,
+see docs/speed.md."""
 
 FEWEST_SLOTS = 256
 _EVEN_SLOTS = 4096
