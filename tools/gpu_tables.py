@@ -202,8 +202,8 @@ def passes(folder: Path) -> str:
 _WAYS = ("compiled", "graphs", "eager", "transformers")
 
 
-def shapes(folder: Path) -> str:
-    """Milliseconds of passes of models with random weights, by engine."""
+def shapes(folder: Path, widths: Sequence[int] = ()) -> str:
+    """Milliseconds of passes of models with random weights, by engine. widths: by default all."""
     content = _one(folder, "shapes")
     found: dict[tuple[str, int, int], dict[str, float]] = {}
     for row in content["shapes"] if content else []:
@@ -213,6 +213,7 @@ def shapes(folder: Path) -> str:
     rows = [
         [model, str(context), str(width), *(_ms(cells.get(engine)) for engine in engines)]
         for (model, context, width), cells in sorted(found.items())
+        if width in widths or not widths
     ]
     return _table(["model", "context", "width", *(f"{name}, ms" for name in engines)], rows)
 

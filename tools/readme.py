@@ -31,6 +31,8 @@ from bench_tables import (
     texts_table,
     trace_table,
 )
+from gpu_tables import methods as gpu_methods
+from gpu_tables import shapes as gpu_shapes
 from head_speed_tables import cases_table, lengths_table, times_table
 from head_tables import costs_table, heads_table, orders_table, variants_table
 from ouroboros_tables import OUROBOROS
@@ -214,6 +216,8 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "replayed-sources": replayed_sources_table,
     },
     ROOT / "docs/speed.md": {
+        "gpu-methods": lambda: gpu_methods(RESULTS / "gpu"),
+        "gpu-shapes": lambda: gpu_shapes(RESULTS / "gpu", (1, 8, 64)),
         "passes": passes_table,
         "plain": plain_table,
         "products": products_table,

@@ -40,7 +40,8 @@ class Engine:
 
 ENGINES = {
     DEFAULT_ENGINE: Engine(
-        "compiled passes on a CPU, if the model can be compiled; otherwise like transformers",
+        "compiled passes on a CPU, few operators on a GPU, if the model can be recorded; otherwise like "
+        "transformers",
         lambda model, done, check, cache: CausalLMTarget(
             model, preparation=done, check=check, cache_dtype=cache
         ),
