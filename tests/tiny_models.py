@@ -63,6 +63,8 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "gpt2": ("GPT2", {**_COMMON, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 256}),
+    "cohere": ("Cohere", _LLAMA),
+    "olmo2": ("Olmo2", _LLAMA),
     "phi": ("Phi", {**_LLAMA, "num_key_value_heads": 4, "partial_rotary_factor": 0.5}),
     # All layers slide, though none of these configurations lists the kinds of layers. The window
     # is wider than the self-check's texts, as it is in practice.

@@ -13,18 +13,23 @@ from tests.tiny_models import new_model, some_prompt
 from torch import nn
 from transformers import PreTrainedModel
 
-from paceline.errors import UsageError
-from paceline.targets import cuda_graph
+from paceline.errors import ModelError, UsageError
+from paceline.kernels.programs.merging import merged
+from paceline.kernels.programs.steps import Join, Kind, Op, Operand, Step, Value
+from paceline.targets import check_passes, cuda_graph
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.kv_cache import TreeCache
+from paceline.targets.one_call import device_pass
 from paceline.targets.one_call.device_pass import device_steps
 from paceline.targets.one_call.recording import UnfitError
+from paceline.targets.support import self_check
 from paceline.testing import check_target
+from paceline.tree import Tree
 
 F64 = torch.float64
 FAMILIES = [
     *("llama", "qwen2", "qwen3", "mistral", "gemma", "gemma3", "gpt2", "gpt_neox", "phi", "phi3"),
-    *("starcoder2", "ministral3"),
+    *("starcoder2", "ministral3", "cohere", "olmo2"),
 ]
 
 
@@ -126,6 +131,106 @@ def test_layers_of_other_classes_do_not_fit() -> None:
     model.get_decoder().layers[1].mlp.up_proj.__class__ = Doubled  # type: ignore[index, union-attr]
     with pytest.raises(UnfitError, match="Doubled"):
         on_device(model)
+
+
+def test_half_precision_is_near_the_exact_model() -> None:
+    exact, model = new_model("llama", "sdpa", F64), new_model("llama", "sdpa", torch.bfloat16)
+    prompt = some_prompt(30)
+    target = on_device(model)
+    slot = target.open(prompt)
+    found = target.score({slot: Tree.chain([3, 4])})[slot].double()
+    expected = exact(torch.tensor([[*prompt, 3, 4]]), use_cache=False).logits[0, -3:].detach()
+    own = model(torch.tensor([[*prompt, 3, 4]]), use_cache=False).logits[0, -3:].detach().double()
+    assert gap(found, expected) < 2 * gap(own, expected) + 1e-3
+    with pytest.raises(UnfitError, match="half precision"):
+        on_device(new_model("cohere", "sdpa", torch.float16))
+
+
+def test_a_layer_with_a_hook_does_not_fit() -> None:
+    model = new_model("llama", "sdpa", F64)
+    model.get_decoder().layers[0].mlp.up_proj.register_forward_hook(lambda *_: None)  # type: ignore[index, union-attr]
+    with pytest.raises(UnfitError, match="hooks"):
+        on_device(model)
+
+
+def test_what_fails_while_it_is_built_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("out of memory\nand more")
+
+    monkeypatch.setattr(device_pass, "TorchProgram", fail)
+    with pytest.raises(UnfitError, match=r"its steps \(out of memory\)"):
+        on_device(new_model("llama", "sdpa", F64))
+
+
+def test_after_a_failed_check_the_own_forward_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captures of what failed are dropped, and the pool serves as an ordinary cache."""
+    monkeypatch.setattr(cuda_graph, "recorder_for", lambda device: CpuRecorder())
+    model = new_model("llama", "sdpa", F64)
+    target, calls = on_device(model), []
+
+    def check(target: Any, model: Any) -> None:
+        self_check(target, model)
+        calls.append(target._pass.on_device is not None)
+        if len(calls) == 1:
+            for _ in range(3):
+                self_check(target, model)
+            target._pass.on_device._program._runs[3] = lambda now: None  # would be noticed
+            raise ModelError("it differs")
+
+    monkeypatch.setattr(check_passes, "self_check", check)
+    check_passes.check_passes(target, target._pass, model)
+    assert calls == [True, False]
+    assert target.describe().report["own_forward"] == "it differs"
+
+
+def test_a_target_made_in_inference_mode_leaves_a_model_that_can_be_trained() -> None:
+    model = new_model("llama", "sdpa", F64)
+    with torch.inference_mode():
+        on_device(model)
+    ids = torch.tensor([some_prompt(9)])
+    model(ids, labels=ids).loss.backward()
+    assert model.get_decoder().layers[0].self_attn.q_proj.weight.grad is not None  # type: ignore[index, union-attr]
+
+
+def test_positions_beyond_the_model_are_refused() -> None:
+    rows = on_device(new_model("gpt2", "sdpa", F64))._pass.on_device
+    assert rows is not None
+    assert rows.reserve(256) == rows.reserve(10) == 1
+    with pytest.raises(ValueError, match="position 256 is beyond"):
+        rows.reserve(257)
+
+
+def test_a_product_waits_for_its_sum_only_if_its_rows_stay_the_same() -> None:
+    """The first of s1 = h + A(B h) and s2 = s1 + C h may not change h before C reads it."""
+    h, b, ab, s1, c, s2 = (Value(number, 4, Kind.ROWS) for number in range(1, 7))
+    of = {value: Operand(4, value) for value in (h, b, ab, s1, c, s2)}
+
+    def made(op: Op, out: Value, *reads: Value, join: Join = Join.ALONE) -> Step:
+        out.source = Step(op, 4, out, [of[each] for each in reads], join=join)
+        return out.source
+
+    steps = [
+        made(Op.EMBED, h),
+        made(Op.PRODUCT, c, h),
+        made(Op.MAP, b, h, h, join=Join.TIMES),
+        made(Op.PRODUCT, ab, b),
+        made(Op.MAP, s1, h, ab, join=Join.PLUS),
+        made(Op.MAP, s2, s1, c, join=Join.PLUS),
+    ]
+    assert merged(steps).added == {steps[4]: steps[3]}
+
+
+def test_a_pool_that_could_not_grow_grows_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = TreeCache(1)
+    cache.reserve(4)
+    like = torch.zeros(0, dtype=F64)
+    cache.pool(heads=1, size=2, like=like)[:] = 5
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "new_zeros", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            cache.reserve(8)
+    pool = cache.pool(heads=1, size=2, like=like)
+    assert len(pool) == 8 and pool[:4].eq(5).all() and pool[4:].eq(0).all()
 
 
 def test_a_pool_moves_whole_slots_and_keeps_them_when_it_grows() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-__all__ = ["LinearStandIn", "side_by_side"]
+__all__ = ["LinearStandIn", "stacked"]
 
 
 class LinearStandIn(nn.Module):
@@ -42,7 +42,9 @@ class LinearStandIn(nn.Module):
         return rows.new_zeros(*rows.shape[:-1], self.out_features)
 
 
-def side_by_side(linears: Sequence[LinearStandIn]) -> tuple[torch.Tensor, torch.Tensor | None]:
+@torch.inference_mode(False)
+@torch.no_grad()
+def stacked(linears: Sequence[LinearStandIn]) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Weights [outputs of all, inputs] and biases of layers, one below the other.
 
     The layers themselves keep their weights as parts of the result, so that memory holds them once.
@@ -56,8 +58,8 @@ def side_by_side(linears: Sequence[LinearStandIn]) -> tuple[torch.Tensor, torch.
         for linear, part in zip(
             linears, torch.split(whole, [len(each) for each in weights]), strict=True
         ):
-            if isinstance(linear.of[0], nn.Linear):
-                linear.of[0].weight.data = part
+            own: Any = linear.of[0]
+            own.weight.data = part.T if isinstance(own, Conv1D) else part
     if all(linear.bias is None for linear in linears):
         return whole, None
     biases = [

@@ -2,7 +2,8 @@
 
 The model's own `forward` runs, with paceline's cache, explicit positions and a 4-D float mask, so
 no architecture is re-implemented, and `device_map`, quantised weights and tensor parallelism keep
-working. On a CPU each pass is one call if the model can be compiled, see `one_call`.
+working. If the forward can be recorded, a pass is one call on a CPU and few operators on a GPU, see
+`one_call`; later changes to the model's weights or hooks are then not seen, or only in part.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class CausalLMTarget(Target):
     for a small model).
     static: run passes that recur in few shapes on inputs at fixed addresses, captured as CUDA
     graphs on a CUDA device; None does so if the whole model is on one CUDA device.
-    compiled: run each pass in one call if the model can be compiled.
+    compiled: run each pass in one call, or on a GPU as few operators, if the model can be recorded.
     kept_bytes: most bytes of closed texts' cache, kept for texts that begin alike.
     cache_dtype: of keys and values, one of `CACHE_DTYPES`.
 

@@ -17,7 +17,7 @@ __all__ = ["check_passes"]
 
 
 def check_passes(target: Target, passes: ModelPass, model: PreTrainedModel) -> None:
-    """Switch off compiled passes, then attention by text, which some models do not pass on, if
+    """Switch off compiled passes or those on a device, then attention by text, which some models do not pass on, if
     trees do not match the model's own forward. Raises ModelError if they still do not. The texts
     of `target` have to be read again.
     """

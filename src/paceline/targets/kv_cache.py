@@ -60,10 +60,7 @@ class TreeCache(Cache):  # type: ignore[misc]
             self._slots = slots
             self.moves += 1
             self._mover = SlotMover()  # the previous one refers to the old memory
-            if self._pool is not None:
-                grown = self._pool.new_zeros(slots, *self._pool.shape[1:])
-                grown[: len(self._pool)] = self._pool
-                self._use_pool(grown)
+        self._grow_pool()
         for layer in self._all:
             layer.grow(self._slots)
 
@@ -90,8 +87,15 @@ class TreeCache(Cache):  # type: ignore[misc]
             if self._hidden_size:
                 none = like.new_zeros(1, 1, 0, self._hidden_size)
                 self._states.hold(none, none[..., :0], self._slots)
+        self._grow_pool()  # if an earlier growth was interrupted
         assert self._pool is not None
         return self._pool
+
+    def _grow_pool(self) -> None:
+        if self._pool is not None and len(self._pool) < self._slots:
+            grown = self._pool.new_zeros(self._slots, *self._pool.shape[1:])
+            grown[: len(self._pool)] = self._pool
+            self._use_pool(grown)
 
     def _apart(self) -> list[_Layer]:
         """The layers that are not parts of the pool."""
@@ -156,6 +160,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         """Copy a stretch of slots to another place; the two do not overlap."""
         for layer in self._apart():
             layer.copy(source, place, length, self._slots)
+        self._grow_pool()
         if self._pool is not None:
             self._pool[place : place + length] = self._pool[source : source + length]
 

@@ -1,9 +1,9 @@
-"""Run a laid-out pass: by the model's own forward, or compiled."""
+"""Run a laid-out pass: by the model's own forward, compiled, or as few operators on a GPU."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,9 @@ class ModelPass:
     virtual: the embeddings of ids beyond the vocabulary.
 
     cache: where keys and values go. windows: see `attention_windows`. by_text: each text attends to
-    its own stretch. keeps_states: the cache also keeps the last hidden states. compiled: runs
-    passes in the model's place; if None, the model's own forward runs, and own_forward says why.
+    its own stretch. keeps_states: the cache also keeps the last hidden states. compiled, on_device:
+    one of them runs passes in the model's place; if both are None, the model's own forward runs,
+    and own_forward says why.
     min_rows: fewer rows cost no less. grain: see `slot_grain`.
     """
 
@@ -93,6 +94,7 @@ class ModelPass:
         no operators for them."""
         table = self._model.get_input_embeddings().weight.detach()
         self.on_device, self.own_forward = DevicePass(steps, table, self._virtual), ""
+        self.on_device.keep_outputs(self._kept)
 
     def use(self, steps: Lowered) -> None:
         """Run passes by these steps, in one call each, from now on."""
@@ -122,9 +124,10 @@ class ModelPass:
         if self.compiled is not None:
             self.compiled.cache_dtype = cache_dtype
         elif cache_dtype != FLOAT32:
+            reason = self.own_forward or "on a GPU"
             raise UsageError(
-                f"a cache in {cache_dtype} needs compiled passes, but this model runs its own "
-                f"forward ({self.own_forward}): leave the cache in {FLOAT32}"
+                f"a cache in {cache_dtype} needs passes compiled for a CPU, but this model runs its "
+                f"own forward ({reason}): leave the cache in {FLOAT32}"
             )
 
     @property
@@ -170,13 +173,13 @@ class ModelPass:
         where = start, cached, pending, self.cache, self.keeps_states
         return self.compiled.generate_chain(*where, wanted)
 
-    def reserve(self, layout: PassLayout) -> int:
-        """Prepare for the positions of a pass; returns how often what passes read has moved in
-        memory, its cache included."""
-        moves = self.cache.moves
+    def reserve(self, layout: PassLayout) -> Hashable:
+        """Prepare for the positions of a pass. Returns what changes whenever something that passes
+        read has moved in memory, or passes are run in another way."""
+        moves = 0
         if self.on_device is not None:
-            moves += self.on_device.reserve(1 + max(max(text.positions) for text in layout.texts))
-        return moves
+            moves = self.on_device.reserve(1 + max(max(text.positions) for text in layout.texts))
+        return self.cache.moves, id(self.on_device), moves
 
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
         """Run one pass over inputs whose contents may change later; logits of all rows. Its

@@ -8,7 +8,7 @@ changes from pass to pass is read from `InputsInOne` on the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,7 @@ class StaticPasses:
         self._forward = forward
         self._device = device
         self._recorder = cuda_graph.recorder_for(device)
-        self._moves = -1
+        self._memory: Hashable = None
         self._passes: dict[_Shape, _Pass] = {}
         self._shapes: set[_Shape] = set()
         self._captured = 0
@@ -68,16 +68,16 @@ class StaticPasses:
         after the cache moves), and why one failed."""
         return {"shapes": len(self._shapes), "captured": self._captured, "failed": self._failed}
 
-    def run(self, layout: PassLayout, slots: int, moves: int) -> torch.Tensor:
+    def run(self, layout: PassLayout, slots: int, memory: Hashable) -> torch.Tensor:
         """Return logits [rows, vocabulary], which the next pass may overwrite.
 
         slots: that the pass attends to, of all its texts together.
-        moves: see `TreeCache.moves`; captured passes write to the cache's old address.
+        memory: see `ModelPass.reserve`; captured passes use the old addresses.
         """
         shape = (layout.rows, slots)
         with self._on_device():
-            if moves != self._moves:
-                self._passes, self._moves = {}, moves
+            if memory != self._memory:
+                self._passes, self._memory = {}, memory
                 if self._recorder is not None:
                     self._recorder.renew()
             known = self._passes.get(shape)

@@ -16,6 +16,7 @@ from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import (
+    OTHER,
     Function,
     Join,
     Kind,
@@ -28,7 +29,6 @@ from paceline.kernels.programs.steps import (
 
 __all__ = ["Builder", "Columns", "GivenRows", "Part", "Rotary", "layer_of", "merged"]
 
-_OTHER = 1 << 24  # PL_OTHER
 _GRAIN = 256
 _FEW = 8  # rows
 _MOST_SEEN = 64  # slots that a row sees beyond its stretch
@@ -110,7 +110,7 @@ class Builder:
 
     def beside(self, one: Operand, other: Operand) -> Operand:
         """Both, concatenated."""
-        order = torch.arange(1, 1 + one.period), _OTHER + torch.arange(1, 1 + other.period)
+        order = torch.arange(1, 1 + one.period), OTHER + torch.arange(1, 1 + other.period)
         joined = torch.cat(order).int()
         return self._made(Op.GATHER, len(joined), one, other, order=joined)
 

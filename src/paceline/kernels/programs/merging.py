@@ -82,11 +82,14 @@ def merged(steps: Iterable[Step]) -> Merged:
         block.turned = _rotations(block, readers)
         places.update({value: Place(block, begin) for value, begin, _ in block.parts()})
         left_out.update(block.turned)
-    added = {}
+    added: dict[Step, Step] = {}
+    changed: set[Value | None] = set()  # in place, by sums
     for step in steps:
         product = _added(step, readers, blocks)
-        if product is not None:
+        # It runs later than its place among the steps: its rows must still be what they were.
+        if product is not None and product.of[0].value not in changed:
             added[step] = product
+            changed.update(each.value for each in step.of if each.value is not product.out)
             blocks.pop(product)
             left_out.add(product)
     kept = [step for step in steps if step not in left_out]

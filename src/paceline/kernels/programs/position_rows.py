@@ -38,14 +38,16 @@ class PositionRows:
         return len(self._wanted) - 1
 
     def reserve(self, positions: int) -> None:
-        """Make the tables hold all positions below this."""
+        """Make the tables hold all positions below this. Raises ValueError if the model has fewer."""
         if positions <= self._reached or not self._wanted:
             return
         wanted = max(positions, 2 * self._reached, _FIRST)
         found = self._source.extend_to(wanted)
         self._tables = [self._made(found[number], signs) for number, signs in self._wanted]
-        self._reached = wanted
+        self._reached = min(map(len, self._tables))
         self.moves += 1
+        if positions > self._reached:
+            raise ValueError(f"position {positions - 1} is beyond the model's {self._reached}")
 
     def _made(self, table: torch.Tensor, signs: torch.Tensor | None) -> torch.Tensor:
         if signs is not None:

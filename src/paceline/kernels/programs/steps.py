@@ -14,6 +14,7 @@ from paceline.kernels.stand_in import LinearStandIn
 
 __all__ = [
     "LAST",
+    "OTHER",
     "Function",
     "Join",
     "Kind",
@@ -26,6 +27,9 @@ __all__ = [
     "live_steps",
 ]
 
+
+OTHER = 1 << 24
+"""PL_OTHER: in an order, places beyond it are in the second operand."""
 
 LAST = 0
 """As the layer of states: the states that the output head reads."""

@@ -11,7 +11,7 @@ from paceline.kernels.programs.merging import Block, Merged, merged
 from paceline.kernels.programs.steps import Lowered, Op, Step, Value
 from paceline.kernels.programs.torch_pass import Operands, PassRows, Run, TorchPass
 from paceline.kernels.programs.torch_steps import STEPS, out_of, rotation
-from paceline.kernels.stand_in import side_by_side
+from paceline.kernels.stand_in import stacked
 
 __all__ = ["TorchProgram"]
 
@@ -97,10 +97,13 @@ class TorchProgram:
     def _weights(self, products: Sequence[Step]) -> tuple[torch.Tensor, torch.Tensor | None]:
         linears = [step.linear for step in products if step.linear is not None]
         wanted = self._operands.dtype, self._operands.device
-        alike = all((each.weight.dtype, each.weight.device) == wanted for each in linears)
+        alike = all(
+            type(each.weight) is torch.Tensor and (each.weight.dtype, each.weight.device) == wanted
+            for each in linears
+        )
         if len(linears) < len(products) or not alike:
             raise ValueError("its products do not all have weights in its dtype on its device")
-        return side_by_side(linears)
+        return stacked(linears)
 
     def _store(self, step: Step, adjoin: bool) -> Run:
         """Write keys and values to the pool; adjoin: values follow keys in memory."""

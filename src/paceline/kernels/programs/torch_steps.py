@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional as F
 
-from paceline.kernels.programs.steps import Function, Join, Op, Step, Value
+from paceline.kernels.programs.steps import OTHER, Function, Join, Op, Step, Value
 from paceline.kernels.programs.torch_pass import Operands, Run, TorchPass
 
 __all__ = ["STEPS", "Rotation", "out_of", "rotation"]
 
-_OTHER = 1 << 24  # in the order of GATHER, see `Step`
+_HALVES = (torch.float16, torch.bfloat16)
 
 Rotation = Callable[[TorchPass, torch.Tensor, torch.Tensor | None], torch.Tensor]
 """A pass, heads [rows, n, size], and where to write -> rotated heads."""
@@ -46,7 +46,7 @@ def out_of(step: Step) -> Value:
     return step.out
 
 
-def order_of(step: Step) -> torch.Tensor:
+def _order_of(step: Step) -> torch.Tensor:
     """The order of a step, int64. Raises ValueError if it has none."""
     if step.order is None:
         raise ValueError(f"{step.op.name} has no order")
@@ -56,9 +56,9 @@ def order_of(step: Step) -> torch.Tensor:
 def rotation(operands: Operands, step: Step) -> Rotation:
     """Heads x cosines + (heads, reordered) x sines with signs. Raises ValueError if that is not
     what the step computes."""
-    order = order_of(step)
+    order = _order_of(step)
     cosines, sines = (each.value for each in step.of[1:])
-    if cosines is None or sines is None or any(each.at for each in step.of[1:]):
+    if cosines is None or sines is None or not all(each.whole for each in step.of[1:]):
         raise ValueError("a rotation reads a part of its tables")
     number = operands.positions.add(cosines)
     signed = operands.positions.add(sines, order.sign())
@@ -110,6 +110,8 @@ def _map(operands: Operands, step: Step) -> Run:
 
 
 def _mean(operands: Operands, step: Step) -> Run:
+    if operands.dtype in _HALVES:
+        raise ValueError("its norms would be computed in half precision")
     out, read, function = out_of(step), operands.read(step.of[0]), _FUNCTIONS[step.function]
 
     def run(now: TorchPass) -> None:
@@ -156,10 +158,10 @@ def _rotate(operands: Operands, step: Step) -> Run:
 
 
 def _gather(operands: Operands, step: Step) -> Run:
-    out, order = out_of(step), order_of(step)
+    out, order = out_of(step), _order_of(step)
     one, other = (operands.read(each) for each in step.of)
-    second = order.abs() > _OTHER
-    places = order.abs() - 1 - second * (_OTHER - step.of[0].period)
+    second = order.abs() > OTHER
+    places = order.abs() - 1 - second * (OTHER - step.of[0].period)
     places = places.to(operands.device)
     signs = order.sign().to(operands.device, operands.dtype) if bool((order < 0).any()) else None
     both = bool(second.any())
@@ -224,7 +226,7 @@ def _select(operands: Operands, step: Step) -> Run:
 
 def _scatter(operands: Operands, step: Step) -> Run:
     out, read = out_of(step), operands.read(step.of[0])
-    places = (order_of(step) - 1).to(operands.device)
+    places = (_order_of(step) - 1).to(operands.device)
 
     def run(now: TorchPass) -> None:
         rows = read(now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,6 +30,9 @@ _ANY_SHAPE = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Attention for passes of any shape. cuDNN's is faster, but prepares itself for every new shape,
 which takes longer than fifty passes."""
 _RECURRING = [SDPBackend.CUDNN_ATTENTION, *_ANY_SHAPE]
+
+# torch keeps the choice per process: two threads that change it at once could leave it changed.
+_choosing = Lock()
 
 
 def device_steps(model: PreTrainedModel, windows: Windows) -> Lowered:
@@ -60,14 +64,17 @@ class DevicePass:
     def __init__(self, steps: Lowered, table: torch.Tensor, virtual: VirtualTokens) -> None:
         self._steps, self._table, self._virtual = steps, table, virtual
         self.keep_outputs(())
+        if table.is_cuda:
+            torch.cuda.empty_cache()  # the weights that were merged
 
     def keep_outputs(self, layers: Sequence[int]) -> None:
         """See `CompiledPass.keep_outputs`."""
         steps = kept_outputs(self._steps, layers)
         try:
             self._program = TorchProgram(steps, self._table.device, self._table.dtype)
-        except ValueError as error:
-            raise UnfitError(str(error)) from error
+        except Exception as error:  # weights of unknown kinds may raise anything
+            reason = str(error).partition("\n")[0]
+            raise UnfitError(f"torch cannot run its steps ({reason})") from error
 
     def reserve(self, positions: int) -> int:
         """Prepare for positions below this; returns how often tables have moved in memory."""
@@ -104,5 +111,5 @@ class DevicePass:
         )
         if not like.is_cuda:
             return program.run(rows)
-        with sdpa_kernel(_RECURRING if keep is None else _ANY_SHAPE):
+        with _choosing, sdpa_kernel(_RECURRING if keep is None else _ANY_SHAPE):
             return program.run(rows)

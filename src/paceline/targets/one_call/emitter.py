@@ -7,14 +7,12 @@ from typing import Any
 import torch
 
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.programs.steps import Function, Join, Kind, Op, Operand, Step, Value
+from paceline.kernels.programs.steps import OTHER, Function, Join, Kind, Op, Operand, Step, Value
 from paceline.kernels.stand_in import LinearStandIn
 from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.one_call.values import Features, value_of
 
 __all__ = ["Emitter"]
-
-_OTHER = 1 << 24  # PL_OTHER
 
 
 class Emitter:
@@ -136,12 +134,12 @@ class Emitter:
 
     def _gather(self, features: Features) -> Operand:
         numbers = features.values
-        if len(numbers) > 2 or len(features.feature) >= _OTHER:
+        if len(numbers) > 2 or len(features.feature) >= OTHER:
             raise UnfitError(f"a value is put together from {len(numbers)} others, or is too long")
         sources = [self._values[number] for number in numbers]
         if any(source.kind == Kind.PLACE for source in sources):
             raise UnfitError("position values are put together")
-        second = (features.value != numbers[0]).long() * _OTHER
+        second = (features.value != numbers[0]).long() * OTHER
         order = (features.sign * (1 + features.feature + second)).int().contiguous()
         key = (tuple(numbers), order.numpy().tobytes())
         if key not in self._gathered:

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["recordable"]
 
+_LARGE = 64 << 20  # bytes; quantised layers keep their weights in buffers
+
 
 def recordable(model: PreTrainedModel) -> PreTrainedModel:
-    """The copy. Raises UnfitError for a model with other layers than linear ones, or whose
-    attention cannot be recorded."""
+    """The copy; hooks are copied with their modules.
+
+    Raises UnfitError for a model with other layers than linear ones, or whose attention cannot be
+    recorded.
+    """
     table = model.get_input_embeddings()
     if not isinstance(table, nn.Embedding):
         raise UnfitError(f"its embeddings are of class {type(table).__name__}")
@@ -30,10 +35,13 @@ def recordable(model: PreTrainedModel) -> PreTrainedModel:
         id(table.weight): nn.Parameter(torch.zeros(1, 1).expand(table.weight.shape))
     }
     for module in model.modules():
+        _check_calls(module)
         if type(module) in (nn.Linear, Conv1D):
             stands[id(module)] = LinearStandIn(module)
         elif any(part.dim() > 1 for part in module.parameters(recurse=False)):
             _check_table(module, table)
+        if any(buffer.nbytes > _LARGE for buffer in module.buffers(recurse=False)):
+            raise UnfitError(f"layers of class {type(module).__name__} have large buffers")
     copy = deepcopy(model, stands)
     copy._apply(_in_floats)
     if not switch_to_grouped(copy):
@@ -49,6 +57,14 @@ def _check_table(module: nn.Module, table: nn.Module) -> None:
     """Position embeddings are copied as they are; anything else that multiplies is unknown."""
     if module is not table and not isinstance(module, nn.Embedding):
         raise UnfitError(f"it has layers of the unsupported class {type(module).__name__}")
+
+
+def _check_calls(module: nn.Module) -> None:
+    """Whatever else a linear layer does when it is called would be lost."""
+    hooks = module._forward_hooks or module._forward_pre_hooks
+    own = "forward" in vars(module) and not hasattr(module, "_hf_hook")  # accelerate's only move
+    if type(module) in (nn.Linear, Conv1D) and (hooks or own):
+        raise UnfitError("its linear layers have hooks")
 
 
 def _in_floats(numbers: torch.Tensor) -> torch.Tensor:
