@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from paceline.planning import first_curve
 # Tiny models are slower on several threads than on one; and tests may share few cores.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
+
+# A shell that starts tests in the background lets them, and all processes they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the first example of a test pays for imports and caches.
 settings.register_profile("paceline", deadline=None)
