@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_shapes.py --json shapes.json --device cuda
 
-The models have the sizes of Qwen2.5-1.5B and Llama-3.1-8B. Every engine runs the same model.
+The models have the sizes of Qwen2.5-1.5B and Llama-3.1-8B. Every engine runs the same model. Besides
+the times: by how much the same rows differ in passes of other widths, and in a tree with branches.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
+from pathlib import Path as FilePath
+from random import Random
 from typing import Any
 
 import torch
@@ -18,7 +20,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 
 from paceline.machine import describe_run
 from paceline.planning.measure import measure_curve, measure_floor
+from paceline.records import Path
 from paceline.targets.causal_lm import CausalLMTarget
+from paceline.tree import EMPTY, Tree
 from placing import add_placement
 from tables import shown_command
 
@@ -50,6 +54,8 @@ TINY = LlamaConfig(
     max_position_embeddings=8192,
 )
 MODELS: dict[str, PreTrainedConfig] = {"qwen2.5-1.5b": QWEN, "llama-3.1-8b": LLAMA, "tiny": TINY}
+BRANCHES = (-1, 0, -1, -1, 2, 4, 2)
+"""The parents of a tree whose nodes 2, 4 and 5 are a path."""
 ENGINES: dict[str, dict[str, Any]] = {
     "compiled": {},
     "graphs": {"compiled": False},
@@ -59,7 +65,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--json", type=FilePath, required=True)
     parser.add_argument("--model", action="append", choices=MODELS, help="may be repeated")
     parser.add_argument("--widths", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--contexts", type=int, nargs="+", default=[300, 3000])
@@ -90,7 +96,40 @@ def _measured(model: Any, engine: str, options: argparse.Namespace) -> dict[str,
         "own_forward": info.report["own_forward"],
         "graphs": info.report["graphs"],
         "points": points,
+        "differences": _differences(target, options.widths),
     }
+
+
+@torch.inference_mode()
+def _differences(target: CausalLMTarget, widths: list[int]) -> dict[str, list[float]]:
+    """Largest differences of logits, 0.0 for equal bits: of the root by width of the pass, beside
+    eight rows; and of a path of three nodes, beside the same path among other branches."""
+    random = Random(0)  # the same text for every engine
+    text, path, others = (
+        [random.randrange(target.vocab_size) for _ in range(count)] for count in (300, 3, 60)
+    )
+    slot = target.open(text)
+    target.score({slot: EMPTY})  # reads the prompt
+    target.commit({slot: Path((), (text[0],))})
+
+    def rows(tree: Tree) -> torch.Tensor:
+        return target.score({slot: tree})[slot].float().clone()
+
+    expected = rows(Tree.chain([*path, *others[:4]]))
+    roots = [rows(Tree.chain([*path, *others][: width - 1]))[0] for width in widths]
+    first, second, third = path
+    branching = rows(Tree((*others[:2], first, others[2], second, third, others[3]), BRANCHES))
+    target.close(slot)
+    return {
+        "by_width": [_largest(root - expected[0]) for root in roots],
+        "in_branches": [
+            _largest(branching[1 + node] - expected[row]) for row, node in enumerate((2, 4, 5), 1)
+        ],
+    }
+
+
+def _largest(difference: torch.Tensor) -> float:
+    return float(difference.abs().max())
 
 
 if __name__ == "__main__":
