@@ -119,10 +119,7 @@ class CostlySources:
             return False
         reading = self._reading(account, unread) if unread > _FEW else 0.0
         gain, price = self._gain(source, place)
-        rounds, usual = left / self._prices.tokens, 0.0
-        if reading:
-            usual = source.usual(lambda each: self._gain(source, each)[0])
-        if gain > 0 and rounds * usual >= _RETURN * reading:
+        if gain > 0 and self._returns(source, reading, left):
             source.trial = False
             return True
         # Two that guess alike would each seem to add nothing, so one is tried at a time.
@@ -130,11 +127,21 @@ class CostlySources:
             return False
         if not account.can_pay(price + reading) or not account.may_try(place):
             return False
-        if rounds * max(usual, _HALF * price) < _RETURN * reading:
+        if not self._returns(source, reading, left, _HALF * price):
             return False
         account.pay(reading)
         source.trial, self._tried_in = True, self._rounds
         return True
+
+    def _returns(
+        self, source: SourceInText, reading: float, left: float, least: float = 0.0
+    ) -> bool:
+        """Whether the rest of the text returns the cost of reading, in passes. left: see `asks`.
+        least: what a round is expected to save at least."""
+        if not reading:
+            return True
+        usual = source.usual(lambda each: self._gain(source, each)[0])
+        return left / self._prices.tokens * max(usual, least) >= _RETURN * reading
 
     def left(self, said: int, room: int) -> float:
         """How many more tokens a text is expected to have.
