@@ -1,4 +1,4 @@
-"""Steps as torch's operators, on any device: few and large, as a GPU wants them."""
+"""Steps as torch's operators, on any device: few and large, for GPUs."""
 
 from __future__ import annotations
 
