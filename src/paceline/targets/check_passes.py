@@ -25,16 +25,12 @@ def check_passes(target: Target, passes: ModelPass, model: PreTrainedModel) -> N
     try:
         with narrow_windows(config):
             passes.windows = attention_windows(config)
-            if passes.compiled is not None:
+            if passes.compiled is not None or passes.on_device is not None:
                 try:
                     return self_check(target, model)
                 except ModelError as reason:
-                    passes.compiled, passes.own_forward = None, str(reason)
-            if passes.on_device is not None:
-                try:
-                    return self_check(target, model)
-                except ModelError as reason:
-                    passes.on_device, passes.own_forward = None, str(reason)
+                    passes.compiled, passes.on_device = None, None
+                    passes.own_forward = str(reason)
             if passes.by_text:
                 with suppress(ModelError):
                     return self_check(target, model)

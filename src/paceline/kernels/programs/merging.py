@@ -17,12 +17,10 @@ __all__ = ["Block", "Merged", "Place", "merged"]
 class Block:
     """Products of the same rows, their outputs side by side [rows, count].
 
-    products: the steps. begins: where the outputs of each begin. turned: rotations of consecutive
-    outputs that run in place, as one.
+    products: the steps. turned: rotations of the first outputs, which run in place, as one.
     """
 
     products: list[Step] = field(default_factory=list)
-    begins: list[int] = field(default_factory=list)
     turned: list[Step] = field(default_factory=list)
 
     @property
@@ -33,11 +31,12 @@ class Block:
     def parts(self) -> list[tuple[Value, int, int]]:
         """The values that it makes, and where they begin and end in a row."""
         turned = {step.of[0].value: step.out for step in self.turned}
-        found = []
-        for step, begin in zip(self.products, self.begins, strict=True):
-            value = turned.get(step.out, step.out)
+        found, begin = [], 0
+        for step in self.products:
+            value, end = turned.get(step.out, step.out), begin + step.count
             if value is not None:
-                found.append((value, begin, begin + step.count))
+                found.append((value, begin, end))
+            begin = end
         return found
 
 
@@ -104,7 +103,6 @@ def _products(steps: Sequence[Step]) -> tuple[dict[Step, Block], dict[Value, Pla
             continue
         block = by_rows.setdefault(step.of[0], Block())
         places[step.out] = Place(block, block.count)
-        block.begins.append(block.count)
         block.products.append(step)
     return {block.products[0]: block for block in by_rows.values()}, places
 

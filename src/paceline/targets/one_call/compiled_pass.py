@@ -20,7 +20,7 @@ from paceline.targets.layout import TextRows
 from paceline.targets.one_call.chain_pass import ChainPass
 from paceline.targets.one_call.kept_outputs import kept_outputs
 from paceline.targets.one_call.lowering import lower
-from paceline.targets.one_call.recording import UnfitError, record
+from paceline.targets.one_call.recording import UnfitError, record, unfit_if_it_fails
 from paceline.targets.pass_inputs import Windows
 from paceline.targets.support import longest_context
 from paceline.targets.virtual_tokens import VirtualTokens
@@ -42,14 +42,9 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
         raise UnfitError("it does not run on paceline's layers and attention")
     if model.dtype != torch.float32:
         raise UnfitError(f"it computes in {str(model.dtype).removeprefix('torch.')}, not float32")
-    try:
+    with unfit_if_it_fails("it cannot be recorded"):
         recording = record(model, windows)
         return lower(model, recording, longest_context(model.config.get_text_config()))
-    except UnfitError:
-        raise
-    except Exception as error:  # a model's own code may raise anything while recorded
-        reason = str(error).partition("\n")[0]
-        raise UnfitError(f"it cannot be recorded ({type(error).__name__}: {reason})") from error
 
 
 class CompiledPass:

@@ -16,7 +16,7 @@ from paceline.targets.kv_cache import TreeCache
 from paceline.targets.one_call.kept_outputs import kept_outputs
 from paceline.targets.one_call.lowering import lower
 from paceline.targets.one_call.recordable import recordable
-from paceline.targets.one_call.recording import UnfitError, record
+from paceline.targets.one_call.recording import record, unfit_if_it_fails
 from paceline.targets.pass_inputs import InputsInOne, Windows
 from paceline.targets.support import longest_context
 from paceline.targets.virtual_tokens import VirtualTokens
@@ -40,16 +40,11 @@ def device_steps(model: PreTrainedModel, windows: Windows) -> Lowered:
 
     Raises UnfitError, naming the reason, for a model that cannot be lowered.
     """
-    try:
-        recording = record(copy := recordable(model), windows)
+    with unfit_if_it_fails("it cannot be recorded"):
+        copy = recordable(model)
         longest = longest_context(model.config.get_text_config())
         table = model.get_input_embeddings().weight.detach()
-        return lower(copy, recording, longest, table)
-    except UnfitError:
-        raise
-    except Exception as error:  # a model's own code may raise anything while recorded
-        reason = str(error).partition("\n")[0]
-        raise UnfitError(f"it cannot be recorded ({type(error).__name__}: {reason})") from error
+        return lower(copy, record(copy, windows), longest, table)
 
 
 class DevicePass:
@@ -70,11 +65,8 @@ class DevicePass:
     def keep_outputs(self, layers: Sequence[int]) -> None:
         """See `CompiledPass.keep_outputs`."""
         steps = kept_outputs(self._steps, layers)
-        try:
+        with unfit_if_it_fails("torch cannot run its steps"):
             self._program = TorchProgram(steps, self._table.device, self._table.dtype)
-        except Exception as error:  # weights of unknown kinds may raise anything
-            reason = str(error).partition("\n")[0]
-            raise UnfitError(f"torch cannot run its steps ({reason})") from error
 
     def reserve(self, positions: int) -> int:
         """Prepare for positions below this; returns how often tables have moved in memory."""

@@ -39,7 +39,7 @@ def recordable(model: PreTrainedModel) -> PreTrainedModel:
         if type(module) in (nn.Linear, Conv1D):
             stands[id(module)] = LinearStandIn(module)
         elif any(part.dim() > 1 for part in module.parameters(recurse=False)):
-            _check_table(module, table)
+            _check_table(module)
         if any(buffer.nbytes > _LARGE for buffer in module.buffers(recurse=False)):
             raise UnfitError(f"layers of class {type(module).__name__} have large buffers")
     copy = deepcopy(model, stands)
@@ -53,14 +53,14 @@ def recordable(model: PreTrainedModel) -> PreTrainedModel:
     return copy
 
 
-def _check_table(module: nn.Module, table: nn.Module) -> None:
-    """Position embeddings are copied as they are; anything else that multiplies is unknown."""
-    if module is not table and not isinstance(module, nn.Embedding):
+def _check_table(module: nn.Module) -> None:
+    """Raises UnfitError for weights that are neither linear layers' nor embeddings'."""
+    if not isinstance(module, nn.Embedding):
         raise UnfitError(f"it has layers of the unsupported class {type(module).__name__}")
 
 
 def _check_calls(module: nn.Module) -> None:
-    """Whatever else a linear layer does when it is called would be lost."""
+    """Raises UnfitError for a linear layer that does more when it is called: that would be lost."""
     hooks = module._forward_hooks or module._forward_pre_hooks
     own = "forward" in vars(module) and not hasattr(module, "_hf_hook")  # accelerate's only move
     if type(module) in (nn.Linear, Conv1D) and (hooks or own):

@@ -7,8 +7,8 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,16 @@ from paceline.targets.hidden_states import decoder_layers, first_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["ROWS", "Attended", "Node", "Recording", "Stored", "UnfitError", "record"]
+__all__ = [
+    "ROWS",
+    "Attended",
+    "Node",
+    "Recording",
+    "Stored",
+    "UnfitError",
+    "record",
+    "unfit_if_it_fails",
+]
 
 ROWS = 11
 """Rows of the recorded pass; a size that models do not use, so that it identifies rows."""
@@ -36,6 +45,19 @@ _WHOLE = (BlockLinear, Projection, LinearStandIn, FastRMSNorm)
 
 class UnfitError(Exception):
     """A model that cannot run in one call; the message says why."""
+
+
+@contextmanager
+def unfit_if_it_fails(what: str) -> Iterator[None]:
+    """Turn any error into an UnfitError that begins with `what`: models and their layers may be of
+    any kind, and raise anything."""
+    try:
+        yield
+    except UnfitError:
+        raise
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise UnfitError(f"{what} ({type(error).__name__}: {reason})") from error
 
 
 @dataclass(frozen=True)
