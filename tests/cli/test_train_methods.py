@@ -80,7 +80,7 @@ def test_methods_are_trained_interrupted_or_not(
         (["medusa", "--cache-size", "nan"], "the size of a cache must be a number >= 0, got nan"),
         (["medusa", "--cache-size", "inf"], "the size of a cache must be a number >= 0, got inf"),
         (["ppd", "--epts", "0"], "epts must be at least 1"),
-        (["ppd", "--start", "nowhere"], "cannot read nowhere/config.json"),
+        (["ppd", "--start", "nowhere"], "nowhere holds nothing that 'paceline train ppd' has"),
         (["draft", "--layers", "0,x"], "layers must be numbers separated by commas, got '0,x'"),
         (["chimera", "--order", "6"], "order must be 1 to 5, got 6"),
         (["chimera", "--bottom", "lstm"], "bottom must be one of ngram"),

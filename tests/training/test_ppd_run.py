@@ -12,7 +12,7 @@ from tests.training.methods_training import train
 from tests.training.shared import make_data
 
 from paceline.drafters.prompt_tokens import PromptTokens
-from paceline.errors import ModelError, UsageError
+from paceline.errors import ModelError
 
 PARTS = {"config.json", "model.safetensors", "acceptance.json", "training.json"}
 
@@ -59,16 +59,6 @@ def test_a_second_stage_begins_where_the_first_ended(
     torch.testing.assert_close(parts.tensors["embeddings"], first.embeddings, atol=2e-4, rtol=0)
     record: Any = parts.record
     assert record["run"]["settings"]["start"] == first.fingerprint()
-
-
-def test_a_start_of_another_shape_is_refused(
-    data: Path, cache: Path, whole: Path, tmp_path: Path
-) -> None:
-    for changes in ({"heads": 3}, {"epts": 3}):
-        with pytest.raises(
-            UsageError, match=r"embeddings to start from have the shape \(2, 1, 32\)"
-        ):
-            train(data, tmp_path, "ppd", cache, start=str(whole), **changes)
 
 
 def test_folders_that_hold_no_parts_are_refused(whole: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
 
     @property
     def token_ids(self) -> torch.Tensor | None:
-        """[vocabulary] int64: the tokens that columns of logits stand for; None for all."""
+        """See `TrainedParts`: the tokens that columns of logits stand for."""
         return self.tensors["token_ids"] if self.vocabulary else None
 
     @property

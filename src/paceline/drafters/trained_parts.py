@@ -76,6 +76,11 @@ class TrainedParts(Generic[ConfigT]):
         """Required tensors, with their shapes."""
 
     @property
+    def token_ids(self) -> torch.Tensor | None:
+        """[count] int64, ascending: tokens that can be guessed; None for all."""
+        return None
+
+    @property
     def promise(self) -> float:
         """See `Drafter.promise`: right guesses in a chain, on held-out texts."""
         return 0.0 if self.acceptance is None else self.acceptance.chain

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from paceline.errors import UsageError
 from paceline.training.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -104,6 +105,19 @@ class Finished(Protocol):
         """See the class."""
         ...
 
+    @property
+    def token_ids(self) -> torch.Tensor | None:
+        """[count] int64, ascending: tokens that can be guessed; None for all."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Differs for parts that differ in anything but their record."""
+        ...
+
+    def check_base(self, fingerprint: str) -> None:
+        """Raises ModelError if they belong to a model with other weights."""
+        ...
+
     def save_pretrained(self, folder: Path) -> None:
         """Write the folder; raises ModelError if that fails."""
         ...
@@ -176,6 +190,23 @@ class TrainedMethod(ABC, Generic[SettingsT]):
             for name, part in self.module.named_parameters()
             if part.requires_grad
         }
+
+    def start_from(self, parts: Finished) -> None:
+        """Begin with trained parts. Tensors that this method lacks are ignored; those missing there
+        stay as they are.
+
+        Raises UsageError, naming the tensor, if one has another shape.
+        """
+        from paceline.drafters.eight_bits import in_floats
+
+        own, found = self.tensors(), in_floats(parts.tensors)
+        for name in own.keys() & found.keys():
+            if own[name].shape != found[name].shape:
+                raise UsageError(
+                    f"the {name} to start from has the shape {tuple(found[name].shape)}, not "
+                    f"{tuple(own[name].shape)}: train with the options in its training.json"
+                )
+        self.load(own | found)
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load what `tensors` returned, in any precision."""

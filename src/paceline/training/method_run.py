@@ -27,6 +27,7 @@ from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, finished_parts, run_training
 from paceline.training.scorer import Teacher
 from paceline.training.settings import TrainerSettings
+from paceline.training.starting import first_parts
 from paceline.training.state_cache import StateCache, StateShape
 from paceline.training.trainee import Trainee
 from paceline.training.vocabulary import frequent_tokens
@@ -56,13 +57,17 @@ class MethodRun:
     cache_bytes: int = 0
     about: dict[str, Any] = field(default_factory=dict)
 
-    def as_json(self, dtype: torch.dtype) -> dict[str, Any]:
-        """What the result depends on, besides machine and versions."""
+    def as_json(self, dtype: torch.dtype, first: Finished | None = None) -> dict[str, Any]:
+        """What the result depends on, besides machine and versions.
+
+        first: the parts it starts from, recorded by fingerprint instead of folder.
+        """
+        start = "" if first is None else first.fingerprint()
         return {
             "method": self.kind.name,
             "base": asdict(self.base),
             "dtype": str(dtype).removeprefix("torch."),
-            "settings": self.settings.as_json(),
+            "settings": {**self.settings.as_json(), "start": start},
             "data": self.source.as_json(),
         }
 
@@ -91,14 +96,16 @@ def train_method(
     on_step: see `run_training`. on_read: called with the tokens that the target has read, and all.
 
     Raises UsageError for damaged or too little data, states that do not fit, a vocabulary larger
-    than the model's, a damaged checkpoint, and a folder that holds another run, cannot be written
-    or is in use by another process; ModelError for a model that could not be decoded with.
+    than the model's, a damaged checkpoint, parts to start from that do not fit the settings, and a
+    folder that holds another run, cannot be written or is in use by another process; ModelError for
+    a model that could not be decoded with, and parts to start from that are damaged or another's.
     """
+    first = first_parts(run.kind, run.settings.start, run.base.fingerprint)
     model, tokenizer = open_reader()
     check_supported(model)
     if model.dtype == torch.float16:
         raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
-    wanted = run.as_json(model.dtype)
+    wanted = run.as_json(model.dtype, first)
     done = finished_parts(folder, run.kind.finished(), wanted)
     if done is not None:
         return done
@@ -108,7 +115,7 @@ def train_method(
     cache.fill(dataset, partial(TargetReader, model), on_read)
     model, tokenizer = open_model()
     model.eval().requires_grad_(False)
-    work = _Work.of(model, tokenizer, dataset, cache, run)
+    work = _Work.of(model, tokenizer, dataset, cache, run, first)
     with held(folder), products_in(work.precision, model.device):
         parts = work.do(folder, wanted, on_step)
         parts.save_pretrained(folder)
@@ -135,14 +142,10 @@ class _Work:
         dataset: Dataset,
         cache: StateCache,
         run: MethodRun,
+        first: Finished | None,
     ) -> _Work:
         settings, size = run.settings, run.base.vocab_size
-        ids = None
-        if settings.vocabulary:
-            reads = (_as_prompt(text) for text in dataset.reads)
-            ids = frequent_tokens(
-                [*dataset.train, *reads], settings.vocabulary, size, _ends_of(model)
-            )
+        ids = _vocabulary(model, dataset, run, first)
         weight, bias = output_head(model, ids)
         # Inference tensors cannot be differentiated through; clones can.
         head = weight.clone(), bias.clone()
@@ -150,6 +153,8 @@ class _Work:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             method = run.kind(base, settings)
+        if first is not None:
+            method.start_from(first)
         teacher = Teacher(base.head, ids, size)
         batches = Batches(dataset, cache, settings, model.device)
         precision = usable_precision(settings.precision, model.device)
@@ -172,6 +177,24 @@ class _Work:
         }
         common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record)
         return self.method.parts(kept, common)
+
+
+def _vocabulary(
+    model: PreTrainedModel, dataset: Dataset, run: MethodRun, first: Finished | None
+) -> torch.Tensor | None:
+    """Tokens that can be guessed, see `Base`: those of the first parts, or the most frequent."""
+    count = run.settings.vocabulary
+    known = None if first is None else first.token_ids
+    if known is not None and len(known) != count:
+        raise UsageError(
+            f"the parts to start from guess {len(known)} tokens, not {count or 'all'}: train with "
+            f"--vocabulary {len(known)}"
+        )
+    if known is not None or not count:
+        return known
+    reads = (_as_prompt(text) for text in dataset.reads)
+    texts = [*dataset.train, *reads]
+    return frequent_tokens(texts, count, run.base.vocab_size, _ends_of(model))
 
 
 def _ends_of(model: PreTrainedModel) -> list[int]:

@@ -8,10 +8,22 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from paceline.errors import UsageError
 
-__all__ = ["HOW", "WHAT", "Form", "SavedFloats", "SoftLoss", "TrainerSettings", "option"]
+__all__ = [
+    "HOW",
+    "PACKAGED",
+    "WHAT",
+    "Form",
+    "SavedFloats",
+    "SoftLoss",
+    "TrainerSettings",
+    "option",
+]
 
 WHAT, HOW = "What is trained", "How"
 """Panels of options in a command's help."""
+
+PACKAGED = "packaged"
+"""What `start` names instead of a folder for the parts that come with paceline."""
 
 SoftLoss = Literal["blend", "kl", "labels"]
 """kl: the divergence from the target's distribution. blend: that plus the total variation distance,
@@ -51,6 +63,9 @@ class TrainerSettings:
     vocabulary: int = option(0, "Guess only this many frequent tokens; 0: all.", WHAT)
     save_dtype: Saved = option(
         "float16", "Type of the saved weights: float16, bfloat16, float32, int8.", WHAT
+    )
+    start: str = option(
+        "", "Folder of trained parts to start from; packaged: those that paceline brings.", WHAT
     )
     steps: int = option(2000, "Batches to learn from.")
     rows: int = option(16, "Windows per batch.")

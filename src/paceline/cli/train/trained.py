@@ -17,7 +17,7 @@ from paceline.cli.train import shared
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import UsageError
 from paceline.training.method import TrainedMethod
-from paceline.training.settings import HOW
+from paceline.training.settings import HOW, PACKAGED
 
 if TYPE_CHECKING:
     from paceline.models import LoadedModel
@@ -82,8 +82,13 @@ def command_of(kind: Kind) -> Callable[..., None]:
 
 
 @common.interruptible()
-def _checked(kind: Kind, settings: dict[str, Any]) -> Any:
-    return kind.Settings(**settings)
+def _checked(kind: Kind, given: dict[str, Any]) -> Any:
+    settings = kind.Settings(**given)
+    if settings.start and settings.start != PACKAGED:
+        from paceline.training.starting import parts_in
+
+        parts_in(kind, Path(settings.start))  # to report errors before a model is loaded
+    return settings
 
 
 def _train(kind: Kind, settings: Any, given: _Given) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
-from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
 from paceline.training.settings import WHAT, SavedFloats, TrainerSettings, option
 
 if TYPE_CHECKING:
@@ -96,6 +96,20 @@ class Draft(TrainedMethod[DraftSettings]):
         own = own_tensors(self.module, base.model).keys() - fixed
         for name, part in self.module.named_parameters():
             part.requires_grad_(name in own)
+
+    def start_from(self, parts: Finished) -> None:
+        """See `TrainedMethod`; updates of weights need the same layers below them."""
+        from paceline.training.methods.draft_parts import DraftParts
+
+        assert isinstance(parts, DraftParts)  # noqa: S101 - as `finished` promises
+        about = parts.about
+        if (about.layers, about.rank) != (self._layers, self.settings.rank):
+            layers = ",".join(map(str, about.layers))
+            raise UsageError(
+                f"the draft model to start from has other layers: train with --layers {layers} "
+                f"--rank {about.rank}"
+            )
+        super().start_from(parts)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Guess once after every place; without gradients, guess a whole chain."""

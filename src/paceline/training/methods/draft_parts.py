@@ -20,7 +20,7 @@ from paceline.models.draft_folder import (
     read_draft_training,
     save_draft,
 )
-from paceline.models.draft_model import head_tensors, name_of_head, own_tensors
+from paceline.models.draft_model import VOCABULARY, head_tensors, name_of_head, own_tensors
 from paceline.models.low_rank import DOWN, UP
 from paceline.training.method import Base
 
@@ -51,6 +51,20 @@ class DraftParts:
             return None
         about = read_draft_record(folder)
         return cls(about, read_draft_tensors(folder), read_draft_training(folder))
+
+    @property
+    def token_ids(self) -> torch.Tensor | None:
+        """See `Finished`."""
+        found = self.tensors.get(VOCABULARY)
+        return None if found is None else found.long()
+
+    def fingerprint(self) -> str:
+        """See `Finished`."""
+        return self.about.weights_sha256
+
+    def check_base(self, fingerprint: str) -> None:
+        """See `DraftRecord.check_base`."""
+        self.about.check_base(fingerprint)
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the folder; raises ModelError if that fails."""

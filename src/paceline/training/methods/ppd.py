@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import ModelError, UsageError
 from paceline.training.method import Base, PartsInputs, TrainedMethod
@@ -46,7 +45,6 @@ class PpdSettings(TrainerSettings):
         "shared", "shared (the model's), small (a block before it) or full (a copy).", WHAT
     )
     exits: int = option(1, "Number of last layers to average.", WHAT)
-    start: str = option("", "Folder of prompt tokens to start from.", WHAT)
     save_dtype: SavedFloats = option(
         "float32", "Type of the saved embeddings: float16, bfloat16, float32.", WHAT
     )
@@ -62,7 +60,6 @@ class PpdSettings(TrainerSettings):
             raise UsageError(f"head_rate must be positive, got {self.head_rate}")
         try:
             self.config()
-            self.first_parts()
         except ModelError as error:
             raise UsageError(str(error)) from error
 
@@ -79,17 +76,6 @@ class PpdSettings(TrainerSettings):
             head=self.output_head,
             exits=self.exits,
         )
-
-    def first_parts(self) -> PromptTokens | None:
-        """The parts to start from, if any; raises ModelError if `start` holds no prompt tokens."""
-        from paceline.drafters.prompt_tokens import PromptTokens
-
-        return PromptTokens.from_pretrained(Path(self.start)) if self.start else None
-
-    def as_json(self) -> dict[str, Any]:
-        """For records; the parts to start from appear by fingerprint, not by folder."""
-        first = self.first_parts()
-        return {**super().as_json(), "start": "" if first is None else first.fingerprint()}
 
 
 class Ppd(TrainedMethod[PpdSettings]):
@@ -111,10 +97,6 @@ class Ppd(TrainedMethod[PpdSettings]):
 
         self.settings = settings
         self.module = PromptModel(base, settings.config())
-        first = settings.first_parts()
-        if first is not None:
-            first.check_base(base.about.fingerprint)
-            self.module.start_from(first.tensors)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Run all prompt tokens after some places."""

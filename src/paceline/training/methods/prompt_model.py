@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -68,23 +68,6 @@ class PromptModel(nn.Module):
             return states.mean(dim=-2)
         weighed: torch.Tensor = (states * self.ept_weights[:, :, None]).sum(dim=-2)
         return weighed
-
-    def start_from(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Start from trained parts, as for a second stage of training. Parts that this
-        configuration lacks are ignored; those missing from `tensors` stay as they are.
-
-        Raises UsageError, naming the part, if one has another shape.
-        """
-        own = dict(self.named_parameters())
-        for name in own.keys() & tensors.keys():
-            if own[name].shape != tensors[name].shape:
-                raise UsageError(
-                    f"the {name} to start from have the shape {tuple(tensors[name].shape)}, not "
-                    f"{tuple(own[name].shape)}: train with the same prompt tokens and EPTs"
-                )
-        with torch.no_grad():
-            for name in own.keys() & tensors.keys():
-                own[name].copy_(tensors[name])
 
     @torch.no_grad()
     def _read(self, batch: Batch) -> DynamicCache:

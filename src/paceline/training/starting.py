@@ -1,0 +1,47 @@
+"""Trained parts that another training starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paceline.drafters.parts import shipped_for
+from paceline.errors import UsageError
+from paceline.models.draft_folder import shipped_draft
+from paceline.training.method import Finished, TrainedMethod
+from paceline.training.settings import PACKAGED
+
+__all__ = ["first_parts", "parts_in"]
+
+
+def first_parts(kind: type[TrainedMethod[Any]], start: str, fingerprint: str) -> Finished | None:
+    """What the settings' `start` names for the model with these weights; None if it is "".
+
+    Raises UsageError if there are no parts of this kind, ModelError if they are damaged or another
+    model's.
+    """
+    if not start:
+        return None
+    folder: str | Path | None = start
+    if start == PACKAGED:
+        drafts = kind.name == "draft"
+        folder = shipped_draft(fingerprint) if drafts else shipped_for(kind.name, fingerprint)
+    if folder is None:
+        raise UsageError(
+            f"no parts of '{kind.name}' for this model come with paceline: leave out --start"
+        )
+    found = parts_in(kind, Path(folder))
+    found.check_base(fingerprint)
+    return found
+
+
+def parts_in(kind: type[TrainedMethod[Any]], folder: Path) -> Finished:
+    """The parts in a folder; raises UsageError if there are none, ModelError if they are
+    damaged."""
+    found = kind.finished().found_in(folder)
+    if found is None:
+        raise UsageError(
+            f"{folder} holds nothing that 'paceline train {kind.name}' has finished: name another "
+            "folder, or leave out --start"
+        )
+    return found

@@ -1,0 +1,123 @@
+"""Trainings that start from the parts of an earlier one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.training.methods_training import train
+from tests.training.shared import make, make_data, prompt_file
+
+from paceline.drafters.eight_bits import in_floats
+from paceline.errors import ModelError, UsageError
+from paceline.training import starting
+from paceline.training.methods import TRAINED
+from paceline.training.settings import PACKAGED
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "medusa": {},
+    "chimera": {"order": 2},
+    "eagle": {"save_dtype": "int8"},
+    "ppd": {"points": 6},
+    "draft": {"layers": "0,2"},
+}
+STILL = {"steps": 1, "learning_rate": 1e-5}  # a step that changes next to nothing
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_data(tmp_path_factory.mktemp("answers"))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """States that the tests share."""
+    return tmp_path_factory.mktemp("states")
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders of finished trainings by method."""
+    root = tmp_path_factory.mktemp("trained")
+    for method, options in OPTIONS.items():
+        train(data, root / method, method, cache, **options)
+    return {method: root / method for method in OPTIONS}
+
+
+def test_every_method_is_tried() -> None:
+    assert set(OPTIONS) == set(TRAINED)
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_it_goes_on_from_what_the_folder_holds(
+    data: Path, cache: Path, trained: dict[str, Path], tmp_path: Path, method: str
+) -> None:
+    first = in_floats(load_file(trained[method] / "model.safetensors"))
+    options = {**OPTIONS[method], "save_dtype": "float32", **STILL}
+    parts = train(data, tmp_path / "on", method, cache, start=str(trained[method]), **options)
+    anew = train(data, tmp_path / "anew", method, cache, **options)
+    moved = 0.0
+    for name, tensor in parts.tensors.items():
+        torch.testing.assert_close(tensor.float(), first[name].float(), atol=2e-3, rtol=0)
+        moved = max(moved, float((tensor - anew.tensors[name]).float().abs().max()))
+    assert moved > 0.01
+    record: Any = parts.record
+    begun = TRAINED[method].finished().found_in(trained[method])
+    assert begun is not None
+    assert record["run"]["settings"]["start"] == begun.fingerprint()
+
+
+def test_the_vocabulary_is_that_of_the_first_parts(
+    data: Path, cache: Path, trained: dict[str, Path], tmp_path: Path
+) -> None:
+    make(tmp_path / "other", prompt_file(tmp_path, 30), max_new_tokens=40)
+    other = tmp_path / "other"
+    start = str(trained["medusa"])
+    parts = train(other, tmp_path / "on", "medusa", tmp_path / "states", start=start, **STILL)
+    anew = train(other, tmp_path / "anew", "medusa", tmp_path / "states", **STILL)
+    known = load_file(trained["medusa"] / "model.safetensors")["token_ids"]
+    assert torch.equal(parts.tensors["token_ids"], known)
+    assert not torch.equal(anew.tensors["token_ids"], known)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("medusa", {"heads": 3}, r"blocks.\w+ to start from has the shape \(1, 2, 32"),
+        ("ppd", {"epts": 3}, r"embeddings to start from has the shape \(2, 1, 32\)"),
+        ("medusa", {"vocabulary": 50}, "guess 40 tokens, not 50: train with --vocabulary 40"),
+        ("eagle", {"vocabulary": 0}, "guess 40 tokens, not all: train with --vocabulary 40"),
+        ("draft", {"layers": "0,1"}, "train with --layers 0,2 --rank 0"),
+        ("draft", {"rank": 4}, "train with --layers 0,2 --rank 0"),
+        ("medusa", {"start": "nowhere"}, "nowhere holds nothing that 'paceline train medusa' has"),
+        ("draft", {"start": PACKAGED}, "no parts of 'draft' for this model come with paceline"),
+        ("eagle", {"start": PACKAGED}, "no parts of 'eagle' for this model come with paceline"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(
+    data: Path,
+    cache: Path,
+    trained: dict[str, Path],
+    tmp_path: Path,
+    method: str,
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    given = {**OPTIONS[method], "start": str(trained[method]), **changes}
+    with pytest.raises(UsageError, match=message):
+        train(data, tmp_path, method, cache, **given)
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_parts_of_another_model_are_refused(trained: dict[str, Path], method: str) -> None:
+    with pytest.raises(ModelError, match=r"not (for|to) this model"):
+        starting.first_parts(TRAINED[method], str(trained[method]), "other")
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_packaged_parts_are_found(method: str) -> None:
+    found = starting.first_parts(TRAINED[method], PACKAGED, "b179c9523d0e6a0f98a330c7562b6827")
+    assert found is not None and found.fingerprint()
