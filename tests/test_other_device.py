@@ -1,0 +1,96 @@
+"""Decoding and training on a device that is not the CPU: nothing mixes the two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import paceline
+from paceline.drafters import make_drafter
+from paceline.drafters.host import Host
+from paceline.sampling import GREEDY, Sampler
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.training.methods import TRAINED
+from tests.head_parts import saved_chimera, saved_eagle, saved_medusa
+from tests.helpers import generate
+from tests.other_device import other_device
+from tests.prompt_parts import TOY, saved_parts
+from tests.tiny_models import VOCAB, new_model, some_prompt
+from tests.training.methods_training import VOCAB as WORDS
+from tests.training.methods_training import train
+from tests.training.shared import make_data
+
+HIDDEN, LENGTH = 32, 12
+MODEL_FREE = ["plain", "anpd", "pld", "llma", "suffix", "sam", "lookahead", "jacobi"]
+PARTS = {"medusa": saved_medusa, "chimera": saved_chimera, "eagle": saved_eagle}
+TRAININGS: dict[str, dict[str, Any]] = {
+    "medusa": {},
+    "chimera": {"order": 2},
+    "eagle": {"features": "three"},
+    "ppd": {"points": 6},
+    "draft": {"layers": "0,2"},
+}
+
+
+@pytest.fixture
+def device() -> Iterator[str]:
+    with other_device() as name:
+        yield name
+
+
+def trained(method: str) -> str:
+    """The method with random parts for the small model."""
+    if method == "ppd":
+        return f"ppd:parts={saved_parts(hidden=HIDDEN, vocab=VOCAB)},size=6"
+    taps = {"layers": (1, 2, 3)} if method == "eagle" else {}
+    return f"{method}:parts={PARTS[method](HIDDEN, VOCAB, **taps)}"
+
+
+def text(target: CausalLMTarget, method: str, sampler: Sampler = GREEDY) -> list[int]:
+    drafter = make_drafter(method, Host(target, TOY))
+    return generate(target, drafter, some_prompt(20), LENGTH, sampler=sampler, budget=6)[0]
+
+
+def test_devices_must_not_be_mixed(device: str) -> None:
+    here = torch.ones(3, device=device)
+    assert (here + torch.tensor(2.0)).tolist() == [3, 3, 3]
+    assert here[torch.tensor([0, 2])].device == torch.device(device)
+    with pytest.raises(RuntimeError, match="tensors on elsewhere:0 and on the CPU"):
+        here + torch.ones(3)
+    with pytest.raises(TypeError, match="numpy"):
+        here.numpy()
+
+
+@pytest.mark.parametrize("method", [*MODEL_FREE, *map(trained, (*PARTS, "ppd"))])
+def test_methods_write_the_text_of_the_cpu(device: str, method: str) -> None:
+    expected = text(CausalLMTarget(new_model("llama"), check=False), "plain")
+    assert text(CausalLMTarget(new_model("llama").to(device), check=False), method) == expected
+
+
+def test_draws_are_those_of_the_cpu(device: str) -> None:
+    drawn = Sampler(seed=3, temperature=0.8, top_p=0.9)
+    expected = text(CausalLMTarget(new_model("llama"), check=False), "plain", drawn)
+    target = CausalLMTarget(new_model("llama").to(device), check=False)
+    assert text(target, "auto", drawn) == text(target, trained("eagle"), drawn) == expected
+
+
+def test_a_model_of_transformers(device: str) -> None:
+    ids, given = torch.tensor([some_prompt(20)]), {"max_new_tokens": LENGTH, "do_sample": False}
+    expected = paceline.accelerate(new_model("llama"), "plain").generate(ids, **given)
+    fast = paceline.accelerate(new_model("llama").to(device), "auto")
+    assert torch.equal(fast.generate(ids.to(device), **given).cpu(), expected)
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_training_is_that_of_the_cpu(device: str, method: str, tmp_path: Path) -> None:
+    data = make_data(tmp_path)
+    given = {**TRAININGS[method], "steps": 3, "save_dtype": "float32", "checkpoint_every": 2}
+    expected = train(data, tmp_path / "cpu", method, tmp_path / "states", **given)
+    model = new_model("llama", vocab_size=WORDS).to(device)
+    found = train(data, tmp_path / "out", method, tmp_path / "read", model=model, **given)
+    for name, tensor in expected.tensors.items():
+        torch.testing.assert_close(found.tensors[name].cpu(), tensor, atol=2e-3, rtol=0)
