@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := src/paceline/kernels/native
 
-.PHONY: demo test types pytest install format docs gpu gpu-tables
+.PHONY: demo test types pytest install format docs gpu
 
 PIP := $(BIN)/python -m pip install --constraint constraints.txt
 SOURCES := pyproject.toml constraints.txt hatch_build.py \
@@ -40,12 +40,15 @@ types: install
 pytest: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-# What waits for a GPU, in calls of nine minutes; options go into GPU="--data DIR --only PIECE".
+# What needs a GPU: its tests, what passes cost, and methods beside transformers.
+# `make gpu DATA=DIR MODEL=qwen2.5-coder-1.5b` takes suites from a folder, and another model.
+MODEL ?= smollm2-135m
+ON_GPU = --model $(MODEL) --device cuda --dtype bfloat16
 gpu: install
-	$(BIN)/python benchmarks/gpu.py --out benchmarks/results/gpu $(GPU)
-
-gpu-tables: install
-	$(BIN)/python tools/gpu_tables.py benchmarks/results/gpu
+	$(BIN)/python -m pytest -m gpu
+	$(BIN)/paceline tune $(ON_GPU)
+	$(BIN)/paceline bench run mt_bench canitedit cnndm $(if $(DATA),--data $(DATA)) --resume \
+		--limit 4 --repeats 2 -n 128 --methods plain,auto,anpd,transformers --out build/gpu $(ON_GPU)
 
 # The documentation as a site, in site/; `make docs DOCS=serve` shows it while you write.
 docs: install

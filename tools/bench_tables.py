@@ -23,6 +23,7 @@ TASKS, TASKS_FLOAT32 = "../planned/tasks", "../planned/tasks-float32"
 TEN = "../planned/ten"
 """Every suite, with paceline's defaults."""
 TRACES = "../planned/traces"
+GPU = "../gpu/methods/run"
 _SLOW = 0.98
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from batch_tables import joining_table, throughput_table
 from bench_tables import (
     FLOAT32,
+    GPU,
     LARGE,
     PUBLISHED,
     SMALL,
@@ -31,8 +32,6 @@ from bench_tables import (
     texts_table,
     trace_table,
 )
-from gpu_tables import methods as gpu_methods
-from gpu_tables import shapes as gpu_shapes
 from head_speed_tables import cases_table, lengths_table, times_table
 from head_tables import costs_table, heads_table, orders_table, variants_table
 from ouroboros_tables import OUROBOROS
@@ -55,6 +54,7 @@ from speed_tables import (
     plain_table,
     products_table,
     quality_table,
+    shapes_table,
     start_up_table,
 )
 from trained_tables import curve_table, parts_accuracy
@@ -216,8 +216,9 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
         "replayed-sources": replayed_sources_table,
     },
     ROOT / "docs/speed.md": {
-        "gpu-methods": lambda: gpu_methods(RESULTS / "gpu"),
-        "gpu-shapes": lambda: gpu_shapes(RESULTS / "gpu", (1, 8, 64)),
+        "gpu-methods": lambda: overall_table(GPU, SMALL),
+        "gpu-tasks": lambda: task_table(GPU, SMALL),
+        "gpu-shapes": lambda: shapes_table(1, 8, 64),
         "passes": passes_table,
         "plain": plain_table,
         "products": products_table,

@@ -17,6 +17,7 @@ __all__ = [
     "plain_table",
     "products_table",
     "quality_table",
+    "shapes_table",
     "start_up_table",
 ]
 
@@ -68,6 +69,22 @@ def long_texts_table() -> str:
                 ]
             )
     return markdown_table(rows, left=2)
+
+
+def shapes_table(*widths: int) -> str:
+    """Passes of models with random weights on a GPU, by engine."""
+    report = json.loads((RESULTS / "gpu/shapes.json").read_text("utf-8"))
+    found: dict[tuple[str, int, int], dict[str, float]] = {}
+    for row in report["shapes"]:
+        for width, context, milliseconds in row["points"]:
+            found.setdefault((row["model"], context, width), {})[row["engine"]] = milliseconds
+    engines = [*dict.fromkeys(engine for times in found.values() for engine in times)]
+    rows = [["model", "context", "width", *(f"{engine}, ms" for engine in engines)]]
+    for (model, context, width), times in sorted(found.items()):
+        if width in widths:
+            cells = [f"{times[name]:.2f}" if name in times else "-" for name in engines]
+            rows.append([model, str(context), str(width), *cells])
+    return markdown_table(rows)
 
 
 def start_up_table() -> str:
