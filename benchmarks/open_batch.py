@@ -5,10 +5,6 @@
 throughput  tokens per second of texts of mixed tasks, 1, 2, 4, … at a time: whenever one ends, the
             next joins
 joining     the time between tokens of seven texts while the long prompt of an eighth is read
-reuse       prompt tokens read and time to the first token, with and without prefix reuse
-memory      how the process grows over a thousand short texts
-schedules   texts that join and leave at random, with random closings and errors, compared with
-            the same texts written alone
 
 One session serves a whole study; compared settings take turns.
 """
@@ -17,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,9 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import paceline
-from open_batch_schedules import play_schedules
 from paceline.bench.comparison import in_turns
-from paceline.bench.memory import resident_bytes
 from paceline.drafters import make_drafter
 from paceline.loop import Batch, Generation
 from paceline.machine import describe_run
@@ -38,7 +31,6 @@ from paceline.records import Round
 from paceline.session import Session
 from paceline.stats import Stats
 from paceline.stopping import Stopping
-from placing import add_placement, placement
 from tables import shown_command
 
 TASKS = (
@@ -183,68 +175,11 @@ def _join(
     }
 
 
-def reuse(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """Run a chat of eight turns, and twenty requests after one system prompt of 1,000 tokens."""
-    questions = [
-        record.turns[0] for record in read_prompts(options.data / "vicuna_bench.jsonl", 20)
-    ]
-    words = " ".join(record.turns[0] for record in read_prompts(options.data / "cnndm.jsonl", 8))
-    rules = session.tokenizer.decode(session.encode(words)[:1000])
-    found = []
-    for name in ("chat of eight turns", "twenty requests after one system prompt"):
-        for keeps in (True, False) * options.repeats:
-            session.target.forget()
-            messages: list[dict[str, str]] = []
-            read, first, prompt_tokens = 0, [], 0
-            for question in questions[:8] if name.startswith("chat") else questions:
-                if not name.startswith("chat"):
-                    messages = [{"role": "system", "content": rules}]
-                messages.append({"role": "user", "content": question})
-                if not keeps:
-                    session.target.forget()
-                stream, began = (
-                    session.stream(messages, max_new_tokens=options.max_new_tokens),
-                    perf_counter(),
-                )
-                next(stream, None)
-                first.append(perf_counter() - began)
-                answer = stream.run()
-                prompt_tokens += answer.prompt_tokens
-                read += answer.prompt_tokens - answer.cached_tokens
-                messages.append({"role": "assistant", "content": answer.text})
-            found.append(
-                {"study": name, "reuse": keeps, "prompt_tokens": prompt_tokens, "read": read,
-                 "median_seconds_to_first_chunk": median(first[1:])}
-            )  # fmt: skip
-            note(str(found[-1]))
-    return {"runs": found}
-
-
-def memory(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """Write a thousand short texts."""
-    rng, points = random.Random(0), []
-    words = ["red", "green", "one", "two", "cat", "dog", "house", "river", "and", "or", "not"]
-    for place in range(1, 1001):
-        session.generate(" ".join(rng.choices(words, k=rng.randint(3, 30))), max_new_tokens=3)
-        if place % 100 == 0:
-            points.append({"texts": place, "resident_megabytes": resident_bytes() / 2**20})
-            note(str(points[-1]))
-    grown = points[-1]["resident_megabytes"] - points[0]["resident_megabytes"]
-    return {"points": points, "grown_after_the_first_hundred": grown}
-
-
-def schedules(session: Session, options: argparse.Namespace) -> dict[str, Any]:
-    """Play random schedules of a hundred texts over all tasks."""
-    prompts = mixed_prompts(session, options, 100, LONGEST_PROMPT)
-    methods = options.methods.split(",")
-    return play_schedules(session, prompts, methods, options.max_new_tokens, note)
-
-
 def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-STUDIES = {each.__name__: each for each in (throughput, joining, reuse, memory, schedules)}
+STUDIES = {each.__name__: each for each in (throughput, joining)}
 
 
 def main() -> None:
@@ -254,15 +189,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--tasks", default=",".join(TASKS), help="names of files, by commas")
     parser.add_argument("--model", default="smollm2-135m")
-    add_placement(parser, None, None)
+    parser.add_argument("--device")
+    parser.add_argument("--dtype")
     parser.add_argument("--weights", default="auto")
     parser.add_argument("--texts", type=int, default=32, help="of the study throughput")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--methods", default="plain,anpd,llma,pld,lookahead,ppd,medusa,chimera")
     options = parser.parse_args()
     session = paceline.load(
-        options.model, method="anpd", weights=options.weights, **placement(options)
+        options.model,
+        method="anpd",
+        weights=options.weights,
+        device=options.device,
+        dtype=options.dtype,
     )
     content = {
         **describe_run(session.target.describe()),

@@ -1,19 +1,17 @@
 """Measure what quantised weights cost in perplexity, and how often the best token stays best.
 
     python benchmarks/weights_quality.py --texts answers.jsonl --json quality.json
-    python benchmarks/weights_quality.py --texts answers.jsonl --gguf model.gguf --llama-python PYTHON
 
 The first of each record's "outputs" is scored after its first turn (with the chat template), so the
 text is what an assistant would write. Agreement is with the same model's float weights, token by
 token on the same text. For --cache-dtypes it is with a cache in float32, on --cache-weights,
-measured through paceline's own passes. llama.cpp reads the same tokens of --gguf; see llama_cpp.py.
+measured through paceline's own passes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ import torch
 from torch.nn import functional as F
 
 import paceline
-from llama_cpp import Worker
 from paceline.machine import describe_machine, describe_versions
 from paceline.session import Session
 from paceline.tree import Tree
@@ -37,12 +34,8 @@ def main() -> None:
     parser.add_argument("--weights", default="native,auto,int8,int4")
     parser.add_argument("--cache-dtypes", nargs="*", default=[], help="float32 first")
     parser.add_argument("--cache-weights", nargs="*", default=["auto"], help="they are tried on")
-    parser.add_argument("--gguf", type=Path, help="the model's file, for llama.cpp")
-    parser.add_argument("--llama-python", help="an interpreter with llama_cpp")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if options.gguf and not options.weights:
-        parser.error("llama.cpp's tokens are compared with those of other weights: name some")
     records = [record for path in options.texts for record in read(path, options.per_file)]
     results: dict[str, dict[str, float]] = {}
     machine = describe_machine()
@@ -55,10 +48,6 @@ def main() -> None:
         results[weights] = summary(rows, reference)
         print(weights, results[weights], flush=True)
         machine = describe_machine(session.target.describe())
-    if options.gguf:
-        rows = by_llama_cpp(options.llama_python, options.gguf, texts)
-        results["llama.cpp"] = summary(rows, reference)
-        print("llama.cpp", results["llama.cpp"], flush=True)
     caches = {
         weights: quality_of_caches(options, weights, records) for weights in options.cache_weights
     }
@@ -126,18 +115,6 @@ def score_by_passes(
     target.forget()
     losses = F.cross_entropy(logits, torch.tensor(answer), reduction="none")
     return logits.argmax(dim=-1), losses
-
-
-def by_llama_cpp(
-    python: str, gguf: Path, texts: list[tuple[list[int], int]]
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The same by llama.cpp."""
-    longest = max(len(ids) for ids, _ in texts)
-    with closing(Worker(python)) as worker:
-        context = {"context": longest + 8, "threads": torch.get_num_threads()}
-        worker.ask("load", "llama", model=str(gguf), all_logits=True, **context)
-        told = [worker.ask("score", ids=ids, count=count) for ids, count in texts]
-    return [(torch.tensor(each["best"]), torch.tensor(each["losses"])) for each in told]
 
 
 def summary(

@@ -10,11 +10,8 @@ import pytest
 
 from tests.bench.checkout import ROOT
 
-WORKERS = {"llama_cpp_worker"}  # take their requests from standard input
 SCRIPTS = sorted(
-    path
-    for path in (ROOT / "benchmarks").glob("*.py")
-    if "__main__" in path.read_text("utf-8") and path.stem not in WORKERS
+    path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text("utf-8")
 )
 
 

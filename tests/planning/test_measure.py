@@ -15,7 +15,6 @@ from paceline.planning import measure
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.measure import (
     Floor,
-    bandwidth_now,
     count_passes,
     measure_bandwidth,
     measure_curve,
@@ -206,7 +205,6 @@ def test_bandwidth_is_measured_with_whatever_memory_there_is(
     monkeypatch.setattr(measure, "_BUFFER_BYTES", 1 << 22)
     monkeypatch.setattr(measure, "_spare_memory", lambda: spare)
     assert measure_bandwidth(torch.device("cpu")) > 0
-    assert bandwidth_now(torch.device("cpu"))() > 0
     floor = measure_floor(llama())
     assert floor.gb_per_s > 0
     assert floor.weight_bytes > 0

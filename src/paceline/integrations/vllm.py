@@ -42,7 +42,7 @@ KNOWN_VERSIONS = ("0.32", "0.33")
 """Of vLLM; its interface may change with any other version."""
 
 LEAST_SHARE = 0.3
-"""Guesses below it rarely came true on the prompts of `benchmarks/vllm_drafters.py`."""
+"""Guesses below it rarely came true."""
 PATIENCE = 4
 """A text counts as ended after this many steps without it: vLLM may preempt and resume it."""
 

@@ -28,7 +28,6 @@ __all__ = [
     "WIDTHS",
     "Floor",
     "PassTimes",
-    "bandwidth_now",
     "count_passes",
     "curve_of",
     "measure_bandwidth",
@@ -226,15 +225,6 @@ def measure_bandwidth(device: torch.device) -> float:
     """
     moved, kernels = _kernels(device)
     return max(_best_rate(kernel, moved, device) for kernel in kernels)
-
-
-def bandwidth_now(device: torch.device) -> Callable[[], float]:
-    """A function that measures the current memory bandwidth, in GB/s, by one run of the fastest
-    kernel of `measure_bandwidth`. Call it in turns with whatever it is compared with.
-    """
-    moved, kernels = _kernels(device)
-    fastest = max(kernels, key=lambda kernel: _best_rate(kernel, moved, device))
-    return lambda: _rate(fastest, moved, device)
 
 
 def _kernels(device: torch.device) -> tuple[int, list[Callable[[], object]]]:

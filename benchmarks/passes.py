@@ -1,0 +1,170 @@
+"""Time passes by width and context: paceline's engines, and a model's own forward.
+
+    python benchmarks/passes.py --models smollm2-135m --engines compiled own-forward --json FILE
+    python benchmarks/passes.py --models smollm2-135m --cache-dtypes float32 float16 int8 --json FILE
+    python benchmarks/passes.py --models llama-3.1-8b --device cuda --dtype bfloat16 --json FILE
+
+--models are names that `paceline.load` takes, or one of those below, with random weights, which need
+no download. The own forward is transformers', in float32 or --dtype, with a DynamicCache. All are
+timed by `measure_curve`, in turns of a few passes; the median of each pass counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTrainedModel
+
+import paceline
+from paceline.machine import describe_machine, describe_versions
+from paceline.models import load_causal_lm
+from paceline.planning.measure import PassTimes, curve_of, measure_floor, time_passes
+from paceline.protocols import Target
+from paceline.records import Path
+from paceline.targets.engines import open_target
+from paceline.tree import Tree
+from tables import shown_command
+
+OWN_FORWARD = "own-forward"
+RANDOM: dict[str, dict[str, Any]] = {
+    "qwen2.5-1.5b": {
+        "hidden_size": 1536,
+        "intermediate_size": 8960,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "attention_bias": True,
+    },
+    "llama-3.1-8b": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+    },
+}
+_TURNS = 3  # each contender runs this often, so that changes of the machine affect all
+
+
+class OwnForward:
+    """transformers' model, with as much of `Target` as `time_passes` uses, for one text."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        config = model.config.get_text_config()
+        self.vocab_size = config.vocab_size
+        self.max_context = getattr(config, "max_position_embeddings", None)
+        self._root = 0
+
+    @torch.inference_mode()
+    def open(self, text: Sequence[int]) -> int:
+        """Read all tokens but the last, the root."""
+        self._cache, self._root = DynamicCache(config=self._model.config), text[-1]
+        self._read(text[:-1])
+        return 0
+
+    @torch.inference_mode()
+    def score(self, trees: Mapping[int, Tree]) -> dict[int, torch.Tensor]:
+        """Read the root and a chain, and forget them again."""
+        tokens = [self._root, *trees[0].tokens]
+        rows = self._read(tokens)
+        self._cache.crop(-len(tokens))
+        return {0: rows}
+
+    @torch.inference_mode()
+    def commit(self, paths: Mapping[int, Path]) -> None:
+        """Read the old root; the path is the new one."""
+        self._read([self._root])
+        self._root = paths[0].tokens[-1]
+
+    def close(self, slot: int) -> None:
+        """See `Target`."""
+
+    def forget(self) -> None:
+        """See `Target`."""
+
+    def _read(self, tokens: Sequence[int]) -> torch.Tensor:
+        ids = torch.tensor([list(tokens)], device=self._model.device)
+        logits: torch.Tensor = self._model(ids, past_key_values=self._cache, use_cache=True).logits
+        return logits[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", nargs="+", default=["smollm2-135m"])
+    parser.add_argument("--engines", nargs="+", default=["compiled"])
+    parser.add_argument("--weights", nargs="+", default=["auto"])
+    parser.add_argument("--cache-dtypes", nargs="+", default=["float32"])
+    parser.add_argument("--widths", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--contexts", type=int, nargs="+", default=[300, 3000])
+    parser.add_argument("--repeats", type=int, default=9, help="passes of each kind")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", help="float32, bfloat16, float16; default: the loader's choice")
+    parser.add_argument("--json", type=FilePath, required=True)
+    options = parser.parse_args()
+    report: dict[str, Any] = {"command": shown_command(), "versions": describe_versions()}
+    report["passes"] = []
+    for model in options.models:
+        contenders = dict(_contenders(model, options))
+        times: dict[tuple[str, ...], PassTimes] = {name: {} for name in contenders}
+        for _ in range(_TURNS):
+            for name, target in contenders.items():
+                repeats = -(-options.repeats // _TURNS)
+                found = time_passes(target, options.widths, options.contexts, repeats)
+                for place, seconds in found.items():
+                    times[name].setdefault(place, []).extend(seconds)
+        for name, target in contenders.items():
+            points = [[p.width, p.context, p.milliseconds] for p in curve_of(times[name]).points]
+            row = dict(zip(("model", "engine", "weights", "cache"), (model, *name)))
+            if isinstance(target, Target):
+                info = target.describe()
+                report["machine"] = describe_machine(info)
+                row |= {"floor_ms": measure_floor(target).milliseconds, "report": info.report}
+            report["passes"].append({**row, "points": points})
+            print(model, *name, points, file=sys.stderr, flush=True)
+        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _contenders(model: str, options: argparse.Namespace) -> Iterator[tuple[tuple[str, ...], Any]]:
+    place = {"device": options.device, "dtype": options.dtype}
+    for engine in options.engines:
+        if engine == OWN_FORWARD:
+            native = _random(model, **place)
+            if native is None:
+                dtype = options.dtype or "float32"
+                native = load_causal_lm(model, device=options.device, dtype=dtype).model
+            yield (engine, "as loaded", "as loaded"), OwnForward(native)
+            continue
+        for weights in options.weights:
+            for cache in options.cache_dtypes:
+                how = {"engine": engine, "weights": weights, "cache_dtype": cache}
+                if (made := _random(model, **place)) is not None:
+                    target = open_target(made, check=False, **how)
+                else:
+                    target = paceline.load(model, "plain", **how, **place).target
+                yield (engine, weights, cache), target
+
+
+def _random(model: str, device: str, dtype: str | None) -> PreTrainedModel | None:
+    """One of `RANDOM`; None for other names."""
+    if model not in RANDOM:
+        return None
+    torch.manual_seed(0)
+    config = LlamaConfig(max_position_embeddings=8192, **RANDOM[model])
+    with torch.device(device):
+        made = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype or "float32"))
+    found: PreTrainedModel = made.eval()
+    return found
+
+
+if __name__ == "__main__":
+    main()
