@@ -1,0 +1,74 @@
+"""Servers under load, side by side."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bench.checkout import ROOT
+
+pytest.importorskip("fastapi", reason="needs the extra 'serve'")
+
+from tests.serve.live import MODEL, live, tool_session
+
+FILES = {"mt_bench": "What is {}?", "cnndm": "Summarize: {} fell.", "jfleg": "Mend: {} are."}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for task, text in FILES.items():
+        records = [
+            {"turns": [text.format(word)], "reference_documents": [f"{word} is"]}
+            for word in ("snow", "a lake", "light")
+        ]
+        lines = [json.dumps(record) for record in records]
+        (tmp_path / f"{task}.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+def run(data: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    result = data / "result.json"
+    command = [sys.executable, str(ROOT / "benchmarks/serve.py"), "--data", str(data)]
+    command += ["--json", str(result), "--pool", "9", "--max-tokens", "12", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return done, json.loads(result.read_text()) if result.exists() else {}
+
+
+def test_servers_are_asked_in_turns_and_compared(data: Path) -> None:
+    with live(tool_session()) as served:
+        place = f"{served.url}={MODEL}"
+        servers = (f"off={place}=off", f"auto={place}", f"told={place}=prediction")
+        words = [word for server in servers for word in ("--server", server)]
+        done, found = run(data, *words, "--at-once", "1,3", "--repeats", "3")
+    assert done.returncode == 0, done.stderr
+    assert [(row["clients"], row["server"]) for row in found["rows"]] == [
+        (clients, name) for clients in (1, 3) for name in ("off", "auto", "told")
+    ]
+    for row in found["rows"]:
+        assert row["complaints"] == [] and row["different_texts"] == row["left"] == 0
+        assert row["answers"] == 27 and row["tokens_per_second"] > 0
+        assert row["first_token_median"] <= row["first_token_p95"]
+        assert sum(kind["tokens"] for kind in row["kinds"].values()) == row["tokens"]
+    assert found["rows"][0]["over_first"] == 1.0
+
+
+def test_clients_may_hang_up(data: Path) -> None:
+    with live(tool_session()) as served:
+        server = f"auto={served.url}={MODEL}"
+        done, found = run(data, "--server", server, "--at-once", "4", "--leaving", "0.5")
+    assert done.returncode == 0, done.stderr
+    (row,) = found["rows"]
+    assert row["left"] > 0 and row["answers"] > 0 and row["failed"] == 0
+    assert row["left"] + row["answers"] == 9
+
+
+def test_what_is_wrong_is_said(data: Path) -> None:
+    done, _ = run(data, "--server", "x=http://127.0.0.1:9")
+    assert done.returncode == 2 and "NAME=URL=MODEL" in done.stderr
+    done, _ = run(data, "--server", "x=http://127.0.0.1:9=m", "--at-once", "1")
+    assert done.returncode == 1 and "no request was answered" in done.stderr
