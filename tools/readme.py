@@ -143,8 +143,9 @@ def planning_table() -> str:
         "pld, planned": "planned",
     }
     rows = [["file", *columns.values()]]
-    for file, found in report["files"].items():
-        speedups = [f"{found[name]['speedup']:.2f}x" for name in columns]
+    found = report["contenders"]
+    for file in found["anpd, planned"]["files"]:
+        speedups = [f"{found[name]['files'][file]:.2f}x" for name in columns]
         rows.append([file.replace("_", " "), *speedups])
     return markdown_table(rows)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,59 +10,21 @@ import pytest
 
 from paceline.bench.simulate import Recording, TraceRecord
 from paceline.datastore import PROMPT_TOKENS
-from paceline.prompts import PromptRecord
+from paceline.planning.cost_curve import CostCurve, CostPoint
 from tests.bench.rig import clocked_session
 
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
 
 
 @pytest.fixture
-def related(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return import_module("related_questions")
-
-
-@pytest.fixture
 def replay(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return import_module("replay_sources")
-
-
-def dialogue(name: str, turns: int, document: str) -> PromptRecord:
-    return PromptRecord(name, ("question",) * turns, references=("short", document))
+    return import_module("replay")
 
 
 def recorded(name: str, prompt: str, *answers: str) -> Recording:
     messages = [pair for each in answers for pair in (("user", prompt), ("assistant", each))]
     return Recording("file", TraceRecord(name, tuple(messages), prompt))
-
-
-def test_dialogues_about_the_most_shared_document_come_first(related: Any) -> None:
-    records = [
-        dialogue("a", 2, "a document"),
-        dialogue("b", 3, "another document"),
-        dialogue("c", 1, "a third document"),
-        dialogue("d", 2, "another document"),
-    ]
-    found = [(one.id, turn) for turn, one in related.related(records, 7)]
-    assert found == [("b", 0), ("b", 1), ("b", 2), ("d", 0), ("d", 1), ("a", 0), ("a", 1)]
-
-
-def test_only_questions_that_all_have_answered_are_kept(related: Any, tmp_path: Path) -> None:
-    path = tmp_path / "found.jsonl"
-    assert related.read_lines(path) == ([], [])
-    lines = [{"way": way, "question": 0} for way in related.METHODS]
-    lines.append({"way": "plain", "question": 1})
-    path.write_text("".join(json.dumps(each) + "\n" for each in [{"command": "…"}, *lines]))
-    assert related.read_lines(path) == ([{"command": "…"}], lines[:-1])
-
-
-def test_a_dialogue_goes_on_with_the_answers_that_were_given(related: Any) -> None:
-    record = PromptRecord("a", ("one?", "two?", "three?"))
-    messages = related.conversation(record, 1, {("a", 0): "first", ("a", 1): "not yet"})
-    assert [(each["role"], each["content"]) for each in messages] == [
-        ("user", "one?"), ("assistant", "first"), ("user", "two?"),
-    ]  # fmt: skip
 
 
 def test_what_is_written_is_not_known_beforehand(replay: Any) -> None:
@@ -89,8 +49,22 @@ def test_no_prompt_is_written_twice_but_its_other_answers_are_known(replay: Any)
 
 
 def test_each_source_is_left_out_once(replay: Any) -> None:
-    left = {name: method for name, (method, _) in replay.contenders().items() if "without" in name}
+    left = {name: each.method for name, each in replay.sources().items() if "without" in name}
     assert len(left) == len(replay.SOURCES)
     for name, method in left.items():
         assert method.endswith(f"without={name.removeprefix('without ')}")
-    assert sys.modules["replay_sources"] is replay
+
+
+def test_recorded_answers_are_written_and_timed(replay: Any) -> None:
+    session, _ = clocked_session()
+    texts, _ = replay.split([recorded("0", "p", "one one one one one")], [], session, 99)
+    curve = CostCurve((CostPoint(1, 10, 5.0), CostPoint(64, 10, 8.0)))
+    known = {name: replay.Contender(name) for name in ("plain", "anpd")}
+    found = replay.result(
+        {
+            name: {file: replay.replay(each, asked, curve, None) for file, asked in texts.items()}
+            for name, each in known.items()
+        }
+    )
+    assert found["plain"]["speedup"] == found["plain"]["files"]["file"] == 1.0
+    assert found["anpd"]["speedup"] > 1.0 and found["anpd"]["tokens_per_pass"] > 1.0

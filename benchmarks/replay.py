@@ -1,0 +1,287 @@
+"""Replay recorded answers with the real loop, drafters and planner, on a simulated clock.
+
+    python benchmarks/replay.py --traces DIR --json planning.json
+    python benchmarks/replay.py --traces DIR --methods anpd,auto,auto:-llma --json methods.json
+    python benchmarks/replay.py --traces DIR --sources --json sources.json
+
+The answers are followed by force, as in `paceline bench simulate`, but no model runs: a pass takes
+the time that a measured cost curve gives for its width and context, and everything else takes none.
+So the result is the same on every machine. It shows what plans and guesses are worth, not how fast
+anything is: drafting time and noise are left out. No prompt is answered twice.
+
+By default planned trees are compared with fixed budgets. With --sources each source of `auto` is
+left out in turn; the datastore of "auto with answers" holds the other recorded answers to the same
+prompts, each after the last tokens of its prompt, as if they had been given before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from paceline import models
+from paceline.bench.simulate import Forced, ForcedRequest, Recording
+from paceline.bench.traces import read_traces
+from paceline.cli.bench.shared import split_methods
+from paceline.datastore import PROMPT_TOKENS, Datastore
+from paceline.drafters import Host, make_drafter
+from paceline.loop import Generation, decode
+from paceline.options import Options
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.planner import MOST_NODES, TreePlanner
+from paceline.protocols import TREES, Planner, Target
+from paceline.records import Path as Accepted
+from paceline.records import TargetInfo
+from paceline.session import Session
+from paceline.stats import Stats
+from paceline.stopping import Stopping
+from paceline.tree import Tree
+from tables import new_table, number, show, shown_command
+
+CURVE = Path(__file__).parent / "results/bench/tune-smollm2-135m.json"
+PAPERS = {"anpd": "anpd:n=5,k=7,branches=1", "llma": "llma:k=15", "pld": "pld"}
+SOURCES = ("anpd", "suffix", "llma", "rest")
+PLAIN = "plain"
+_WHOLE = 1 << 20
+
+
+class ReplayTarget(Target):
+    """A target without a model: scores mean nothing, and the curve drives a clock.
+
+    curve: milliseconds of a pass by width and context. now: seconds.
+    """
+
+    vocab_size = sys.maxsize
+    max_context = None
+    capabilities = frozenset({TREES})
+
+    def __init__(self, curve: CostCurve) -> None:
+        self.now = 0.0
+        self._curve = curve
+        self._held: dict[int, int] = {}
+        self._opened = 0
+
+    def clock(self) -> float:
+        """Seconds of all passes so far."""
+        return self.now
+
+    def open(self, context: Sequence[int]) -> int:
+        """See `Target.open`; keeps only lengths."""
+        self._opened += 1
+        self._held[self._opened] = len(context)
+        return self._opened
+
+    def close(self, slot: int) -> None:
+        """See `Target.close`."""
+        del self._held[slot]
+
+    def forget(self) -> None:
+        """Nothing is kept of closed texts."""
+
+    def pending(self, slot: int) -> int:
+        """Prompts cost nothing here."""
+        return 0
+
+    def score(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        """Zeros [len(tree) + 1, 1]; draws from them are ignored."""
+        rows = sum(1 + len(tree) for tree in trees.values())
+        self.now += self._curve.cost(rows, max(self._held[slot] for slot in trees)) / 1e3
+        return {slot: torch.zeros(len(tree) + 1, 1) for slot, tree in trees.items()}
+
+    def commit(self, paths: Mapping[int, Accepted]) -> None:
+        """See `Target.commit`."""
+        for slot, path in paths.items():
+            self._held[slot] += len(path.tokens)
+
+    def describe(self) -> TargetInfo:
+        """See `Target.describe`."""
+        return TargetInfo(type(self).__name__)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method, what sizes its trees over all texts of a file, and whether it searches the
+    datastore of answers."""
+
+    method: str
+    sizing: Callable[[CostCurve], int | Planner] = TreePlanner
+    searches: bool = False
+
+
+def plans() -> dict[str, Contender]:
+    """Fixed budgets and planned trees."""
+    found = {
+        f"anpd, {budget}": Contender(PAPERS["anpd"], lambda curve, budget=budget: budget)
+        for budget in (1, 3, 5, 7)
+    }
+    for method, papers in PAPERS.items():
+        found[f"{method}, as proposed"] = Contender(papers, lambda curve: MOST_NODES)
+        found[f"{method}, planned"] = Contender(method)
+    found["anpd as in its paper, planned"] = Contender(PAPERS["anpd"])
+    found["anpd, planned without a curve"] = Contender("anpd", lambda curve: TreePlanner())
+    return found
+
+
+def sources() -> dict[str, Contender]:
+    """`auto` with all model-free sources, with answers, and without each source."""
+    every = "+".join(SOURCES)
+    forgetful = every.replace("suffix", "suffix:persist=false")
+    found = {
+        "anpd": Contender("anpd"),
+        "auto, nothing kept": Contender(f"auto:sources={forgetful}"),
+        "auto": Contender(f"auto:sources={every}"),
+        "auto with answers": Contender(f"auto:sources={every}", searches=True),
+    }
+    for name in SOURCES:
+        method = f"auto:sources={every},without={name}"
+        found[f"without {name}"] = Contender(method, searches=True)
+    return found
+
+
+def split(
+    written: Sequence[Recording], known: Sequence[Recording], session: Session, tokens: int
+) -> tuple[dict[str, list[ForcedRequest]], dict[str, list[list[int]]]]:
+    """File -> requests of `written`, no prompt twice; and file -> all other answers in `known` to
+    these prompts, each after the last tokens of its prompt."""
+    texts: dict[str, list[ForcedRequest]] = {one.suite: [] for one in written}
+    others: dict[str, list[list[int]]] = {one.suite: [] for one in written}
+    taken, seen = set[tuple[str, str, int]](), set[tuple[int, ...]]()
+    for one in written:
+        for place, request in _requests(one, session, tokens):
+            if tuple(request.ids) not in seen:
+                seen.add(tuple(request.ids))
+                taken.add((one.suite, one.record.id, place))
+                texts[one.suite].append(request)
+    prompts = {(one.suite, one.record.prompt) for one in written}
+    for one in known:
+        if (one.suite, one.record.prompt) in prompts:
+            others[one.suite] += [
+                [*request.ids[-PROMPT_TOKENS:], *request.recorded]
+                for place, request in _requests(one, session, _WHOLE)
+                if (one.suite, one.record.id, place) not in taken
+            ]
+    return texts, others
+
+
+def _requests(
+    recording: Recording, session: Session, tokens: int
+) -> Iterator[tuple[int, ForcedRequest]]:
+    """The numbered answers of a recording, of at most `tokens` tokens."""
+    requests = recording.requests(session, Options(tokens), lambda _: None)
+    for place, request in enumerate(requests):
+        if isinstance(request, ForcedRequest) and request.recorded:
+            yield place, request
+
+
+def replay(
+    contender: Contender, requests: Sequence[ForcedRequest], curve: CostCurve, known: Datastore
+) -> tuple[float, Stats]:
+    """Seconds of all passes, and what happened, while the texts of a file are written in order and
+    what is learned is kept between them."""
+    target, sizing, stats = ReplayTarget(curve), contender.sizing(curve), Stats()
+    host = Host(target, curve=curve, datastore=known if contender.searches else None)
+    for request in requests:
+        generation = Generation(
+            request.ids,
+            make_drafter(contender.method, host),
+            Stopping(len(request.recorded)),
+            Forced(prompt_tokens=len(request.ids), recorded=request.recorded),
+            request.references,
+        )
+        for done in decode(target, [generation], sizing, target.clock):
+            stats.add(done)
+        if generation.output != list(request.recorded):
+            raise RuntimeError(f"{contender.method} wrote another text")
+    return target.now, stats
+
+
+def result(found: Mapping[str, Mapping[str, tuple[float, Stats]]]) -> dict[str, Any]:
+    """Contender -> file -> seconds and stats, as JSON values: speed-ups over plain decoding."""
+    plain, results = found[PLAIN], {}
+    for name, files in found.items():
+        stats = Stats()
+        for _, own in files.values():
+            stats.merge(own)
+        whole = sum(seconds for seconds, _ in plain.values())
+        results[name] = {
+            "speedup": round(whole / sum(seconds for seconds, _ in files.values()), 4),
+            "tokens_per_pass": round(stats.mean_acceptance_length, 4),
+            "nodes_per_pass": round(stats.drafted / stats.rounds, 4),
+            "files": {
+                file: round(plain[file][0] / seconds, 4) for file, (seconds, _) in files.items()
+            },
+            "sources": {
+                source: {key: value for key, value in asdict(did).items() if key != "seconds"}
+                for source, did in stats.sources.items()
+            },
+        }
+    return results
+
+
+def main() -> None:
+    """Read the arguments, replay, print, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--traces", type=Path, required=True, help="folder of trace files")
+    parser.add_argument("--names", nargs="*", default=["all"], help="files of it; default: all")
+    parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer cuts the texts")
+    parser.add_argument("--curve", type=Path, default=CURVE, help="of `paceline tune --json`")
+    parser.add_argument("--methods", default="", help="methods to plan, separated by commas")
+    parser.add_argument("--sources", action="store_true", help="leave out each source of auto")
+    parser.add_argument("--limit", type=int, default=24, help="records of each file")
+    parser.add_argument("--tokens", type=int, default=256, help="most tokens of an answer")
+    parser.add_argument("--system", type=Path, help="text for system messages left out")
+    parser.add_argument("--json", type=Path, required=True)
+    options = parser.parse_args()
+    curve = CostCurve.from_records(json.loads(options.curve.read_text(encoding="utf-8"))["curve"])
+    system = options.system.read_text(encoding="utf-8") if options.system else None
+
+    def recordings(limit: int | None) -> list[Recording]:
+        return read_traces(options.names, options.traces, limit, 0, system)
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(models.pull(options.model))
+    session = Session(ReplayTarget(curve), tokenizer, PLAIN)
+    known = recordings(None) if options.sources else []
+    texts, others = split(recordings(options.limit), known, session, options.tokens)
+    contenders = sources() if options.sources else plans()
+    if options.methods:
+        contenders = {method: Contender(method) for method in split_methods(options.methods)}
+    contenders = {PLAIN: Contender(PLAIN, lambda curve: 0)} | contenders
+    with TemporaryDirectory() as folder:
+        store = Datastore(Path(folder), "any")
+        store.build(answer for found in others.values() for answer in found)
+        found = result(
+            {
+                name: {file: replay(each, asked, curve, store) for file, asked in texts.items()}
+                for name, each in contenders.items()
+            }
+        )
+    table = new_table("speed-up over plain decoding", "file", *contenders)
+    for file in texts:
+        table.add_row(file, *(number(each["files"][file], "x") for each in found.values()))
+    table.add_row("all, by time", *(number(each["speedup"], "x") for each in found.values()))
+    show(table)
+    report = {
+        "command": shown_command(),
+        "texts": {file: len(asked) for file, asked in texts.items()},
+        "answers": {file: len(given) for file, given in others.items()},
+        "curve": curve.to_records(),
+        "contenders": found,
+    }
+    options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
