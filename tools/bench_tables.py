@@ -169,8 +169,6 @@ def trace_table() -> str:
 
 def cell(kind: str, model: str, group: str, method: str) -> MethodSummary | None:
     """One method on one task; None if it was not run."""
-    if not (FOLDER / f"{kind}-{model}.jsonl").exists():
-        return None
     _, summary = found(kind, model)
     methods = next((each.methods for each in summary.groups if each.name == group), {})
     return methods.get(method) or methods.get(_BARE.get(method, method))
@@ -236,15 +234,6 @@ def llma_table() -> str:
         "the same, `anpd`": ("llma-data/simulate", SMALL, "llma_rag", ANPD),
         "CNN/DM, the text that came with the authors' data": (
             "llma-data/simulate", SMALL, "llma_cnndm", LLMA,
-        ),
-        "cached answers: code edits, samples of Qwen2.5-Coder": (
-            "cached-answers/simulate", SMALL, "canitedit_qwen25coder", LLMA,
-        ),
-        "cached answers: mathematics, samples of one model": (
-            "cached-answers/simulate", SMALL, "math_cot_8samples", LLMA,
-        ),
-        "cached answers: chat, three models": (
-            "cached-answers/simulate", SMALL, "oasst_prompts", LLMA,
         ),
         f"multi-turn refinement, {SMALL}, its own text": ("run", SMALL, "mteval_refine", LLMA),
     }  # fmt: skip

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from bench_tables import SMALL, times
-from head_tables import ABLATIONS, UNMEASURED
+from head_tables import ABLATIONS
 from papers import figures
 
 from paceline.bench.entries import Entry, LeftOut
@@ -46,14 +46,12 @@ def lengths_table() -> str:
                         f"{speedup:.2f}x",
                     ]
                 )
-    return f"{markdown_table(rows, left=3)}\n\n{_basis()}" if len(rows) > 1 else UNMEASURED
+    return f"{markdown_table(rows, left=3)}\n\n{_basis()}"
 
 
 def cases_table(trees: str) -> str:
     """Table 4: tokens per pass and speed-up by category."""
     found = {decoding: run for decoding, each, run in _runs() if each == trees}
-    if not found:
-        return UNMEASURED
     groups = {decoding: _groups(run, "case") for decoding, run in found.items()}
     rows = [["", "texts"]]
     for decoding in found:
@@ -79,28 +77,23 @@ def times_table() -> str:
     for decoding, trees, (_, lines) in _runs():
         for name, method in summarise(lines).overall.methods.items():
             rows.append([f"`{name}`", decoding, trees, *_parts(method)])
-    return markdown_table(rows, left=3) if len(rows) > 1 else UNMEASURED
+    return markdown_table(rows, left=3)
 
 
 _Found = tuple[dict[str, Any], list[Entry | LeftOut]]
 
 
 @cache
-def _read(decoding: str, trees: str) -> _Found | None:
-    path = ABLATIONS / f"{decoding}-{trees}" / f"run-{SMALL}.jsonl"
-    if not path.exists():
-        return None
-    header, lines = read_results(path)
+def _read(decoding: str, trees: str) -> _Found:
+    header, lines = read_results(ABLATIONS / f"{decoding}-{trees}" / f"run-{SMALL}.jsonl")
     return header["run"], lines
 
 
 def _runs() -> Iterator[tuple[str, str, _Found]]:
-    """The runs that exist."""
+    """All runs."""
     for decoding in DECODINGS:
         for trees in TREES:
-            found = _read(decoding, trees)
-            if found is not None:
-                yield decoding, trees, found
+            yield decoding, trees, _read(decoding, trees)
 
 
 def _groups(found: _Found, by: str) -> dict[str, Group]:

@@ -29,16 +29,11 @@ OTHERS = {
     "Chimera": "order-3",
     "Chimera without the residual": "no-residual",
     "Medusa": "medusa",
-    "Chimera, longer": "order-3-longer",
-    "Chimera without the residual, longer": "no-residual-longer",
-    "Medusa, longer": "medusa-longer",
     "Chimera, full heads": "full",
     "Medusa, full heads": "medusa-full",
     "Chimera, distillation": "distillation",
     "Chimera, learned after own guesses": "own-guesses",
-    "Chimera, states not imitated": "no-states",
 }
-UNMEASURED = "Not measured yet."
 
 
 def heads_table(*models: str) -> str:
@@ -70,10 +65,8 @@ def orders_table() -> str:
         ["", *(f"head {head}" for head in range(4)), *(f"paper: {head}" for head in range(4))],
     ]
     for name, file in FILES.items():
-        found = _ablation(file)
-        if found is not None:
-            theirs = [f"{share:.2f}" for share in ORDERS[name]]
-            rows.append([name, *_both(found["evaluation"], "top5"), *theirs])
+        theirs = [f"{share:.2f}" for share in ORDERS[name]]
+        rows.append([name, *_both(_ablation(file)["evaluation"], "top5"), *theirs])
     return f"{markdown_table(rows)}\n\n{_basis(FILES.values())}"
 
 
@@ -84,18 +77,9 @@ def variants_table() -> str:
     ]
     for name, file in OTHERS.items():
         found = _ablation(file)
-        if found is not None:
-            size = f"{found['bytes'] / 1e6:.1f}" if "bytes" in found else ""
-            rows.append(
-                [
-                    name,
-                    *_both(found["evaluation"], "top1"),
-                    str(found["steps"]),
-                    f"{found['numbers']:,}",
-                    size,
-                    f"{found['seconds'] / 60:.1f}",
-                ]
-            )
+        size = f"{found['bytes'] / 1e6:.1f}" if "bytes" in found else ""
+        counts = str(found["steps"]), f"{found['numbers']:,}", size, f"{found['seconds'] / 60:.1f}"
+        rows.append([name, *_both(found["evaluation"], "top1"), *counts])
     return f"{markdown_table(rows)}\n\n{_basis(OTHERS.values())}"
 
 
@@ -105,10 +89,7 @@ NATIVE = "native"
 
 def costs_table(model: str) -> str:
     """Drafting cost beside a target pass, by n-gram store, cold and warm."""
-    path = ABLATIONS / f"costs-{model}.json"
-    if not path.exists():
-        return UNMEASURED
-    report = json.loads(path.read_text("utf-8"))
+    report = _ablation(f"costs-{model}")
     what = ("draft, ms", "share of a pass", "in all", "found")
     rows = [
         ["", "levels", "layers", "beam", "store of n-grams",
@@ -134,9 +115,9 @@ def _cost(found: dict[str, Any]) -> list[str]:
     return [f"{found['draft_ms']:.1f}", f"{found['share']:.0%}", in_all, hits]
 
 
-def _ablation(name: str) -> dict[str, Any] | None:
-    path = ABLATIONS / f"{name}.json"
-    return json.loads(path.read_text("utf-8")) if path.exists() else None
+def _ablation(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ABLATIONS / f"{name}.json").read_text("utf-8"))
+    return found
 
 
 def _both(evaluation: dict[str, Any], top: str) -> list[str]:
@@ -153,8 +134,7 @@ def _basis(files: Iterable[str]) -> str:
     """How much data the rows are based on."""
     counts = {
         (found["evaluation"]["points"], found["texts"]["held_back"], _learned(found))
-        for file in files
-        if (found := _ablation(file)) is not None
+        for found in map(_ablation, files)
     }
     return " ".join(
         f"Learned from {learned}, judged on {points:,} places in {held_back} others "

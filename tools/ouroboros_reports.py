@@ -21,14 +21,12 @@ Row = Mapping[str, Any]
 def measured(
     *studies: str, model: str = MODEL
 ) -> Callable[[Callable[..., str]], Callable[[], str]]:
-    """Decorate a table of these result files; it becomes a sentence if one is missing."""
+    """Decorate a table of these result files."""
 
     def of(table: Callable[..., str]) -> Callable[[], str]:
         @wraps(table)
         def made() -> str:
-            paths = [RESULTS / f"{study}-{model}.json" for study in studies]
-            if not all(path.exists() for path in paths):
-                return "Not measured yet."
+            paths = (RESULTS / f"{study}-{model}.json" for study in studies)
             return table(*(json.loads(path.read_text("utf-8")) for path in paths))
 
         return made
