@@ -229,8 +229,7 @@ def result(found: Mapping[str, Mapping[str, tuple[float, Stats]]]) -> dict[str, 
     return results
 
 
-def main() -> None:
-    """Read the arguments, replay, print, write."""
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -244,7 +243,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="most tokens of an answer")
     parser.add_argument("--system", type=Path, help="text for system messages left out")
     parser.add_argument("--json", type=Path, required=True)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Read the arguments, replay, print, write."""
+    options = _arguments()
     curve = CostCurve.from_records(json.loads(options.curve.read_text(encoding="utf-8"))["curve"])
     system = options.system.read_text(encoding="utf-8") if options.system else None
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from paceline.drafters.eagle_parts import EagleParts
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, MedusaConfig
-from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
+from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
 from tests.prompt_parts import TOY
 

@@ -58,7 +58,6 @@ def host_of(
 ) -> tuple[CausalLMTarget, Host]:
     """A target, and what its drafters get."""
     target = open_target(new_model(architecture, **model), weights=weights, check=False)
-    assert isinstance(target, CausalLMTarget)
     return target, Host(target, open=DraftModels(target.late_model, "", target=target))
 
 
@@ -125,7 +124,6 @@ def test_a_copy_of_any_model_drafts_for_it(model: dict[str, Any]) -> None:
 def test_it_is_what_rounding_the_model_itself_gives(weights: str) -> None:
     _, host = host_of()
     rounded = open_target(new_model("llama"), weights=weights, check=False)
-    assert isinstance(rounded, CausalLMTarget)
     expected = scores(rounded)
     for origin in ("packed", "native"):
         found = copy_of(host_of(weights=origin)[1], weights)
@@ -193,7 +191,6 @@ def test_a_cache_is_held_as_the_models(tiny: Path) -> None:
 @pytest.mark.parametrize("cache_dtype", ["float32", "int8"])
 def test_what_the_model_has_read_is_not_read_again(cache_dtype: str) -> None:
     target = open_target(new_model("llama"), weights="packed", check=False, cache_dtype=cache_dtype)
-    assert isinstance(target, CausalLMTarget)
     copy = copy_of(Host(target, open=DraftModels(target.late_model, "", target=target)))
     unread = copy.open([1, 2, 3])
     assert copy.pending(unread) == 2  # nobody has

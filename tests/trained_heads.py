@@ -10,10 +10,9 @@ import torch
 
 from paceline.drafters.chimera_model import ChimeraModel, Packed
 from paceline.drafters.eagle_model import EagleModel, Stretches
-from paceline.drafters.eagle_parts import EagleParts
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, MedusaConfig
 from paceline.drafters.medusa_heads import HeadModule, MedusaHeads, OutputHead
-from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
+from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
 from paceline.records import WordTable
 

@@ -90,7 +90,7 @@ def _draft_models(
     opened: OpenedModel, order: ModelOrder, measure: bool, progress: ProgressCallback
 ) -> DraftModels:
     return DraftModels(
-        opened.model,
+        opened.target.late_model,
         opened.fingerprint,
         opened.tokenizer,
         target=opened.target,

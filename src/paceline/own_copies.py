@@ -54,7 +54,7 @@ def open_copy(
         return copied_target(target, rounding, weights)
     if has_own_weights(target.model):
         _check_memory(rounded_bytes(target.model, weights), weights)
-        return _opened(open_target(twin_of(target.model), weights=weights, exact=False))
+        return open_target(twin_of(target.model), weights=weights, exact=False)
     return _from_files(target, weights, fingerprint, progress)
 
 
@@ -87,10 +87,4 @@ def _from_files(
         raise ModelError(f"{refusal} its files cannot be read: {error}") from error
     if fingerprint and loaded.fingerprint != fingerprint:
         raise ModelError(f"{refusal} {name} now contains another model: load it again")
-    return _opened(open_target(loaded.model, weights=weights, exact=False))
-
-
-def _opened(target: Target) -> CausalLMTarget:
-    if not isinstance(target, CausalLMTarget):
-        raise TypeError(f"the default engine gave a {type(target).__name__}")
-    return target
+    return open_target(loaded.model, weights=weights, exact=False)

@@ -32,7 +32,7 @@ _FILES = (RECORD, "config.json", "model.safetensors")
 
 def open_own_draft(
     folder: Path, base: LateModel, target: Target | None, fingerprint: str, weights: str
-) -> tuple[Target, str]:
+) -> tuple[CausalLMTarget, str]:
     """The target on the draft model in a folder, and the fingerprint of its weights.
 
     base: the model that it drafts for. target, fingerprint: what runs it, if known, and its own.
@@ -65,8 +65,7 @@ def open_own_draft(
         return kept.target(prepared), kept.more["fingerprint"]
     model = opened()
     made, own = open_target(model, weights=weights, exact=False), loaded_fingerprint(model)
-    if isinstance(made, CausalLMTarget):
-        keep_target(mark, made, {"fingerprint": own}, target)
+    keep_target(mark, made, {"fingerprint": own}, target)
     return made, own
 
 

@@ -21,11 +21,9 @@ from paceline.models.fingerprint import fingerprint
 from paceline.models.load import load_gguf_tokenizer
 from paceline.models.placement import placement
 from paceline.models.source import ModelSource, resolve
-from paceline.protocols import Target
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import DEFAULT_ENGINE, check_choices, open_target
-from paceline.targets.late_model import LateModel
 from paceline.targets.prepare import AUTO, BLOCKS, prepare
 
 if TYPE_CHECKING:
@@ -38,15 +36,13 @@ __all__ = ["ModelOrder", "OpenedModel", "open_model", "stop_ids"]
 class OpenedModel:
     """A model that is ready to generate.
 
-    eos_ids: tokens that end a text. fingerprint: of its weights. model: the model itself, for uses
-    beyond passes.
+    eos_ids: tokens that end a text. fingerprint: of its weights.
     """
 
-    target: Target
+    target: CausalLMTarget
     tokenizer: PreTrainedTokenizerBase
     eos_ids: list[int]
     fingerprint: str
-    model: LateModel
 
 
 @dataclass(frozen=True)
@@ -111,14 +107,13 @@ def _open_anew(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
         loaded.model, order.engine, weights=order.weights, cache_dtype=order.cache_dtype
     )
     eos_ids = stop_ids(loaded.model, loaded.tokenizer)
-    late = LateModel.opened(loaded.model)
-    return OpenedModel(target, loaded.tokenizer, eos_ids, loaded.fingerprint, late)
+    return OpenedModel(target, loaded.tokenizer, eos_ids, loaded.fingerprint)
 
 
 def _keep(opened: OpenedModel, mark: str) -> None:
     """Keep a prepared model if its weights are in blocks."""
     target = opened.target
-    if isinstance(target, CausalLMTarget) and target.preparation.weights == BLOCKS:
+    if target.preparation.weights == BLOCKS:
         keep_target(mark, target, {"eos_ids": opened.eos_ids})
 
 
@@ -138,7 +133,7 @@ def _open_kept(
     target = kept.target(opened, order.cache_dtype)
     tokenizer = load_gguf_tokenizer(source, progress)
     eos_ids = kept.more["eos_ids"]
-    return OpenedModel(target, tokenizer, eos_ids, fingerprint(source), target.late_model)
+    return OpenedModel(target, tokenizer, eos_ids, fingerprint(source))
 
 
 def _mark(source: ModelSource) -> str:

@@ -64,7 +64,6 @@ class Home(Protocol):
     """What a stream needs of its session."""
 
     tokenizer: Tokenizer
-    eos_ids: tuple[int, ...]
     store: Store | None
     texts: Texts
 

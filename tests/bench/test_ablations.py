@@ -11,13 +11,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from paceline.bench.ablation_plots import check_matplotlib, draw, save
 from paceline.bench.ablations import (
     ABLATIONS,
     QUANTITIES,
     Ablation,
+    check_matplotlib,
+    draw,
     find_ablation,
     markdown,
+    save,
 )
 from paceline.bench.comparison import Comparison, Text
 from paceline.bench.metrics import MethodSummary, Summary, summarise
@@ -176,7 +178,7 @@ def test_plots_need_matplotlib_and_a_folder(
 ) -> None:
     with pytest.raises(UsageError, match="cannot write"):
         save(draw(SMALL, summary.overall), tmp_path / "missing" / "plot")
-    monkeypatch.setattr("paceline.bench.ablation_plots.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline.bench.ablations.find_spec", lambda name: None)
     with pytest.raises(UsageError, match="need matplotlib"):
         check_matplotlib()
 

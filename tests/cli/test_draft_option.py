@@ -11,7 +11,7 @@ from tests.tiny import save_tiny_llama
 
 from paceline.cli import main
 from paceline.cli.bench.shared import checked_methods
-from paceline.cli.drafts import chosen_method
+from paceline.cli.groups import chosen_method
 from paceline.drafters import add_draft
 from paceline.errors import UsageError
 

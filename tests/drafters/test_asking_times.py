@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.drafters.asking_times import AskingTimes
+from paceline.drafters.source_account import AskingTimes
 
 
 def test_each_class_has_its_own_time_and_others_have_that_over_all() -> None:

@@ -26,7 +26,6 @@ pytestmark = needs_library
 def opened(weights: str = "packed") -> tuple[CausalLMTarget, Host, list[ModelChoice]]:
     """A target, what its drafters get, and what they have opened so far."""
     target = open_target(new_model("llama"), weights=weights, check=False)
-    assert isinstance(target, CausalLMTarget)
     drafts, asked = DraftModels(target.late_model, "", target=target), list[ModelChoice]()
 
     def open_draft(choice: ModelChoice) -> Host:

@@ -9,7 +9,7 @@ import torch
 from tests.trained_heads import HIDDEN, VOCAB, learned, small_chimera, texts
 
 from paceline.drafters.chimera_model import ChimeraModel
-from paceline.drafters.context_encoder import Draft
+from paceline.drafters.context_encoder import Context, Draft
 from paceline.drafters.head_configs import ChimeraConfig
 from paceline.drafters.ngram_cache import last_ngram
 from paceline.drafters.ngram_encoder import ngrams
@@ -30,7 +30,7 @@ def drafted(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and draft states [heads, …] after `point`, the way a drafter gets them; the text is
     read `chunk` tokens at a time."""
-    order, context = model.config.order, model.context(capacity=1)
+    order, context = model.config.order, Context(model.encoder, 1)
 
     def green(*ends: int) -> torch.Tensor:
         return model.green(torch.tensor([last_ngram(tokens[: end + 1], order) for end in ends]))
@@ -131,7 +131,7 @@ def test_branches_do_not_see_one_another() -> None:
     """Siblings, and nodes below them, drafted at once or one branch after the other."""
     model = small_chimera(ChimeraConfig(heads=3))
     tokens, matures = texts(1, 10)
-    context = model.context()
+    context = Context(model.encoder, 256)
     context.extend(matures[0], model.green(ngrams(tokens, 3)[0]))
     nodes = torch.randn(6, HIDDEN, generator=torch.Generator().manual_seed(5))
     parents = [-1, 0, 0, 1, 2, 2]
@@ -153,7 +153,7 @@ def test_a_context_can_go_back_and_on() -> None:
     model = small_chimera(ChimeraConfig(heads=2))
     tokens, matures = texts(1, 14)
     greens = model.green(ngrams(tokens, 3)[0])
-    straight, winding = model.context(), model.context(capacity=2)
+    straight, winding = Context(model.encoder, 256), Context(model.encoder, 2)
     straight.extend(matures[0, :9], greens[:9])
     winding.extend(matures[0, :4], greens[:4])
     Draft(winding).grow(greens[5:6], [-1])

@@ -17,7 +17,7 @@ from paceline.chains import ChainEnd, ChainRequest, ChanceTable, certain_end
 from paceline.drafters import Host, make_drafter
 from paceline.drafters.draft_text import DraftText, Guess
 from paceline.kernels.native.calls import unavailable
-from paceline.models.draft_head import ReducedHead
+from paceline.models.draft_model import ReducedHead
 from paceline.protocols import CHAINS, Target
 from paceline.records import TextStart
 from paceline.sampling import GREEDY, Sampler

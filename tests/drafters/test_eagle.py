@@ -18,10 +18,10 @@ from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import save_eagle, unrolled
 
 from paceline.drafters import Auto, Eagle, EagleSettings, Host
-from paceline.drafters.eagle_parts import EagleParts
 from paceline.drafters.eagle_programs import EaglePrograms
 from paceline.drafters.eight_bits import in_eight_bits, in_floats
 from paceline.drafters.parts import find_parts
+from paceline.drafters.trained_heads import EagleParts
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation
 from paceline.planning.draft_length import DraftLength

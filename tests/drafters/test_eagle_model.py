@@ -14,10 +14,10 @@ from tests.trained_heads import HIDDEN, VOCAB, small_eagle, unrolled
 
 from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels, levels_of
 from paceline.drafters.eagle_model import EagleModel, Stretches
-from paceline.drafters.eagle_parts import eagle_shapes
 from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import EagleConfig
+from paceline.drafters.trained_heads import eagle_shapes
 from paceline.errors import ModelError
 from paceline.kernels.block_layers import FloatLinear
 

@@ -11,8 +11,7 @@ import torch
 
 from paceline.datastore import BORDER, SuffixArray
 from paceline.datastore import suffix_array as module
-from paceline.drafters.known_texts import KnownTexts
-from paceline.drafters.near_texts import NearTexts
+from paceline.drafters.known_texts import KnownTexts, NearTexts
 from paceline.drafters.rest import Rest
 from paceline.drafters.suffix import Answers, Suffix
 from paceline.records import Path, Round, TextStart

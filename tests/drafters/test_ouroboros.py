@@ -15,7 +15,7 @@ from tests.helpers import generate
 from paceline.drafters import Ouroboros, OuroborosSettings, PhrasePool
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
 from paceline.drafters.ouroboros import Verification
-from paceline.drafters.text_phrases import TextPhrases
+from paceline.drafters.phrases import TextPhrases
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation, decode

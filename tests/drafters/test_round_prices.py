@@ -23,9 +23,9 @@ def test_texts_that_find_the_same_costs_compute_them_once() -> None:
     asked: list[int] = []
 
     class Counted(CostCurve):
-        def relative(self, width: int, context: int | None = None) -> float:
+        def relative(self, width: int) -> float:
             asked.append(width)
-            return super().relative(width, context)
+            return super().relative(width)
 
     curve = Counted((CostPoint(1, 0, 10.0), CostPoint(9, 0, 18.0)))
     prices = RoundPrices(lambda context: curve)

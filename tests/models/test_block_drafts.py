@@ -14,8 +14,7 @@ import paceline
 from paceline.errors import UsageError
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
-from paceline.models.draft_head import ReducedHead
-from paceline.models.draft_model import head_tensors, own_tensors
+from paceline.models.draft_model import ReducedHead, head_tensors, own_tensors
 from paceline.models.load import LoadedModel
 from paceline.targets.prepare import prepare
 from paceline.targets.weights import is_quantised

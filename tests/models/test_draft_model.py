@@ -27,8 +27,7 @@ from paceline.models.draft_folder import (
     save_draft,
     shipped_draft,
 )
-from paceline.models.draft_head import ReducedHead
-from paceline.models.draft_model import own_tensors
+from paceline.models.draft_model import ReducedHead, own_tensors
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget

@@ -14,11 +14,10 @@ from transformers import PreTrainedModel
 
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.stored_weights import weight_of
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
 from paceline.models.draft_model import head_tensors, own_tensors
-from paceline.models.low_rank import DOWN, UP
+from paceline.models.low_rank import DOWN, UP, weight_of
 from paceline.targets.prepare import prepare
 from paceline.training.cutting import cut, mixed_precision
 from paceline.training.methods.low_rank_layers import with_low_rank

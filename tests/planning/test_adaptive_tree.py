@@ -14,9 +14,8 @@ from paceline.planning.candidate_tree import CandidateTree
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.ppd import adaptive_tree
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
-from paceline.planning.ppd.dynamic_tree import StateTree
+from paceline.planning.ppd.dynamic_tree import StateTree, lay_out
 from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_widths
-from paceline.planning.ppd.tree_shape import lay_out
 from paceline.tree import ROOT, Tree
 
 

@@ -53,8 +53,8 @@ def test_the_nearest_context_counts_and_the_shortest_where_none_is_named(
 def test_relative_costs_are_in_passes_over_one_row_at_the_same_context() -> None:
     points = (CostPoint(1, 8, 2.0), CostPoint(4, 8, 3.0), CostPoint(1, 64, 4.0))
     curve = CostCurve((*points, CostPoint(4, 64, 10.0)))
-    assert (curve.relative(4), curve.relative(4, context=64)) == (1.5, 2.5)
-    assert (curve.widest(0.5), curve.widest(0.5, context=64)) == (4, 1)
+    assert (curve.relative(4), curve.at(64).relative(4)) == (1.5, 2.5)
+    assert (curve.widest(0.5), curve.at(64).widest(0.5)) == (4, 1)
 
 
 @pytest.mark.parametrize(

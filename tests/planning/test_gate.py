@@ -83,7 +83,7 @@ def test_after_a_text_that_gained_a_bad_round_does_not_close_it() -> None:
     gate, budget = new()
     spend(gate, budget, 100, 0.5, 1.0)
     inherited = gate.inherited()
-    assert 0 < inherited.gain < gate.gain
+    assert 0 < inherited._here.mean < gate._here.mean
     assert spend(inherited, budget, 3, -0.5, 1.0)[0] == 3 and inherited.is_open
 
 
@@ -94,7 +94,7 @@ def test_a_text_without_luck_does_not_cost_those_after_it() -> None:
     spend(unlucky, budget, 20, -0.5, 10.0)
     assert not unlucky.is_open
     inherited = unlucky.inherited()
-    assert inherited.is_open and 0 < inherited.gain < 0.15
+    assert inherited.is_open and 0 < inherited._here.mean < 0.15
     assert spend(inherited, budget, 40, 0.3, 10.0)[0] == 40
 
 

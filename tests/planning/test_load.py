@@ -13,10 +13,10 @@ from tests.planning.test_cost_curve import CLIFF, curve_of
 from paceline.bench.simulate import Forced
 from paceline.loop import Generation, decode
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.drafting_time import DraftingTime
 from paceline.planning.gate import TRIAL, Gates, TrialBudget
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planner import TreePlanner
+from paceline.planning.running_time import DraftingTime
 from paceline.records import Path, Round, Seconds
 from paceline.stopping import Stopping
 from paceline.tree import EMPTY, Tree

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.planning.tables import VICUNA
 
 from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.calibration import ShareChances
 from paceline.planning.candidate_tree import likeliest_of
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree
 from paceline.planning.ppd.dynamic_tree import StateTree
 from paceline.planning.ppd.round_tree import Prospects, best_tree, prospects_of
-from paceline.planning.ppd.share_chances import ShareChances
 from paceline.planning.ppd.tree_search import build_tree
 
 CHANCES = st.lists(st.lists(st.floats(0.01, 0.4), min_size=2, max_size=2), min_size=0, max_size=2)

@@ -1,4 +1,4 @@
-"""Trees as text and as figures."""
+"""Trees as text and as figures, and the plot of predicted and measured speed-ups."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from tests.planning.tables import VICUNA
 
 from paceline.errors import UsageError
 from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.ppd import tree_picture
-from paceline.planning.ppd.tree_picture import tree_figure, tree_text
-from paceline.planning.ppd.tree_search import build_tree
+from paceline.planning.ppd.tree_picture import survey_figure, tree_figure, tree_text
+from paceline.planning.ppd.tree_search import build_tree, survey_widths
+
+CURVE = CostCurve(
+    tuple(CostPoint(width, 128, 20 + 0.4 * width) for width in (1, 4, 8, 16, 32, 64, 128))
+)
 
 
 def test_the_example_of_the_docstring() -> None:
@@ -43,7 +48,25 @@ def test_a_figure_has_a_panel_for_every_state_that_occurs(tmp_path: Path) -> Non
     assert (tmp_path / "tree.svg").stat().st_size > 1000
 
 
+def test_predictions_and_measurements_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    survey = survey_widths(VICUNA, CURVE)
+    measured = {16: [1.2, 1.3, 1.1], 32: [1.4, 1.5, 1.45]}
+    figure = survey_figure(survey, measured)
+    (axes,) = figure.axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["predicted"].get_xdata()) == [one.width for one in survey]
+    assert list(lines["predicted"].get_ydata()) == [one.speedup for one in survey]
+    assert list(lines["measured"].get_ydata()) == [1.2, 1.45]
+    assert "measured" not in {
+        line.get_label() for line in survey_figure(survey).axes[0].get_lines()
+    }
+    figure.savefig(tmp_path / "survey.png")
+
+
 def test_a_figure_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_picture, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="plots need matplotlib"):
+    with pytest.raises(UsageError, match="plots need matplotlib: pip install matplotlib"):
         tree_figure(build_tree(VICUNA, 20))
+    with pytest.raises(UsageError, match="plots need matplotlib"):
+        survey_figure(survey_widths(VICUNA, CURVE))

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.programs.merging import merged
 from paceline.kernels.programs.steps import Join, Kind, Op, Operand, Step, Value
-from paceline.targets import check_passes, cuda_graph
+from paceline.targets import cuda_graph, model_pass
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.one_call import device_pass
@@ -177,8 +177,8 @@ def test_after_a_failed_check_the_own_forward_runs(monkeypatch: pytest.MonkeyPat
             target._pass.on_device._program._runs[3] = lambda now: None  # would be noticed
             raise ModelError("it differs")
 
-    monkeypatch.setattr(check_passes, "self_check", check)
-    check_passes.check_passes(target, target._pass, model)
+    monkeypatch.setattr(model_pass, "self_check", check)
+    target._pass.check(target, model)
     assert calls == [True, False]
     assert target.describe().report["own_forward"] == "it differs"
 

@@ -17,9 +17,7 @@ pytestmark = needs_library
 
 
 def opened(**changes: int) -> CausalLMTarget:
-    target = open_target(new_model("llama", **changes))
-    assert isinstance(target, CausalLMTarget)
-    return target
+    return open_target(new_model("llama", **changes))
 
 
 def test_positions_beyond_the_last_are_refused_and_not_read_from_other_memory() -> None:

@@ -233,21 +233,14 @@ def test_quantised_products_are_close_and_rows_do_not_see_each_other(
         assert torch.equal(alone, out[:, :width])
 
 
-@pytest.mark.parametrize(
-    ("weights", "exact", "head"),
-    [("auto", False, Int4Linear), ("int8", False, Int8Linear), ("int8", True, Int8Linear)],
-)
-def test_only_what_may_choose_its_weights_has_a_head_of_four_bits(
-    weights: str, exact: bool, head: type[nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    needs_kernels("int8")
-    monkeypatch.setattr(preparing, "_fastest", lambda linears: "int8")
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_output_head_of_four_bits_has_eight(exact: bool) -> None:
+    needs_kernels("int4")
     model = new_model("llama", **ROUND)
-    done = prepare(model, weights, exact=exact)
-    assert done.weights == "int8"
-    assert type(model.get_output_embeddings()) is head
+    assert prepare(model, "int4", exact=exact).weights == "int4"
+    assert type(model.get_output_embeddings()) is Int8Linear
     others = [each for each in model.base_model.modules() if isinstance(each, FastLinear)]
-    assert others and all(type(each) is Int8Linear for each in others)
+    assert others and all(type(each) is Int4Linear for each in others)
 
 
 @pytest.mark.parametrize("chosen", ["packed", "int8", "int4"])
@@ -261,7 +254,7 @@ def test_a_draft_model_gets_the_fastest_weights(
         preparing, "fastest", lambda weights, kinds: (kinds.keys() & {chosen}).pop()
     )
     assert prepare(model, exact=False).weights == chosen
-    assert (type(model.get_output_embeddings()) is Int4Linear) == (chosen != "packed")
+    assert (type(model.get_output_embeddings()) is Int8Linear) == (chosen != "packed")
 
 
 def test_int8_reads_a_quarter_and_int4_less() -> None:

@@ -72,14 +72,14 @@ def test_of_a_layer_with_an_update_only_that_learns() -> None:
     base = base_of()
     settings = DraftSettings(layers="0,2", rank=2, steps=3, learning_rate=0.01, warm_up=0.0)
     trainee = Trainee(Draft(base, settings), Teacher(base.head, None, VOCAB), settings, 1)
-    before = trainee.tensors()
+    before = trainee.method.tensors()
     linear = [name for name in before if "_proj" in name]
     assert linear and all(".lora_" in name for name in linear)
     assert {"model.norm.weight", "model.layers.0.input_layernorm.weight"} <= before.keys()
     trainer, batch = Trainer(trainee, settings), window_of(base.model, texts())
     losses = [trainer.learn(batch) for _ in range(3)]
     assert losses[2] < losses[0]
-    after = trainee.tensors()
+    after = trainee.method.tensors()
     assert not any(torch.equal(before[name], after[name]) for name in after)
 
 

@@ -17,8 +17,8 @@ from tests.training.shared import MODEL, make, prompt_file
 
 from paceline.drafters import Eagle as EagleDrafter
 from paceline.drafters import Host
-from paceline.drafters.eagle_parts import EagleParts
 from paceline.drafters.head_configs import ChimeraConfig
+from paceline.drafters.trained_heads import EagleParts
 from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation
@@ -28,12 +28,11 @@ from paceline.targets.words import output_head
 from paceline.training.batches import Batch
 from paceline.training.data import TrainingData
 from paceline.training.dataset import TextSource
-from paceline.training.final_norm import gains_of
 from paceline.training.method import Base
 from paceline.training.method_run import MethodRun, train_method
 from paceline.training.methods.chimera import Chimera, ChimeraSettings
 from paceline.training.methods.eagle import Eagle, EagleSettings
-from paceline.training.methods.last_layer import sized_like
+from paceline.training.methods.last_layer import gains_of, sized_like
 
 VOCAB = len(byte_tokenizer())
 SMALL: dict[str, Any] = {

@@ -247,7 +247,7 @@ def test_what_is_kept_in_eight_bits_is_what_was_measured(
     measure = Trainee.measure
 
     def noted(self: Trainee, *arguments: Any) -> Any:
-        measured.append(self.tensors())
+        measured.append(self.method.tensors())
         return measure(self, *arguments)
 
     monkeypatch.setattr(Trainee, "measure", noted)

@@ -136,12 +136,14 @@ def test_every_kind_of_part_learns_and_the_model_does_not(variant: dict[str, Any
     given = {"steps": 30, "learning_rate": 0.05, "head_rate": 1.0, "warm_up": 0.0, "clip": 0.0}
     settings, base = PpdSettings(**{**given, **variant}), base_for(model)
     trainee = Trainee(Ppd(base, settings), Teacher(base.head, None, VOCAB), settings, 3)
-    first = trainee.tensors()
+    first = trainee.method.tensors()
     trainer, batch = Trainer(trainee, settings), window_of(model, texts(3))
     losses = [trainer.learn(batch) for _ in range(30)]
     assert losses[-1] < 0.95 * losses[0]
     assert trainer.finished
-    assert all(not torch.equal(part, first[name]) for name, part in trainee.tensors().items())
+    assert all(
+        not torch.equal(part, first[name]) for name, part in trainee.method.tensors().items()
+    )
     assert all(torch.equal(part, before[name]) for name, part in model.state_dict().items())
 
 

@@ -34,8 +34,8 @@ def test_a_restored_learner_goes_on_exactly() -> None:
     assert (second.step, second.best_loss) == (3, 2.0)
     for batch in batches[3:]:
         second.learn(batch)
-    for name, part in whole.model.tensors().items():
-        assert torch.equal(part, second.model.tensors()[name])
+    for name, part in whole.model.method.tensors().items():
+        assert torch.equal(part, second.model.method.tensors()[name])
 
 
 def test_the_rate_falls_and_training_stops_early() -> None:

@@ -16,22 +16,61 @@ import torch
 
 from paceline.bench.entries import Difference, Entry, LeftOut, completed
 from paceline.bench.memory import peak_meter
-from paceline.bench.results import Memory, Sink
-from paceline.bench.texts import Conversation, Text
-from paceline.bench.trial import PLAIN, Contender, Request
+from paceline.bench.results import Memory
+from paceline.bench.simulate import Recording
+from paceline.bench.trial import PLAIN, Answers, Contender, Request
 from paceline.errors import PacelineError, UsageError
 from paceline.options import Options
+from paceline.prompts import PromptRecord
 from paceline.protocols import Target
 from paceline.session import Session
 from paceline.tree import EMPTY
 
-__all__ = ["Comparison", "Text", "in_turns", "next_scores"]
+__all__ = ["Comparison", "Conversation", "Text", "in_turns", "next_scores"]
 
 _WARM_UP_TOKENS = 8
 
 T = TypeVar("T")
 
 _Done = dict[tuple[object, ...], Entry | LeftOut]
+
+
+@dataclass(frozen=True)
+class Text:
+    """One prompt of a suite; plain decoding's answers stand between its turns."""
+
+    suite: str
+    record: PromptRecord
+
+    def turns(self, session: Session) -> int:
+        """1 if the turns form one text to continue."""
+        return 1 if self._is_raw(session) else len(self.record.turns)
+
+    def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
+        """Yield one request per turn, made lazily; end early if an answer that one needs is
+        missing."""
+        references = session.encode_references(self.record.references)
+        if self._is_raw(session):
+            yield Request(session.encode("\n\n".join(self.record.turns)), references, options)
+            return
+        messages: list[dict[str, str]] = []
+        for turn, message in enumerate(self.record.turns):
+            if turn > 0:
+                plain = answers(turn - 1)
+                if plain is None:
+                    return
+                answer = session.tokenizer.decode(plain, skip_special_tokens=True)
+                messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "user", "content": message})
+            yield Request(session.encode(messages), references, options)
+
+    def _is_raw(self, session: Session) -> bool:
+        """Without a chat template, every text is continued as raw text."""
+        return self.record.raw or not session.tokenizer.chat_template
+
+
+Conversation = Text | Recording
+"""What contenders are given, turn by turn."""
 
 
 @dataclass
@@ -69,7 +108,9 @@ class Comparison:
         turns = sum(text.turns(self.session) for text in self.texts)
         return turns * len(self.contenders) * self.repeats
 
-    def run(self, sink: Sink | None = None, on_trial: Callable[[], None] = lambda: None) -> Sink:
+    def run(
+        self, sink: Memory | None = None, on_trial: Callable[[], None] = lambda: None
+    ) -> Memory:
         """Run what `sink` does not hold yet, in an order that does not depend on what it holds.
 
         If a contender fails on a text, the error is recorded and the run continues.
@@ -154,7 +195,7 @@ class Comparison:
         entry = replace(entry, peak_bytes=meter())
         first = done.get((*entry.key, 0, PLAIN))
         plain = first.output if isinstance(first, Entry) else None
-        entry = replace(entry, **completed(entry, trial, plain))
+        entry = replace(entry, **completed(trial, plain))
         if plain is None or entry.output is None or entry.lossy:
             return entry
         return replace(entry, difference=self._difference(request.ids, plain, trial.output))

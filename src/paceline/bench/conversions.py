@@ -9,30 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = [
-    "Convert",
-    "Record",
-    "asset",
-    "canitedit",
-    "cnndm",
-    "editeval",
-    "gsm8k",
-    "humaneval",
-    "humanevalfix",
-    "jfleg",
-    "llma_cnndm",
-    "llma_rag",
-    "math500",
-    "mbpp",
-    "mt_bench",
-    "mtbench101",
-    "mteval_refine",
-    "spec_bench",
-    "vicuna_bench",
-    "wmt16_deen",
-    "xsum",
-]
-
 Record = dict[str, Any]
 Convert = Callable[[Any], list[Record]]
 

@@ -172,7 +172,7 @@ def _check(part: Any) -> None:
             raise TypeError(f"{each.name} is {value!r}")
 
 
-def completed(entry: Entry, trial: Trial, plain: Sequence[int] | None) -> dict[str, Any]:
+def completed(trial: Trial, plain: Sequence[int] | None) -> dict[str, Any]:
     """The fields a trial adds to its entry; `plain` is plain decoding's output, None if this is
     it."""
     same = plain is not None and list(plain) == trial.output

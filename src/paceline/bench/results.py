@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from paceline.bench.entries import Entry, LeftOut, parse_line
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
 
-__all__ = ["COLD", "FORMAT", "WARM", "Memory", "ResultFile", "Sink", "read_results"]
+__all__ = ["COLD", "FORMAT", "WARM", "Memory", "ResultFile", "read_results"]
 
 FORMAT = 1
 COLD, WARM = "cold", "warm"
@@ -21,21 +21,8 @@ COLD, WARM = "cold", "warm"
 _BEGIN = f'{{"format":{FORMAT},'.encode()
 
 
-class Sink(Protocol):
-    """Stores entries, and provides those of an interrupted run."""
-
-    @property
-    def entries(self) -> list[Entry | LeftOut]:
-        """All entries so far."""
-        ...
-
-    def append(self, entry: Entry | LeftOut) -> None:
-        """Add an entry."""
-        ...
-
-
 class Memory:
-    """A sink that keeps entries in memory."""
+    """Keeps entries in memory."""
 
     def __init__(self) -> None:
         self.entries: list[Entry | LeftOut] = []
@@ -45,7 +32,7 @@ class Memory:
         self.entries.append(entry)
 
 
-class ResultFile:
+class ResultFile(Memory):
     """A JSONL file whose first line describes the run; every other line is an entry.
 
     header: JSON values; a run can be resumed only if `header["run"]` is the same.
@@ -56,8 +43,8 @@ class ResultFile:
     """
 
     def __init__(self, path: Path, header: dict[str, Any], resume: bool = False) -> None:
+        super().__init__()
         self.path = path
-        self.entries: list[Entry | LeftOut] = []
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             content = path.read_bytes() if path.exists() else b""
@@ -77,7 +64,7 @@ class ResultFile:
 
     def append(self, entry: Entry | LeftOut) -> None:
         """Write a line; it is on disk when this returns."""
-        self.entries.append(entry)
+        super().append(entry)
         self._write(vars(entry) if isinstance(entry, LeftOut) else entry.to_json())
 
     def _write(self, record: dict[str, Any]) -> None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from paceline.bench.texts import Answers
-from paceline.bench.trial import Request
+from paceline.bench.trial import Answers, Request
 from paceline.options import Options
 from paceline.sampling import Draw, Sampler
 from paceline.session import Session
@@ -93,7 +92,7 @@ class Recording:
         return len(self.record.outputs)
 
     def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
-        """See `Conversation.requests`. Here, too, recorded outputs stand between turns."""
+        """Yield one request per output, made lazily; recorded outputs stand between turns."""
         references = session.encode_references(self.record.references)
         for place, (role, content) in enumerate(self.record.messages):
             if role == ASSISTANT:

@@ -17,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from paceline.bench.entries import Entry
+from paceline.bench.suites import MT_BENCH
 from paceline.bench.trial import PLAIN
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
@@ -26,9 +27,6 @@ __all__ = ["Answer", "Choice", "Row", "answers_of", "compare", "read_answers", "
 Decode = Callable[[Sequence[int]], str]
 
 OVERALL = "overall"
-_MT_BENCH = frozenset(
-    ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
-)
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Answer:
     @property
     def task(self) -> str:
         """Spec-Bench's grouping: MT-bench's eight categories are one task."""
-        return "mt_bench" if self.category in _MT_BENCH else self.category
+        return "mt_bench" if self.category in MT_BENCH else self.category
 
 
 @dataclass(frozen=True)

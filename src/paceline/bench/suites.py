@@ -15,7 +15,7 @@ from paceline.bench.comparison import Text
 from paceline.errors import UsageError
 from paceline.prompts import PromptRecord, read_prompts
 
-__all__ = ["ALL", "SUITES", "find_files", "read_suites", "suite_of"]
+__all__ = ["ALL", "MT_BENCH", "SUITES", "find_files", "read_suites", "suite_of"]
 
 ALL = "all"
 
@@ -39,16 +39,9 @@ SUITES: dict[str, tuple[str, ...]] = {
 """Suite name -> files without suffix; those that exist are read."""
 
 # Spec-Bench counts the categories of MT-bench as one task.
-_MT_BENCH = [
-    "writing",
-    "roleplay",
-    "reasoning",
-    "math",
-    "coding",
-    "extraction",
-    "stem",
-    "humanities",
-]
+MT_BENCH = frozenset(
+    ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
+)
 _MULTI_TURN = "multi_turn"
 
 
@@ -128,4 +121,4 @@ def _texts(path: Path, limit: int | None, by_category: bool) -> list[Text]:
 
 
 def _with_task(record: PromptRecord) -> PromptRecord:
-    return replace(record, task=_MULTI_TURN) if record.task in _MT_BENCH else record
+    return replace(record, task=_MULTI_TURN) if record.task in MT_BENCH else record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
@@ -17,9 +17,12 @@ from paceline.stats import Stats
 if TYPE_CHECKING:
     from paceline.session import Session
 
-__all__ = ["PLAIN", "Contender", "Method", "Request", "Trial"]
+__all__ = ["PLAIN", "Answers", "Contender", "Method", "Request", "Trial"]
 
 PLAIN = "plain"
+
+Answers = Callable[[int], Sequence[int] | None]
+"""Turn -> plain decoding's output; None if it failed."""
 
 
 @dataclass(frozen=True)

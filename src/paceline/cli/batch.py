@@ -15,7 +15,6 @@ import typer
 from paceline.cli import common, flags
 from paceline.cli.batch_ray import Answer, How, RayOptions, Work, on_ray
 from paceline.cli.groups import Choice, Machine, grouped
-from paceline.cli.served import AliasOption, check_installed
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import check_custom_ids, read_lines
 from paceline.serve.batch_results import results_in
@@ -52,7 +51,7 @@ def batch(
     *,
     files: Files,
     choice: Choice,
-    alias: AliasOption = None,
+    alias: flags.AliasOption = None,
     max_batch: Annotated[
         int, typer.Option("--max-batch", min=1, help="Most texts written at once.")
     ] = 16,
@@ -80,7 +79,7 @@ def batch(
         if not left:
             common.note(f"nothing to do: all {total} requests have results in {files.output}")
             return
-        check_installed()
+        common.check_installed()
         with how() as answer:
             counts = _answer_all(answer, Work(files.input_file, results, total - left, total))
     if counts.failed:

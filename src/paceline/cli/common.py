@@ -125,6 +125,16 @@ def circumstances(session: Session, model: str) -> dict[str, Any]:
     }
 
 
+@interruptible()
+def check_installed() -> None:
+    """Raise UsageError if a package that only the server needs is missing."""
+    try:
+        import paceline.serve.batch_run
+        import paceline.serve.running_server  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"this needs {error.name}: pip install 'paceline[serve]'") from error
+
+
 def read_references(paths: list[Path] | None, kind: str = "reference file") -> list[str]:
     """The texts of files; raises UsageError for one that cannot be read, naming it and its kind."""
     texts = []

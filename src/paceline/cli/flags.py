@@ -107,6 +107,10 @@ RawOption = Annotated[
 ShowDraftsOption = Annotated[
     bool, typer.Option("--show-drafts", help="Colour the tokens that were guessed right.")
 ]
+AliasOption = Annotated[
+    list[str] | None,
+    typer.Option("--alias", help="Another name that the model answers to; may be repeated."),
+]
 StoreOption = Annotated[
     Path | None,
     typer.Option(

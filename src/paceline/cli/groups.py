@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 import typer
 
-from paceline.cli import common, drafts, flags
-from paceline.defaults import DEFAULT_MODEL
+from paceline.cli import common, flags
+from paceline.defaults import DEFAULT_METHOD, DEFAULT_MODEL
+from paceline.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
 
 __all__ = [
     "Choice",
+    "DraftModelOption",
     "Kept",
     "Machine",
     "Output",
@@ -27,8 +29,20 @@ __all__ = [
     "References",
     "Request",
     "Sampling",
+    "chosen_method",
     "grouped",
     "options_of",
+]
+
+_DRAFTING = "speculative"
+
+DraftModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-model",
+        help="Smaller model that drafts: alias, folder, GGUF file or hub id.",
+        rich_help_panel=flags.DRAFTING,
+    ),
 ]
 
 
@@ -37,13 +51,39 @@ class Choice:
     """A model, and what drafts for it."""
 
     model: flags.ModelOption = DEFAULT_MODEL
-    method: drafts.MethodOption = None
-    draft_model: drafts.DraftModelOption = None
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            help=f"Method and settings, e.g. anpd:n=5,k=7. Default: {DEFAULT_METHOD}.",
+            rich_help_panel=flags.DRAFTING,
+        ),
+    ] = None
+    draft_model: DraftModelOption = None
 
     @property
     def chosen(self) -> str:
         """See `chosen_method`."""
-        return drafts.chosen_method(self.method, self.draft_model)
+        return chosen_method(self.method, self.draft_model)
+
+
+def chosen_method(method: str | None, draft_model: str | None) -> str:
+    """The method of a command: by default `DEFAULT_METHOD`, or `speculative` with a draft model.
+
+    Raises UsageError for a method that takes no draft model, or has one already.
+    """
+    if draft_model is None:
+        return DEFAULT_METHOD if method is None else method
+    from paceline.drafters import add_draft
+    from paceline.drafters.settings import bracketed
+
+    found = add_draft(_DRAFTING if method is None else method, draft_model)
+    if found is None:
+        raise UsageError(
+            f"method {method} takes no draft model: leave out --draft-model, or let the method "
+            f"draft for the draft model: --method {_DRAFTING}:inner={bracketed(str(method))}"
+        )
+    return found
 
 
 @dataclass(frozen=True)

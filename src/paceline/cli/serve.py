@@ -11,7 +11,6 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.groups import Choice, Machine, grouped
-from paceline.cli.served import AliasOption, check_installed
 from paceline.errors import UsageError
 from paceline.serve.logs import log_to_stderr
 from paceline.serve.names import KEY_VARIABLE, checked_keys, public_name
@@ -51,7 +50,7 @@ def serve(
     *,
     choice: Choice,
     listening: Listening,
-    alias: AliasOption = None,
+    alias: flags.AliasOption = None,
     budget: flags.BudgetOption = None,
     machine: Machine,
     datastore: flags.DatastoreOption = None,
@@ -61,7 +60,7 @@ def serve(
     keys = _keys(listening.api_key)
     common.request_options(budget=budget)
     chosen = choice.chosen
-    check_installed()
+    common.check_installed()
     from paceline.serve.app import Server
     from paceline.serve.heap import share_one_heap
     from paceline.serve.hosts import known_hosts

@@ -11,16 +11,19 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.groups import Choice, Placement, PromptFile, grouped
-from paceline.cli.tune_study import Study
 from paceline.errors import UsageError
 from paceline.tables import Table
 
 if TYPE_CHECKING:
+    from paceline.cli.tune_settings import SettingsStudy
+    from paceline.cli.tune_trees import TreeStudy
     from paceline.planning.cost_curve import CostCurve
     from paceline.planning.curve_store import CurveKey
     from paceline.planning.measure import Floor
     from paceline.prompts import PromptRecord
     from paceline.session import Session
+
+    Study = SettingsStudy | TreeStudy
 
 _REPEATS = 7
 _TOKENS = 128
@@ -182,7 +185,7 @@ def _kept(
 
 def _check_plots(folder: Path) -> None:
     """Fail before anything is measured."""
-    from paceline.bench.ablation_plots import check_matplotlib
+    from paceline.bench.ablations import check_matplotlib
 
     check_matplotlib()
     with common.writing(folder):

@@ -44,7 +44,10 @@ class SettingsStudy:
         options: dict[str, Any],
         repeats: int | None,
     ) -> None:
-        """See `Study.run`. Raises UsageError if a method finishes no prompt."""
+        """Search; repeats: trials per text, None for the usual number.
+
+        Raises UsageError if a method finishes no prompt.
+        """
         from paceline.drafters import open_settings
 
         start, tried = open_settings(self.method)

@@ -46,7 +46,10 @@ class TreeStudy:
         options: dict[str, Any],
         repeats: int | None,
     ) -> None:
-        """See `Study.run`. Raises ModelError if nothing was trained for the model."""
+        """Search; repeats: trials per text, None for the usual number.
+
+        Raises ModelError if nothing was trained for the model.
+        """
         from paceline.drafters import make_drafter
         from paceline.drafters.ppd import Ppd
 
@@ -119,8 +122,7 @@ class TreeStudy:
 
     def save_plots(self, folder: Path) -> None:
         """`survey.png` and `tree.png`; raises UsageError if they cannot be drawn or written."""
-        from paceline.planning.ppd.survey_picture import survey_figure
-        from paceline.planning.ppd.tree_picture import tree_figure
+        from paceline.planning.ppd.tree_picture import survey_figure, tree_figure
 
         figures = {
             "survey.png": survey_figure(self.survey, self.measured),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
@@ -147,7 +147,7 @@ class Datastore:
         """Write a new index; only the last step blocks other processes from adding to the log.
 
         least: do nothing if the log has fewer tokens: another process was faster."""
-        with _explained(self.folder, "change"), _held(self.folder / _MERGING):
+        with _explained(self.folder, "change"), held(self.folder / _MERGING):
             _, known, _ = self._read_index()
             log = Log(self.folder / _LOG, self._vocabulary)
             if log.tokens >= least:
@@ -201,7 +201,7 @@ class Datastore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        with _explained(self.folder, "change"), _held(self.folder / LOCK):
+        with _explained(self.folder, "change"), held(self.folder / LOCK):
             yield
 
 
@@ -210,16 +210,12 @@ def clear_datastore(folder: Path) -> int:
 
     Raises StoreError if they cannot be deleted."""
     freed = 0
-    with _explained(folder, "change"), _held(folder / _MERGING), _held(folder / LOCK):
+    with _explained(folder, "change"), held(folder / _MERGING), held(folder / LOCK):
         for path in (folder / _INDEX, folder / _LOG):
             if path.exists():
                 freed += path.stat().st_size
                 path.unlink()
     return freed
-
-
-def _held(lock: Path) -> AbstractContextManager[None]:
-    return held(lock, lambda: None)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 To add a drafter, write its file, with a dataclass of its settings, and add a row to `_ROWS`.
 Methods of other packages are found by the location of their class or by entry points, see
-`paceline.drafters.outside`.
+`paceline.drafters.registry`.
 """
 
 from __future__ import annotations

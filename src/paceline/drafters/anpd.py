@@ -127,12 +127,6 @@ class Anpd(LookupDrafter):
         tail = (*self._text[-longest:], *path)[-longest:]
         return self._ngrams.draft(tail, budget, self.draft_length, self._reference_ngrams)
 
-    def query(self, tail: Sequence[int]) -> Sequence[int]:
-        """The likeliest continuations of the longest known n-gram, best first. Empty if even the
-        shortest, with all levels the last token alone, is new."""
-        found = self._ngrams.draft(tuple(tail), self.branches, 1, self._reference_ngrams)
-        return list(found.tokens)
-
     def _learn(self, tokens: Sequence[int]) -> None:
         self._ngrams.count(self._text, tokens)
         self._text += tokens

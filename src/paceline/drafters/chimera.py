@@ -26,7 +26,7 @@ from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
-from paceline.drafters.level_tree import LevelTree, check_beam, grown
+from paceline.drafters.level_tree import BeamSettings, LevelTree, grown
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import ChimeraParts
@@ -42,17 +42,10 @@ __all__ = ["Chimera", "ChimeraSettings"]
 
 
 @dataclass(frozen=True)
-class ChimeraSettings:
-    """Settings of `Chimera`.
+class ChimeraSettings(BeamSettings):
+    """Settings of `Chimera`, and those of `BeamSettings`.
 
-    parts: a folder made by `paceline train chimera`, a hub id, or "" for those that come with this
-    package.
-    depth: levels of a tree, at most one per head; 0 for as many as pay, see `DraftLength`.
-    ranks: guesses to consider after each node.
-    beam: most nodes of each level to continue from, 1 to 256; 1 gives one chain with runners-up.
-    least: nodes that are less likely to be accepted are not continued, nor are those whose
-    followers would not be worth a row, see `ChainEnd.worth`.
-    context: most tokens of a prompt to read, the last ones; 0 for all.
+    depth: at most one level per head.
     cache: n-grams whose states are kept in memory, 0 for none (section 4.1.1). On a CPU, where a
     draft is one call, only those of prompts: encoding guesses is faster than looking them up.
     dictionary: number of common n-grams whose states are made beforehand, if the parts name any.
@@ -63,19 +56,13 @@ class ChimeraSettings:
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.
     """
 
-    parts: str = ""
-    depth: int = 0
-    ranks: int = 10
-    beam: int = 2
-    least: float = 0.02
-    context: int = 384
     cache: int = 8192
     dictionary: int = 0
     spill: str = ""
     weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:
-        check_beam(self)
+        super().__post_init__()
         at_least(0, cache=self.cache)
         at_least(0, dictionary=self.dictionary)
         check_parts(ChimeraParts, self.parts)

@@ -7,7 +7,6 @@ their computation.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,32 +34,7 @@ from paceline.tree import Tree
 __all__ = ["Levels", "ModuleLevels", "ProgramLevels", "encoded", "levels_of", "restored"]
 
 
-class Levels(TextLevels):
-    """What Chimera keeps of one text, and a draft after it."""
-
-    @abstractmethod
-    def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
-        """Take over what the target has read.
-
-        states: [n, hidden] of all n tokens, n >= `length` and n >= 1. greens: the green states of
-        those beyond `length`.
-        """
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Begin a draft. Its first node is the root, at depth 0."""
-
-    @abstractmethod
-    def grow(
-        self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
-    ) -> Guesses:
-        """Add the nodes of the next level and guess after them.
-
-        greens, parents: see `Draft.grow`. ranks: guesses after each node.
-        """
-
-
-class ModuleLevels(Levels):
+class ModuleLevels(TextLevels):
     """Runs the modules of `model` one after the other. capacity: see `Context`."""
 
     def __init__(self, model: ChimeraModel, capacity: int) -> None:
@@ -75,7 +49,11 @@ class ModuleLevels(Levels):
         return self._context.length
 
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
-        """See `Levels.read`."""
+        """Take over what the target has read.
+
+        states: [n, hidden] of all n tokens, n >= `length` and n >= 1. greens: the green states of
+        those beyond `length`.
+        """
         self._mature = states[-1].clone()  # a view would keep all states of the target
         if greens:
             self._context.extend(states[self.length :], _rows_of(greens))
@@ -85,7 +63,7 @@ class ModuleLevels(Levels):
         self._context.truncate(length)
 
     def begin(self) -> None:
-        """See `Levels.begin`."""
+        """Begin a draft. Its first node is the root, at depth 0."""
         self._draft = Draft(self._context)
 
     def grow(
@@ -95,12 +73,15 @@ class ModuleLevels(Levels):
         parents: Sequence[int],
         ranks: int,
     ) -> Guesses:
-        """See `Levels.grow`."""
+        """Add the nodes of the next level and guess after them.
+
+        greens, parents: see `Draft.grow`. ranks: guesses after each node.
+        """
         states = self._draft.grow(_rows_of(greens), parents)
         return self._model.guess(depth, self._mature, states, ranks, self._noise_at(depth))
 
 
-class ProgramLevels(Levels):
+class ProgramLevels(TextLevels):
     """Runs programs over the text's own cache.
 
     capacity: tokens to make room for at first.
@@ -122,7 +103,7 @@ class ProgramLevels(Levels):
         self._sees: list[list[int]] = []  # by node: its ancestors' slots and its own
 
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
-        """See `Levels.read`."""
+        """See `ModuleLevels.read`."""
         # No torch from here on: after a pass of the target has evicted it from the caches, one
         # operator of torch takes longer than a small program.
         numbers = states.float().numpy()
@@ -160,7 +141,7 @@ class ProgramLevels(Levels):
         settings: BeamSettings,
         end: ChainEnd,
     ) -> tuple[Tree, int] | None:
-        """See `Levels.draft`: in one call, except for prompts and very short texts."""
+        """See `TextLevels.draft`: in one call, except for prompts and very short texts."""
         fresh, config = len(states) - self.length, self._config
         call = self._programs.call
         if call is None or fresh > self.most_fresh or len(text) < config.order + fresh:
@@ -174,7 +155,7 @@ class ProgramLevels(Levels):
         return found
 
     def begin(self) -> None:
-        """See `Levels.begin`."""
+        """See `ModuleLevels.begin`."""
         self._sees = []
 
     def grow(
@@ -184,7 +165,7 @@ class ProgramLevels(Levels):
         parents: Sequence[int],
         ranks: int,
     ) -> Guesses:
-        """See `Levels.grow`."""
+        """See `ModuleLevels.grow`."""
         count, first = len(parents), self.length + len(self._sees)
         self._make_room(first + count)
         for place, parent in enumerate(parents, start=first):
@@ -193,14 +174,14 @@ class ProgramLevels(Levels):
         position, seen = self.length + depth, self._sees[-count:]
 
         def see(rows: PassBuffers) -> None:
-            rows.positions[:count], rows.count[0, :count] = position, 2 * self.length
+            rows.positions[:count], rows.count[:count] = position, 2 * self.length
             begin = 0
             for row, slots in enumerate(seen):
                 end = begin + len(slots) - 1
                 rows.slots[row] = first + row
                 # Its own draft state is not known yet.
-                rows.extra[0, begin:end] = [*slots[:-2], slots[-1]]
-                rows.begins[0, row + 1] = begin = end
+                rows.extra[begin:end] = [*slots[:-2], slots[-1]]
+                rows.begins[row + 1] = begin = end
 
         program, hidden = self._programs.levels[depth], len(self._mature)
         program.use_cache(self._layers)
@@ -222,6 +203,10 @@ class ProgramLevels(Levels):
         self._held, self._layers = held, layers_of(held)
         each = (layer.as_native() for layer in self._layers)
         self._addresses = (native.Layer * len(self._layers))(*each)
+
+
+Levels = ModuleLevels | ProgramLevels
+"""What Chimera keeps of one text, and a draft after it."""
 
 
 def levels_of(model: ChimeraModel, capacity: int = 256) -> Levels:

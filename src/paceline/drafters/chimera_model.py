@@ -6,7 +6,7 @@ i reads that beside the last mature state and guesses the token after a node at 
 for a text:
 
     model = parts.open(host)
-    context = model.context()
+    context = context_encoder.Context(model.encoder, capacity=256)
     # whenever the target has read tokens: their states, and the n-grams that end with each
     context.extend(states, model.green(ngrams))                 # [n, hidden], int64 [n, order]
     draft = context_encoder.Draft(context)
@@ -30,7 +30,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.drafters.attention_rows import Columns
-from paceline.drafters.context_encoder import Context, ContextEncoder
+from paceline.drafters.context_encoder import ContextEncoder
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import ChimeraConfig, HeadWeights
 from paceline.drafters.medusa_heads import Compile, HeadModule, OutputHead, ResidualBlocks
@@ -138,10 +138,6 @@ class ChimeraModel(HeadModule):
         with torch.no_grad():
             states: torch.Tensor = self.bottom(ids.to(self.device))
         return states
-
-    def context(self, capacity: int = 256) -> Context:
-        """The memory of a new text."""
-        return Context(self.encoder, capacity)
 
     def logits(self, depth: int, mature: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
         """Logits [n, outputs] for the tokens after n nodes at one depth, 0 for the root; at most

@@ -24,9 +24,8 @@ from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
-from paceline.kernels.programs.program import CacheLayer
+from paceline.kernels.programs.program import CacheLayer, TableAddresses
 from paceline.kernels.programs.steps import Function, Join, Operand
-from paceline.kernels.programs.table_addresses import TableAddresses
 from paceline.records import WordTable
 from paceline.tree import Tree
 

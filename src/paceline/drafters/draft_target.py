@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from paceline.chains import ChainFound, ChainRequest
 from paceline.protocols import Target
-from paceline.records import Path, TargetInfo, WordTable
+from paceline.records import Path, TargetInfo
 from paceline.scores import TokenScores
 from paceline.tree import Tree
 
@@ -92,10 +92,6 @@ class DraftTarget(Target):
         """See `Target.describe`."""
         return self._target.describe()
 
-    def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """See `Target`."""
-        return self._target.add_virtual_tokens(embeddings)
-
     def keep_states(self, layers: Sequence[int] = ()) -> None:
         """See `Target`."""
         self._target.keep_states(layers)
@@ -103,15 +99,3 @@ class DraftTarget(Target):
     def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
         """See `Target`."""
         return self._target.states(slot, layers)
-
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """See `Target`."""
-        return self._target.embed(tokens)
-
-    def word_table(self) -> WordTable | None:
-        """See `Target`."""
-        return self._target.word_table()
-
-    def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Target`."""
-        return self._target.output_head(tokens)

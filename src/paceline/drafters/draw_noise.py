@@ -8,27 +8,17 @@ right (Gumbel coupling: Daliri et al. 2024, arXiv 2408.07978).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from paceline.noise import noise_at
 
 if TYPE_CHECKING:
     import torch
 
+    from paceline.drafters.medusa_heads import HeadModule
     from paceline.sampling import Sampler
 
-__all__ = ["DrawNoise", "Outputs"]
-
-
-class Outputs(Protocol):
-    """What has logits.
-
-    outputs: columns. token_ids: int64, the tokens they stand for; None: columns are token ids.
-    """
-
-    outputs: int
-    token_ids: torch.Tensor | None
-    device: torch.device
+__all__ = ["DrawNoise"]
 
 
 class DrawNoise:
@@ -38,7 +28,7 @@ class DrawNoise:
     the text's; if greedy or None, there is no noise.
     """
 
-    def __init__(self, to: Outputs, vocabulary: int, sampler: Sampler | None = None) -> None:
+    def __init__(self, to: HeadModule, vocabulary: int, sampler: Sampler | None = None) -> None:
         self._to, self._vocabulary = to, vocabulary
         self._sampler = None if sampler is None or sampler.greedy else sampler
         self._rows: dict[int, torch.Tensor] = {}

@@ -24,13 +24,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.chains import ChainEnd
-from paceline.drafters.eagle_parts import EagleParts
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
-from paceline.drafters.level_tree import LevelTree, check_beam, grown
+from paceline.drafters.level_tree import BeamSettings, LevelTree, grown
 from paceline.drafters.parts import check_parts, find_parts
+from paceline.drafters.trained_heads import EagleParts
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST
 from paceline.protocols import LAYER_OUTPUTS
@@ -45,32 +45,19 @@ __all__ = ["Eagle", "EagleSettings"]
 
 
 @dataclass(frozen=True)
-class EagleSettings:
-    """Settings of `Eagle`.
+class EagleSettings(BeamSettings):
+    """Settings of `Eagle`, and those of `BeamSettings`.
 
-    parts: a folder made by `paceline train eagle`, a hub id, or "" for those that come with this
-    package.
-    depth: levels of a tree, at most 32; 0 for as many as pay, see `DraftLength`.
-    ranks: guesses to consider after each node.
-    beam: most nodes of each level to continue from, 1 to 256; 1 gives one chain with runners-up.
-    least: nodes that are less likely to be accepted are not continued, nor are those whose
-    followers would not be worth a row, see `ChainEnd.worth`.
-    context: most tokens of a prompt to read, the last ones; 0 for all.
+    depth: at most 32.
     weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.
     """
 
-    parts: str = ""
-    depth: int = 0
-    ranks: int = 10
-    beam: int = 2
-    least: float = 0.02
-    context: int = 384
     weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:
-        check_beam(self)
+        super().__post_init__()
         if self.depth > LONGEST:
             raise UsageError(f"depth must be at most {LONGEST}, got {self.depth}")
         check_parts(EagleParts, self.parts)

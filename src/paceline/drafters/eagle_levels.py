@@ -183,7 +183,7 @@ class ProgramLevels(Levels):
         def see(rows: PassBuffers) -> None:
             places = np.arange(first, end)
             rows.positions[: len(places)] = rows.slots[: len(places)] = places
-            rows.count[0, : len(places)] = places + 1
+            rows.count[: len(places)] = places + 1
 
         self.length = end
         return program.run(end - first, end, see)
@@ -220,12 +220,12 @@ class ProgramLevels(Levels):
         seen = self._sees[-count:]
 
         def see(rows: PassBuffers) -> None:
-            rows.slots[:count], rows.count[0, :count] = slots, self.length
+            rows.slots[:count], rows.count[:count] = slots, self.length
             begin = 0
             for row, own in enumerate(seen):
                 rows.positions[row] = self.length + len(own) - 1
-                rows.extra[0, begin : begin + len(own)] = own
-                rows.begins[0, row + 1] = begin = begin + len(own)
+                rows.extra[begin : begin + len(own)] = own
+                rows.begins[row + 1] = begin = begin + len(own)
 
         program, hidden = self._programs.grow, self._model.hidden_size
         program.use_cache(self._layers)

@@ -22,8 +22,8 @@ from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
+from paceline.kernels.programs.program import TableAddresses
 from paceline.kernels.programs.steps import Join, Operand
-from paceline.kernels.programs.table_addresses import TableAddresses
 from paceline.records import WordTable
 from paceline.tree import Tree
 

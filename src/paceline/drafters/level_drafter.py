@@ -7,15 +7,14 @@ one call; otherwise it grows step by step.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from paceline.chains import ChainEnd
-from paceline.drafters.draw_noise import DrawNoise, Outputs
+from paceline.chains import ChainEnd, certain_end
+from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.host import Host
-from paceline.drafters.level_plan import LevelPlan
 from paceline.drafters.level_tree import BeamSettings
-from paceline.planning.draft_length import LONGEST
+from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
@@ -24,7 +23,9 @@ from paceline.tree import EMPTY, Tree
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LevelDrafter", "TextLevels"]
+    from paceline.drafters.medusa_heads import HeadModule
+
+__all__ = ["LevelDrafter", "LevelPlan", "TextLevels"]
 
 _HEARD = 8
 """Most levels that get the noise of draws."""
@@ -69,6 +70,62 @@ class TextLevels(ABC):
         return None if self.noise is None or level >= len(self.noise) else self.noise[level]
 
 
+class LevelPlan:
+    """How many levels the trees of one drafter get: another one while it is worth its time.
+
+    length: what is known about the time and gain of levels, shared by drafters of `host` with the
+    same `key`; None if there are always `depth` levels, 1 or more. most: most levels.
+    """
+
+    def __init__(self, host: Host, key: Hashable, depth: int, most: int = LONGEST) -> None:
+        self._clock, self._depth = host.clock, min(depth, most)
+        self.length: DraftLength | None = None
+        if not depth:
+            self.length = host.learn(
+                (DraftLength, key), lambda: DraftLength(host.curve, most, host.costs)
+            )
+        self.begin_text()
+
+    def begin_text(self) -> None:
+        """Begin a text, or resume it with other last tokens."""
+        # When this round's draft was requested, its levels begun and finished, in seconds.
+        self._asked: float | None = None
+        self._began = self._given = 0.0
+        self._tree = EMPTY
+
+    def begin(self) -> None:
+        """A draft is wanted or, if called again, what precedes its levels is done."""
+        self._began = self._clock()
+        if self._asked is None:
+            self._asked = self._began
+
+    def end(self) -> ChainEnd:
+        """Where no more levels are wanted, by the chance that a continued node is right."""
+        if self.length is None:
+            return certain_end(0.0, self._depth)
+        return self.length.end((), worth=self.length.worth)
+
+    def grown(self, tree: Tree, levels: int) -> Tree:
+        """Record that this tree took `levels` levels; returns it."""
+        self._tree, self._given = tree, self._clock()
+        if self.length is not None:
+            self.length.drafted(1e3 * (self._given - self._began) / levels, 1)
+        return tree
+
+    def observe(self, round: Round, context: int) -> None:
+        """Learn what another level is worth. context: tokens in the cache."""
+        asked, self._asked = self._asked, None
+        if asked is None or self.length is None:
+            return
+        said, claims = round.path.tokens, _claims_by_level(self._tree)
+        self.length.judge(claims[: len(said)], len(self._tree.along(said)))
+        self.length.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
+        if not round.prefill:
+            now = self._clock()
+            spent = 1e3 * (now - self._given), 1e3 * (now - asked)
+            self.length.played(*spent, len(said), context)
+
+
 LevelsT = TypeVar("LevelsT", bound=TextLevels)
 
 
@@ -86,7 +143,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
     def __init__(
         self,
         host: Host,
-        model: Outputs,
+        model: HeadModule,
         settings: BeamSettings,
         new_levels: Callable[[int], LevelsT],
         most: int = LONGEST,
@@ -174,3 +231,12 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
     @abstractmethod
     def _grown(self, levels: LevelsT, budget: int, end: ChainEnd) -> tuple[Tree, int]:
         """What `TextLevels.draft` returns, grown level by level after `_read`."""
+
+
+def _claims_by_level(tree: Tree) -> list[float]:
+    """By depth, the chance that one of its nodes is right if one of the depth before is."""
+    sure = [0.0] * max(tree.depths, default=0)
+    for depth, path_chance in zip(tree.depths, tree.weights or (), strict=True):
+        sure[depth - 1] += path_chance
+    before = [1.0, *sure]
+    return [each / above if above else 0.0 for each, above in zip(sure, before)]

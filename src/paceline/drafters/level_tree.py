@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from paceline.chains import ChainEnd
 from paceline.drafters.guesses import Guesses
@@ -11,50 +11,42 @@ from paceline.drafters.settings import at_least, within
 from paceline.errors import UsageError
 from paceline.tree import ROOT, Tree
 
-__all__ = ["MOST_BEAM", "BeamSettings", "LevelTree", "check_beam", "grown"]
+__all__ = ["MOST_BEAM", "BeamSettings", "LevelTree", "grown"]
 
 
 MOST_BEAM = 256
 """Memory for the logits of so many rows is kept."""
 
 
-class BeamSettings(Protocol):
-    """How a tree grows; part of the settings of Chimera and EAGLE.
+@dataclass(frozen=True)
+class BeamSettings:
+    """Where trained parts come from, and how their trees grow.
 
-    depth: levels of a tree; 0 for as many as pay. ranks: guesses to consider after each node. beam:
-    nodes of each level to continue from. least: the chance of acceptance that these need. context:
-    most tokens of a prompt to read, the last ones; 0 for all.
+    parts: a folder made by `paceline train`, a hub id, or "" for those that come with this package.
+    depth: levels of a tree; 0 for as many as pay, see `DraftLength`.
+    ranks: guesses to consider after each node.
+    beam: most nodes of each level to continue from, 1 to 256; 1 gives one chain with runners-up.
+    least: nodes that are less likely to be accepted are not continued, nor are those whose
+    followers would not be worth a row, see `ChainEnd.worth`.
+    context: most tokens of a prompt to read, the last ones; 0 for all.
+
+    Raises UsageError for a setting out of range.
     """
 
-    @property
-    def depth(self) -> int:
-        """0 or more."""
+    parts: str = ""
+    depth: int = 0
+    ranks: int = 10
+    beam: int = 2
+    least: float = 0.02
+    context: int = 384
 
-    @property
-    def ranks(self) -> int:
-        """1 or more."""
-
-    @property
-    def beam(self) -> int:
-        """1 to `MOST_BEAM`."""
-
-    @property
-    def least(self) -> float:
-        """0 to 1."""
-
-    @property
-    def context(self) -> int:
-        """0 or more."""
-
-
-def check_beam(settings: BeamSettings) -> None:
-    """Raises UsageError for a number out of range."""
-    at_least(0, depth=settings.depth)
-    at_least(0, context=settings.context)
-    at_least(1, ranks=settings.ranks)
-    within(1, MOST_BEAM, beam=settings.beam)
-    if not 0 <= settings.least <= 1:
-        raise UsageError(f"least must be a number from 0 to 1, got {settings.least!r}")
+    def __post_init__(self) -> None:
+        at_least(0, depth=self.depth)
+        at_least(0, context=self.context)
+        at_least(1, ranks=self.ranks)
+        within(1, MOST_BEAM, beam=self.beam)
+        if not 0 <= self.least <= 1:
+            raise UsageError(f"least must be a number from 0 to 1, got {self.least!r}")
 
 
 class LevelTree:

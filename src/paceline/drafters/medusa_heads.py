@@ -7,21 +7,27 @@ numbers at 576 x 49,152); a compact one stores the blocks alone (0.3 million).
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.drafters.found_trees import FoundTree
 from paceline.drafters.guesses import Guesses, guesses_of, guesses_of_program
 from paceline.drafters.head_configs import HeadWeights, MedusaConfig
-from paceline.drafters.medusa_programs import MedusaPrograms
 from paceline.errors import UsageError
 from paceline.kernels.block_layers import BlockLinear, FloatLinear
 from paceline.kernels.choice import program_kind, quicken
 from paceline.kernels.linear import PlainLinear, UnpackableError
-from paceline.kernels.programs.builder import layer_of
+from paceline.kernels.native import signatures as native
+from paceline.kernels.native.calls import kernels
+from paceline.kernels.programs.builder import Builder, GivenRows, layer_of
+from paceline.kernels.programs.steps import Function, Join
 from paceline.records import WordTable
 from paceline.tree import Tree
 
@@ -29,12 +35,14 @@ __all__ = [
     "Compile",
     "HeadModule",
     "MedusaHeads",
+    "MedusaPrograms",
     "OutputHead",
     "ResidualBlocks",
     "compile_medusa",
 ]
 
 _ROWS = 4  # Medusa's heads, or the nodes of a level of Chimera's tree
+_MOST_HEADS = 16  # MOST_HEADS
 
 OutputHead = tuple[torch.Tensor, torch.Tensor]
 """Weights [outputs, hidden] and biases [outputs], see `Target.output_head`."""
@@ -138,6 +146,58 @@ class HeadModule(nn.Module):
         if not isinstance(self._head, PlainLinear):
             raise ValueError("the heads are already prepared")
         return layer_of(kind, [self._head.weight], self._head.bias)
+
+
+class MedusaPrograms:
+    """Compact heads as two programs: the residual blocks of all heads on one state, and the output
+    head on their results.
+
+    block: weights [heads, hidden, hidden] and biases [heads, hidden] as a layer of all heads.
+    head: the output head, for `token_ids` as in `HeadModule`. hidden: size of a state.
+    """
+
+    def __init__(
+        self,
+        block: BlockLinear,
+        head: BlockLinear,
+        hidden: int,
+        token_ids: torch.Tensor | None = None,
+    ) -> None:
+        self._hidden = hidden
+        build = Builder(hidden)
+        changed = build.product(build.given, block)
+        # The state is repeated for each head.
+        self._blocks = build.program(build.map(changed, Join.PLUS, build.given, Function.SILU))
+        build = Builder(hidden)
+        self._head = build.program(build.product(build.given, head))
+        heads = block.out_features // hidden
+        self._parts = self._blocks.part(1), self._head.part(heads)
+        self._found = FoundTree(head.out_features, token_ids)
+        blocks, of_heads = (part.native for part in self._parts)
+        self._one = native.Medusa(blocks=blocks, head=of_heads, heads=heads, hidden=hidden)
+
+    def tree(
+        self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
+    ) -> Tree | None:
+        """The likeliest paths over all heads, see `candidate_tree.likeliest`, in one call.
+
+        state: float32 [1, hidden]. noise: see `FoundTree.native`. None for more heads than the
+        library supports.
+        """
+        one = self._one
+        if one.heads > _MOST_HEADS:
+            return None
+        one.state, one.guesses = state.data_ptr(), self._found.native(budget, ranks, noise)
+        kernels().draft_medusa(ctypes.addressof(one))
+        return self._found.tree(one.guesses.nodes)
+
+    def run(self, state: NDArray[np.float32]) -> GivenRows:
+        """[1, hidden] -> the program that has just computed logits [heads, outputs]."""
+        self._blocks.given(1)[:] = state
+        changed = self._blocks.run(1).reshape(-1, self._hidden)
+        self._head.given(len(changed))[:] = changed
+        self._head.run(len(changed))
+        return self._head
 
 
 class MedusaHeads(HeadModule):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 __all__ = ["MOST_NGRAMS", "SHARDS", "NGramTable", "Run"]
 
@@ -62,10 +61,6 @@ class NGramTable:
         """How often anything followed `run`, then its best followers, best first, each with its
         count: (total, token, times, token, times, …); () if it was never seen."""
         return self._best[run[-1] % SHARDS].get(run, ())
-
-    def best(self, run: Run) -> Sequence[int]:
-        """The most frequent followers of `run`, best first; () if it was never seen."""
-        return self.followers(run)[1::2]
 
     def _ranked(self, shard: int, run: Run, known: Run, token: int) -> Run:
         """The entry of a run after another `token`, which was not its best follower."""

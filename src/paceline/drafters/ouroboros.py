@@ -30,10 +30,9 @@ from typing import Any, Literal
 
 from paceline.drafters.host import Host, ModelChoice
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
-from paceline.drafters.phrases import MOST_PHRASES, PhrasePool, phrase_tree
+from paceline.drafters.phrases import MOST_PHRASES, PhrasePool, TextPhrases, phrase_tree
 from paceline.drafters.settings import at_least
-from paceline.drafters.speculative import DraftSettings, Speculative, open_draft
-from paceline.drafters.text_phrases import TextPhrases
+from paceline.drafters.speculative import Speculative, SpeculativeSettings, open_draft
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
 from paceline.protocols import Drafter
@@ -52,7 +51,7 @@ _DRAFT, _PHRASES = 0, 1  # bits of `Tree.sources`
 
 
 @dataclass(frozen=True)
-class OuroborosSettings(DraftSettings):
+class OuroborosSettings(SpeculativeSettings):
     """Settings of `Ouroboros`, in addition to those of the draft model.
 
     inner: as there, but "" means "phrases" of the pool in a smaller model, or with a window; plain
@@ -102,7 +101,7 @@ class OuroborosSettings(DraftSettings):
 
     @property
     def inner_method(self) -> str:
-        """See `DraftSettings`."""
+        """See `SpeculativeSettings`."""
         copied = self.is_copy and not self.window
         return super().inner_method if self.inner or copied else _INNER
 
@@ -116,7 +115,7 @@ class OuroborosSettings(DraftSettings):
 
     def of_draft(self) -> dict[str, Any]:
         """The draft model's settings, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(DraftSettings)}
+        return {each.name: getattr(self, each.name) for each in fields(SpeculativeSettings)}
 
 
 class Ouroboros(Drafter):

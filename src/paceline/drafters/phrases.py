@@ -21,7 +21,7 @@ from paceline.file_locks import lock_beside
 from paceline.json_files import parse_json, replace_file
 from paceline.tree import ROOT, Tree
 
-__all__ = ["MOST_PHRASES", "Phrase", "PhrasePool", "phrase_tree"]
+__all__ = ["MOST_PHRASES", "Phrase", "PhrasePool", "TextPhrases", "phrase_tree"]
 
 Phrase = tuple[int, ...]
 _State = tuple[int, int, int] | None
@@ -176,6 +176,43 @@ class PhrasePool:
             self._phrases[key] = phrases[1:]  # which leaves the key in its place
         else:
             del self._phrases[key]
+
+
+class TextPhrases:
+    """Puts the phrases of a text into a pool as it grows, and those of drafts after it.
+
+        size 2, text a b c, draft d e:   a -> (b, c)   from the text
+                                         b -> (c, d), c -> (d, e)   from the draft
+
+    size: tokens of a phrase, >= 1; its key is the token before them.
+    """
+
+    def __init__(self, pool: PhrasePool, size: int) -> None:
+        self._pool = pool
+        self._size = size
+        self._tail: list[int] = []  # of the text: where the next phrases may begin
+
+    def begin(self, context: Sequence[int], learn: bool) -> None:
+        """A text begins, or continues with other last tokens.
+
+        learn: put its phrases into the pool.
+        """
+        self._tail = []
+        if learn:
+            self.drafted(context)
+        self._tail = list(context[-self._size :])
+
+    def said(self, tokens: Sequence[int]) -> None:
+        """The text continues with these."""
+        self.drafted(tokens)
+        self._tail = [*self._tail, *tokens][-self._size :]
+
+    def drafted(self, tokens: Sequence[int]) -> None:
+        """A draft continues with these."""
+        whole = [*self._tail, *tokens]
+        for end in range(max(len(self._tail), self._size) + 1, len(whole) + 1):
+            key, *phrase = whole[end - self._size - 1 : end]
+            self._pool.add(key, phrase)
 
 
 def phrase_tree(phrases: Sequence[Phrase]) -> Tree:

@@ -32,10 +32,9 @@ from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
-from paceline.planning.ppd.dynamic_tree import StateTree
+from paceline.planning.ppd.dynamic_tree import StateTree, lay_out
 from paceline.planning.ppd.round_tree import best_tree
 from paceline.planning.ppd.tree_search import FittedTree
-from paceline.planning.ppd.tree_shape import lay_out
 from paceline.planning.sizing import MOST_WHOLE
 from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter, SizedBy
 from paceline.records import Round, TextStart

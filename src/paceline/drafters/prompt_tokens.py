@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from paceline.drafters.head_configs import check_least
 from paceline.drafters.trained_parts import TrainedParts
@@ -77,16 +77,12 @@ class PromptTokens(TrainedParts[PromptConfig]):
 
     kind: ClassVar[str] = "prompt tokens"
     method: ClassVar[str] = "ppd"
+    config_type: ClassVar[type] = PromptConfig
 
     @property
     def embeddings(self) -> torch.Tensor:
         """[prompt_tokens, epts, hidden]."""
         return self.tensors["embeddings"]
-
-    @classmethod
-    def read_config(cls, content: dict[str, Any]) -> PromptConfig:
-        """See `TrainedParts`."""
-        return PromptConfig(**content)
 
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """See `TrainedParts`."""

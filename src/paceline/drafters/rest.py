@@ -21,9 +21,8 @@ from typing import Any
 from paceline.datastore import LONGEST, MOST_HITS, Search
 from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
-from paceline.drafters.known_texts import KnownTexts
+from paceline.drafters.known_texts import KnownTexts, NearTexts
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.near_texts import NearTexts
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.records import Round, TextStart

@@ -20,8 +20,8 @@ from paceline.datastore import Search
 from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import KnownTexts
+from paceline.drafters.lookup import TextLookup
 from paceline.drafters.settings import at_least
-from paceline.drafters.text_lookup import TextLookup
 from paceline.records import TextStart
 from paceline.tree import Tree
 

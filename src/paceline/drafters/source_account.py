@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
-from paceline.drafters.asking_times import AskingTimes
 from paceline.planning.gate import Gain
-from paceline.planning.running_time import RunningTime
+from paceline.planning.running_time import FIRST_TIMES, RunningTime
 
-__all__ = ["CREDIT", "PRICE", "SourceAccount", "SourceInText", "class_of"]
+__all__ = ["CREDIT", "PRICE", "AskingTimes", "SourceAccount", "SourceInText", "class_of"]
 
 PRICE = 0.25
 """Passes that asking costs, while unknown."""
@@ -32,27 +31,51 @@ _BELIEVED = 16
 """Rounds that show how far a source's claims are to be believed."""
 _MOST_FAILED = 8
 """Failed trials that still double the rounds until the next one."""
-_USUAL = 8
+_USUAL_TIMES = 2
+"""Times in a text that count as much as the usual time; only after the first few is it unused."""
+_USUAL_ROUNDS = 8
 """Rounds of a text, with what was usual before it, that show which classes it has."""
 _RESTED = 32
 """Rounds without the source after which its time counts as unknown if it was long: the machine may
 have been busy, which a source that is not asked would never notice."""
 
 
-class Seen:
-    """How often each class of confidence was seen. Earlier rounds fade.
-
-    rounds: by class.
-    """
+class AskingTimes:
+    """Milliseconds of asking, by class of confidence: drafts differ in length, and much is known
+    already of a text that others are sure about."""
 
     def __init__(self) -> None:
-        self.rounds = [0.0] * CLASSES
+        self._all = RunningTime()
+        self._by_class: dict[int, RunningTime] = {}
 
-    def add(self, place: int) -> None:
-        """Count one more round."""
-        self.rounds[place] += 1
-        if sum(self.rounds) > 2 * _LONG_MEMORY:
-            self.rounds = [count / 2 for count in self.rounds]
+    def bounded(self, milliseconds: float, place: int) -> float:
+        """See `RunningTime.bounded`."""
+        return self._of(place).bounded(milliseconds)
+
+    def add(self, milliseconds: float, place: int) -> None:
+        """Record the time of asking at a class of confidence."""
+        self._all.add(milliseconds)
+        self._by_class.setdefault(place, RunningTime()).add(milliseconds)
+
+    def learn_anew(self) -> None:
+        """See `RunningTime.learn_anew`."""
+        self._all.learn_anew()
+        for each in self._by_class.values():
+            each.learn_anew()
+
+    def of(self, place: int) -> float | None:
+        """The time at a class of confidence; that over all classes while it is not known."""
+        return self._of(place).value
+
+    def instead_of(self, usual: float, here: float, place: int) -> float:
+        """`here`, which these times came to, as far as they are enough to replace what is usual:
+        one long draft does not make a text one of long drafts."""
+        count = self._of(place).count
+        share = 1.0 if count >= FIRST_TIMES else count / (count + _USUAL_TIMES)
+        return usual + (here - usual) * share
+
+    def _of(self, place: int) -> RunningTime:
+        return self._by_class.get(place, self._all)
 
 
 def class_of(sure: float) -> int:
@@ -83,8 +106,14 @@ class SourceAccount:
         self._known: dict[int, Gain] = {}  # by class, if something was promised
         # By class: failed trials since one saved something, and rounds until the next one.
         self._failed, self._waits = [0] * CLASSES, [0] * CLASSES
-        self.seen = Seen()
+        self.seen = [0.0] * CLASSES  # how often each class was seen; earlier rounds fade
         self._claimed, self._right = 0.0, 0.0
+
+    def saw(self, place: int) -> None:
+        """Record a round in which this is the class of the others' confidence."""
+        self.seen[place] += 1
+        if sum(self.seen) > 2 * _LONG_MEMORY:
+            self.seen = [count / 2 for count in self.seen]
 
     def took(self, milliseconds: float, place: int) -> bool:
         """Record the time of asking at a class of confidence; returns whether it counts. The first
@@ -186,15 +215,15 @@ class SourceInText:
         self._classes: dict[int, Gain] = {}
 
     def saw(self, place: int) -> None:
-        """Record a round in which this is the class of the others' confidence."""
+        """See `SourceAccount.saw`."""
         self._seen[place] += 1
-        self.account.seen.add(place)
+        self.account.saw(place)
 
     def usual(self, gain: Callable[[int], float]) -> float:
         """What a round is expected to save if the source is asked where that pays. gain: by
         class."""
-        before = self.account.seen.rounds
-        known = _USUAL / sum(before)
+        before = self.account.seen
+        known = _USUAL_ROUNDS / sum(before)
         counts = [known * usual + own for usual, own in zip(before, self._seen, strict=True)]
         saved = [count * max(0.0, gain(place)) for place, count in enumerate(counts) if count]
         return sum(saved) / sum(counts)

@@ -38,7 +38,7 @@ from paceline.tree import EMPTY, Tree
 if TYPE_CHECKING:
     from paceline.drafters.draft_text import Guess
 
-__all__ = ["DraftSettings", "Speculative", "SpeculativeSettings", "guess_tree"]
+__all__ = ["Speculative", "SpeculativeSettings", "guess_tree"]
 
 _MOST = 4096
 """Largest number of guesses in a row, beside one, or in a tree."""
@@ -47,8 +47,8 @@ _RIGHT_IN_A_ROW = 3.5
 
 
 @dataclass(frozen=True)
-class DraftSettings:
-    """Settings of methods that draft with a smaller model.
+class SpeculativeSettings:
+    """Settings of `Speculative`, and of other methods that draft with a smaller model.
 
     draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; ""
     for the one that comes with this package for the target; "self" for a copy of the target with
@@ -113,11 +113,6 @@ class DraftSettings:
             raise UsageError(
                 "draft=self runs on the device of the model: leave out device and dtype"
             )
-
-
-@dataclass(frozen=True)
-class SpeculativeSettings(DraftSettings):
-    """Settings of `Speculative`: those of a draft model."""
 
 
 class Speculative(Drafter):

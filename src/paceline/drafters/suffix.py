@@ -22,9 +22,9 @@ from typing import Any
 from paceline.datastore import BORDER, PROMPT_TOKENS, GrowingSuffixArray, Search
 from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
-from paceline.drafters.near_texts import NearTexts
+from paceline.drafters.known_texts import NearTexts
+from paceline.drafters.lookup import TextLookup
 from paceline.drafters.settings import at_least
-from paceline.drafters.text_lookup import TextLookup
 from paceline.records import TextStart
 from paceline.tree import Tree
 

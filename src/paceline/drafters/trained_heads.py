@@ -1,37 +1,35 @@
-"""Trained parts of Medusa and Chimera, as in a folder; their modules are loaded on demand."""
+"""Trained parts of Medusa, Chimera and EAGLE, as in a folder. Modules are loaded on demand."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from paceline.drafters.eight_bits import in_floats, scale_shapes
-from paceline.drafters.head_configs import ChimeraConfig, HeadWeights, MedusaConfig
+from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, HeadWeights, MedusaConfig
 from paceline.drafters.host import Host
-from paceline.drafters.trained_parts import ConfigT, TrainedParts
+from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
 
 if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.chimera_model import ChimeraModel
-    from paceline.drafters.medusa_heads import HeadModule, MedusaHeads
-    from paceline.kernels.block_layers import BlockLinear
+    from paceline.drafters.eagle_model import EagleModel
+    from paceline.drafters.medusa_heads import Compile, HeadModule, MedusaHeads
     from paceline.protocols import Target
 
-__all__ = [
-    "ChimeraParts",
-    "HeadParts",
-    "MedusaParts",
-]
+__all__ = ["ChimeraParts", "EagleParts", "HeadParts", "MedusaParts", "eagle_shapes"]
 
+HeadConfigT = TypeVar("HeadConfigT", bound=MedusaConfig | ChimeraConfig | EagleConfig)
 ModuleT = TypeVar("ModuleT", bound="HeadModule")
 
 
 @dataclass(frozen=True)
-class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
+class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
     """Heads whose guesses may be limited to some tokens.
 
     tensors: of the module, by its own names, matrices as they are or as `in_eight_bits` has them;
@@ -46,20 +44,16 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
         """
 
         def made() -> tuple[object, ModuleT]:
-            module = self._new_module(host.target).float().load(in_floats(self.tensors))
-            return self, module.ready(weights, self._compile)
+            module, compiled = self._new_module(host.target)
+            return self, module.float().load(in_floats(self.tensors)).ready(weights, compiled)
 
         # Kept with these parts, so that nothing else gets their id.
         found: tuple[object, ModuleT] = host.share((id(self), weights), made)
         return found[1]
 
     @abstractmethod
-    def _new_module(self, target: Target) -> ModuleT:
-        """The module before training."""
-
-    @abstractmethod
-    def _compile(self, module: HeadModule, kind: type[BlockLinear]) -> object | None:
-        """See `HeadModule.ready`."""
+    def _new_module(self, target: Target) -> tuple[ModuleT, Compile]:
+        """The module before training, and what makes its programs, see `HeadModule.ready`."""
 
     @property
     def token_ids(self) -> torch.Tensor | None:
@@ -67,9 +61,9 @@ class HeadParts(TrainedParts[ConfigT], Generic[ConfigT, ModuleT]):
         return self.tensors["token_ids"] if self.vocabulary else None
 
     @property
-    @abstractmethod
     def vocabulary(self) -> int:
         """How many tokens may be guessed; 0 is all."""
+        return self.config.vocabulary
 
     @abstractmethod
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -105,16 +99,7 @@ class MedusaParts(HeadParts[MedusaConfig, "MedusaHeads"]):
 
     kind: ClassVar[str] = "Medusa heads"
     method: ClassVar[str] = "medusa"
-
-    @classmethod
-    def read_config(cls, content: dict[str, Any]) -> MedusaConfig:
-        """See `TrainedParts`."""
-        return MedusaConfig(**content)
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens may be guessed; 0 is all."""
-        return self.config.vocabulary
+    config_type: ClassVar[type] = MedusaConfig
 
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the module's tensors."""
@@ -127,15 +112,11 @@ class MedusaParts(HeadParts[MedusaConfig, "MedusaHeads"]):
             shapes["output"] = (config.heads, self.outputs, hidden)
         return shapes
 
-    def _new_module(self, target: Target) -> MedusaHeads:
-        from paceline.drafters.medusa_heads import MedusaHeads
+    def _new_module(self, target: Target) -> tuple[MedusaHeads, Compile]:
+        from paceline.drafters.medusa_heads import MedusaHeads, compile_medusa
 
-        return MedusaHeads(self.config, target.output_head(self.token_ids), self.token_ids)
-
-    def _compile(self, module: HeadModule, kind: type[BlockLinear]) -> object | None:
-        from paceline.drafters.medusa_heads import compile_medusa
-
-        return compile_medusa(module, kind)
+        head = target.output_head(self.token_ids)
+        return MedusaHeads(self.config, head, self.token_ids), compile_medusa
 
 
 @dataclass(frozen=True)
@@ -144,16 +125,7 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
 
     kind: ClassVar[str] = "Chimera parts"
     method: ClassVar[str] = "chimera"
-
-    @classmethod
-    def read_config(cls, content: dict[str, Any]) -> ChimeraConfig:
-        """See `TrainedParts`."""
-        return ChimeraConfig(**content)
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens may be guessed; 0 is all."""
-        return self.config.vocabulary
+    config_type: ClassVar[type] = ChimeraConfig
 
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the module's tensors, except a trained layer of the target."""
@@ -218,15 +190,65 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
                 "the study: decode with parts that have an n-gram encoder"
             )
 
-    def _new_module(self, target: Target) -> ChimeraModel:
+    def _new_module(self, target: Target) -> tuple[ChimeraModel, Compile]:
         from paceline.drafters.chimera_model import ChimeraModel
+        from paceline.drafters.chimera_programs import compile_chimera
 
         head = target.output_head(self.token_ids)
         model = ChimeraModel(self.config, head, target.embed, self.token_ids)
         model.words = target.word_table()
-        return model
+        return model, compile_chimera
 
-    def _compile(self, module: HeadModule, kind: type[BlockLinear]) -> object | None:
-        from paceline.drafters.chimera_programs import compile_chimera
 
-        return compile_chimera(module, kind)
+@dataclass(frozen=True)
+class EagleParts(HeadParts[EagleConfig, "EagleModel"]):
+    """A draft model of EAGLE for one model; see `EagleModel` for the tensors."""
+
+    kind: ClassVar[str] = "EAGLE parts"
+    method: ClassVar[str] = "eagle"
+    config_type: ClassVar[type] = EagleConfig
+
+    @classmethod
+    def read_config(cls, content: dict[str, Any]) -> EagleConfig:
+        """See `TrainedParts`."""
+        return super().read_config({**content, "layers": tuple(content["layers"])})
+
+    def module_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the module's tensors."""
+        return dict(eagle_shapes(self.config, self.base.hidden_size))
+
+    def _new_module(self, target: Target) -> tuple[EagleModel, Compile]:
+        from paceline.drafters.eagle_model import EagleModel
+        from paceline.drafters.eagle_programs import compile_eagle
+
+        head = target.output_head(self.token_ids)
+        model = EagleModel(self.config, head, target.embed, self.token_ids)
+        model.words = target.word_table()
+        return model, compile_eagle
+
+
+def eagle_shapes(config: EagleConfig, hidden: int) -> Mapping[str, tuple[int, ...]]:
+    """Shapes of the tensors of `EagleModel` by their names. hidden: numbers of a state."""
+    queries = config.attention_heads * config.head_size
+    keys = config.kv_heads * config.head_size
+    taps = len(config.layers)
+    fusion = {"tap_norms": (taps, hidden), "fuse.weight": (hidden, taps * hidden)} if taps else {}
+    biases = {"query.bias": (queries,), "key.bias": (keys,), "value.bias": (keys,)}
+    return {
+        **fusion,
+        **(biases if config.biases else {}),
+        "feature_norm": (hidden,),
+        "own_norm": (hidden,),
+        "word_norm": (hidden,),
+        "enter.weight": (hidden, 2 * hidden),
+        "row_norm": (hidden,),
+        "query.weight": (queries, hidden),
+        "key.weight": (keys, hidden),
+        "value.weight": (keys, hidden),
+        "join.weight": (hidden, queries),
+        "inner_norm": (hidden,),
+        "gate.weight": (config.intermediate, hidden),
+        "up.weight": (config.intermediate, hidden),
+        "down.weight": (hidden, config.intermediate),
+        "last_norm": (hidden,),
+    }

@@ -54,7 +54,8 @@ class TrainedParts(Generic[ConfigT]):
     acceptance: measured on held-out texts; None if not measured yet.
     record: how they were made, JSON values.
 
-    kind: their name in messages and in the folder. method: that guesses with them.
+    kind: their name in messages and in the folder. method: that guesses with them. config_type: of
+    `config`.
     """
 
     config: ConfigT
@@ -65,11 +66,13 @@ class TrainedParts(Generic[ConfigT]):
 
     kind: ClassVar[str]
     method: ClassVar[str]
+    config_type: ClassVar[type]
 
     @classmethod
-    @abstractmethod
     def read_config(cls, content: dict[str, Any]) -> ConfigT:
         """Parse the configuration; raises TypeError, ValueError or ModelError if it is not one."""
+        config: ConfigT = cls.config_type(**content)
+        return config
 
     @abstractmethod
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -6,7 +6,6 @@ Both unite alike; tests compare them.
 from __future__ import annotations
 
 import ctypes
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import repeat
 
@@ -22,73 +21,48 @@ _UNWEIGHTED = 0.5
 _FEW = 64
 
 
-class UnitedGuesses(ABC):
-    """A union of trees, made anew for each round; see `Union`.
+class _PlainUnion:
+    """In Python.
 
     alike: sources that know what each other knows, as a set of bits.
     sure: how many nodes are expected to be accepted.
     """
-
-    sure: float = 0.0
-
-    @abstractmethod
-    def clear(self) -> None:
-        """Begin a round, without guesses."""
-
-    @abstractmethod
-    def add(self, tree: Tree, source: int, at: int = ROOT) -> None:
-        """Add what one source, as a set of bits, guesses after node `at`."""
-
-    @abstractmethod
-    def ends(self, sources: int, most: int) -> Sequence[int]:
-        """The likeliest leaves of any of these sources, best first."""
-
-    @abstractmethod
-    def path_to(self, node: int) -> tuple[int, ...]:
-        """The tokens from a child of the root down to `node`."""
-
-    @abstractmethod
-    def tree(self, most: int) -> Tree:
-        """The `most` likeliest nodes, once the round's guesses are complete."""
-
-
-class _PlainUnion(UnitedGuesses):
-    """In Python."""
 
     def __init__(self, alike: int) -> None:
         self._alike = alike
         self.clear()
 
     def clear(self) -> None:
-        """See `UnitedGuesses.clear`."""
+        """Begin a round, without guesses."""
         self._union = Union(self._alike)
         self.sure = 0.0
 
     def add(self, tree: Tree, source: int, at: int = ROOT) -> None:
-        """See `UnitedGuesses.add`."""
+        """Add what one source, as a set of bits, guesses after node `at`."""
         claims = repeat(_UNWEIGHTED) if tree.weights is None else tree.claims
         self._union.add(tree.tokens, tree.parents, claims, repeat(source), at)
         self.sure = sum(self._union.weights())
 
     def ends(self, sources: int, most: int) -> Sequence[int]:
-        """See `UnitedGuesses.ends`."""
+        """The likeliest leaves of any of these sources, best first."""
         union, weights, inner = self._union, self._union.weights(), set(self._union.parents)
         ends = [node for node, by in enumerate(union.sources) if by & sources and node not in inner]
         return sorted(ends, key=lambda node: -weights[node])[:most]
 
     def path_to(self, node: int) -> tuple[int, ...]:
-        """See `UnitedGuesses.path_to`."""
+        """The tokens from a child of the root down to `node`."""
         return self._union.path_to(node)
 
     def tree(self, most: int) -> Tree:
-        """See `UnitedGuesses.tree`."""
+        """The `most` likeliest nodes, once the round's guesses are complete."""
         return Tree.of_union(self._union, most) if len(self._union) and most > 0 else EMPTY
 
 
-class _NativeUnion(UnitedGuesses):
-    """In the C library."""
+class _NativeUnion:
+    """In the C library; see `_PlainUnion`."""
 
     def __init__(self, alike: int) -> None:
+        self.sure = 0.0
         self._native = kernels()
         self._call = native.Union(alike=alike, unweighted=_UNWEIGHTED)
         self._address = ctypes.addressof(self._call)
@@ -96,12 +70,10 @@ class _NativeUnion(UnitedGuesses):
         self._make_given_room(_FEW)
 
     def clear(self) -> None:
-        """See `UnitedGuesses.clear`."""
         self._call.nodes = 0
         self.sure = 0.0
 
     def add(self, tree: Tree, source: int, at: int = ROOT) -> None:
-        """See `UnitedGuesses.add`."""
         call, count = self._call, len(tree.tokens)
         if count > self._given_room:
             self._make_given_room(count)
@@ -118,11 +90,9 @@ class _NativeUnion(UnitedGuesses):
         self.sure = call.sure
 
     def ends(self, sources: int, most: int) -> Sequence[int]:
-        """See `UnitedGuesses.ends`."""
         return self._places[: self._native.union_ends(self._address, sources, most)]
 
     def path_to(self, node: int) -> tuple[int, ...]:
-        """See `UnitedGuesses.path_to`."""
         path: list[int] = []
         while node != ROOT:
             path.append(self._tokens[node])
@@ -131,7 +101,6 @@ class _NativeUnion(UnitedGuesses):
         return tuple(path)
 
     def tree(self, most: int) -> Tree:
-        """See `UnitedGuesses.tree`."""
         call = self._call
         if call.nodes > most:
             self._native.cut_union(self._address, most)
@@ -173,6 +142,10 @@ class _NativeUnion(UnitedGuesses):
         call, at = self._call, ctypes.addressof
         call.given_tokens, call.given_parents = at(self._given_tokens), at(self._given_parents)
         self._given_weights_at = at(self._given_weights)
+
+
+UnitedGuesses = _PlainUnion | _NativeUnion
+"""A union of trees, made anew for each round; see `Union`."""
 
 
 def unite(alike: int = 0) -> UnitedGuesses:

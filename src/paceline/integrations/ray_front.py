@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from paceline.serve.bodies import read_body
 from paceline.serve.errors import ApiError, too_many
 from paceline.serve.inside import Head, Query
 from paceline.serve.leaving import unless_left
@@ -55,16 +56,10 @@ class Front:
         await unless_left(receive, self._answer(query, _Out(scope, receive, send)))
 
     async def _query(self, request: Request) -> Query:
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > self.max_body:
-                message = f"the request is larger than {self.max_body} bytes"
-                raise ApiError(413, message, code="request_too_large")
         return Query(
             request.method,
             request.scope["path"],
-            bytes(body),
+            await read_body(request, self.max_body),
             request.headers.raw,
             request.scope["query_string"],
         )

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.kernels.blocks import FLOATS, FORMATS, BlockMatrix, in_floats, quantised
-from paceline.kernels.linear import FastLinear, UnpackableError
+from paceline.kernels.linear import FastLinear, PackedLinear, UnpackableError
 from paceline.kernels.memory import WeightMemory, return_freed
 from paceline.kernels.native.calls import kernels, unavailable
 
@@ -20,6 +20,7 @@ __all__ = [
     "FloatLinear",
     "Int4Linear",
     "Int8Linear",
+    "make_packed",
     "move_matrices",
 ]
 
@@ -77,6 +78,17 @@ class FloatLinear(BlockLinear):
         if weight.dtype not in FLOATS:
             raise UnpackableError(f"weights in {str(weight.dtype).removeprefix('torch.')}")
         super().__init__(in_floats(weight), bias)
+
+
+def make_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> FastLinear:
+    """A layer of weights in their own precision, for our own products, else for oneDNN's.
+
+    Raises UnpackableError if neither is available.
+    """
+    try:
+        return FloatLinear(weight, bias)
+    except UnpackableError:
+        return PackedLinear(weight, bias)
 
 
 class Bfloat16Linear(BlockLinear):

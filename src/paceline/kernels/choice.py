@@ -10,7 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
+from paceline.kernels.block_layers import (
+    BlockLinear,
+    FloatLinear,
+    Int4Linear,
+    Int8Linear,
+    make_packed,
+)
 from paceline.kernels.linear import (
     FastLinear,
     Maker,
@@ -19,7 +25,6 @@ from paceline.kernels.linear import (
     make_linear,
 )
 from paceline.kernels.native.calls import unavailable
-from paceline.kernels.packed import make_packed
 
 __all__ = ["FASTEST", "NATIVE", "WORTH_CHOOSING", "fastest", "program_kind", "quicken"]
 

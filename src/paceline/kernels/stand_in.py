@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-__all__ = ["LinearStandIn", "stacked"]
+__all__ = ["LinearStandIn", "stacked", "stacked_biases", "weight_of"]
 
 
 class LinearStandIn(nn.Module):
@@ -27,9 +27,7 @@ class LinearStandIn(nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """[outputs, inputs], of the layer it stands for."""
-        linear: Any = self.of[0]
-        weight: torch.Tensor = linear.weight.detach()
-        return weight.T if isinstance(linear, Conv1D) else weight
+        return weight_of(self.of[0])
 
     @property
     def bias(self) -> torch.Tensor | None:
@@ -40,6 +38,12 @@ class LinearStandIn(nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> zeros [..., out_features]."""
         return rows.new_zeros(*rows.shape[:-1], self.out_features)
+
+
+def weight_of(linear: nn.Linear | Conv1D) -> torch.Tensor:
+    """The weight of a layer, [outputs, inputs]; that of a `Conv1D` is transposed."""
+    weight: torch.Tensor = linear.weight.detach()
+    return weight.T if isinstance(linear, Conv1D) else weight
 
 
 @torch.inference_mode(False)
@@ -60,13 +64,22 @@ def stacked(linears: Sequence[LinearStandIn]) -> tuple[torch.Tensor, torch.Tenso
         ):
             own: Any = linear.of[0]
             own.weight.data = part.T if isinstance(own, Conv1D) else part
-    if all(linear.bias is None for linear in linears):
-        return whole, None
-    biases = [
-        whole.new_zeros(linear.out_features) if linear.bias is None else linear.bias
-        for linear in linears
-    ]
-    return whole, torch.cat(biases)
+    biases = [linear.bias for linear in linears]
+    return whole, stacked_biases(biases, [linear.out_features for linear in linears])
+
+
+def stacked_biases(
+    biases: Sequence[torch.Tensor | None], sizes: Sequence[int]
+) -> torch.Tensor | None:
+    """Biases of layers with so many outputs, one below the other, zeros where one has none; None if
+    all have none."""
+    some = next((each for each in biases if each is not None), None)
+    if some is None:
+        return None
+    zeros = some.new_zeros(max(sizes))
+    return torch.cat(
+        [zeros[:size] if bias is None else bias for bias, size in zip(biases, sizes, strict=True)]
+    )
 
 
 def _neighbours(weights: Sequence[torch.Tensor]) -> torch.Tensor | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +25,11 @@ __all__ = [
     "keep_newest",
     "require_space",
     "sampled",
+    "scratch_in",
 ]
 
 LOCK = ".lock"
+_SCRATCH = ".new-"
 _CHUNK = 1 << 22
 _HEAD_BYTES = 1 << 16
 _SAMPLES = 1024
@@ -65,7 +68,7 @@ def explain_os_errors(
 
 
 @contextmanager
-def held(lock_file: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+def held(lock_file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Hold an inter-process lock during the body; `on_wait` is called if another process has it."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(lock_file)
@@ -80,6 +83,21 @@ def held(lock_file: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def scratch_in(root: Path) -> Iterator[Path]:
+    """A new folder in a cache's folder, deleted after the body; the cache's lock is held meanwhile.
+
+    Entries are made there before they are moved to their places. No other process is in such a
+    folder: any that is there was left by one that was killed, and is deleted first. Raises OSError
+    if nothing can be written.
+    """
+    with held(root / LOCK):
+        for left in root.glob(f"{_SCRATCH}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH) as scratch:
+            yield Path(scratch)
+
+
 def clear_folder(root: Path) -> int:
     """Delete the content of a cache folder, except its lock; returns the bytes freed.
 
@@ -90,7 +108,7 @@ def clear_folder(root: Path) -> int:
         return 0
     freed = folder_size(root)
     try:
-        with held(root / LOCK, lambda: None):
+        with held(root / LOCK):
             for path in root.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)

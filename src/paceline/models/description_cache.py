@@ -25,11 +25,11 @@ from paceline.models.cache import (
     held,
     keep_newest,
     sampled,
+    scratch_in,
 )
 from paceline.models.gguf_description import describe_gguf
 from paceline.models.gguf_file import GgufFile
 from paceline.models.progress import ProgressCallback, ignore_progress
-from paceline.models.scratch import scratch_in
 
 __all__ = ["clear_descriptions", "described", "hash_of"]
 
@@ -75,7 +75,7 @@ def hash_of(path: Path) -> str:
         return known[-1]
     found = hash_file(path)
     try:
-        with _changing():
+        with held(_root() / LOCK):
             hashes = _read(_root() / "hashes.json")
             hashes.pop(place, None)
             kept = list(hashes.items())[1 - _MOST_HASHES :]
@@ -96,13 +96,6 @@ def clear_descriptions() -> int:
 
 def _root() -> Path:
     return cache_root() / "gguf"
-
-
-@contextmanager
-def _changing() -> Iterator[None]:
-    """Hold the cache's lock; raises OSError if nothing can be written."""
-    with held(_root() / LOCK, lambda: None):
-        yield
 
 
 def _is_sound(place: Path) -> bool:
@@ -128,7 +121,7 @@ def _write_record(folder: Path) -> None:
 def _keep(made: Path, place: Path) -> None:
     """Copy a description to its place in one step, and delete the least recently used ones."""
     try:
-        with _changing(), scratch_in(_root()) as staging:
+        with scratch_in(_root()) as staging:
             new = Path(shutil.copytree(made, staging / "new"))
             if place.exists():
                 place.replace(staging / "old")

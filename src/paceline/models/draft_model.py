@@ -6,6 +6,7 @@ the draft's own, because they are trained for their new neighbours.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,11 +24,11 @@ from paceline.kernels.token_table import (
     rows_of,
     size_of,
 )
-from paceline.models.draft_head import ReducedHead
 from paceline.models.progress import muted
 
 __all__ = [
     "VOCABULARY",
+    "ReducedHead",
     "assemble",
     "head_tensors",
     "layers_of",
@@ -42,6 +43,38 @@ VOCABULARY = "draft.vocabulary"
 _ROWS, _BIAS = "draft.head.weight", "draft.head.bias"
 # Attention implementations of transformers; the target may have given the base another one.
 _ATTENTION = ("sdpa", "eager")
+
+
+class ReducedHead(nn.Module):
+    """Scores of some tokens; all others get -inf, like banned tokens in transformers.
+
+    A small model's output head is as large as many layers, and most of its rows are for tokens that
+    hardly ever occur. A draft model can do without them: where such a token comes, its guess is
+    wrong.
+
+    rows: hidden -> scores of the tokens that can be generated. A plain linear layer, which any
+    stand-in may replace.
+    tokens: their ids [len(rows)], ascending.
+    vocab_size: of the whole vocabulary.
+
+    No processor, temperature or noise can bring -inf back: softmax makes it 0, and a draw with
+    Gumbel noise never picks it. A model that caps its scores after the head (Gemma 2) turns it into
+    the lowest possible score.
+    """
+
+    tokens: torch.Tensor
+
+    def __init__(self, rows: nn.Linear, tokens: torch.Tensor, vocab_size: int) -> None:
+        super().__init__()
+        self.rows: nn.Module = rows
+        self.register_buffer("tokens", tokens.to(torch.int64), persistent=False)
+        self.vocab_size = vocab_size
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[..., hidden] -> [..., vocab_size]."""
+        said: torch.Tensor = self.rows(hidden)
+        scores = said.new_full((*said.shape[:-1], self.vocab_size), -math.inf)
+        return scores.index_copy_(-1, self.tokens, said)
 
 
 def layers_of(model: PreTrainedModel) -> str:

@@ -8,16 +8,18 @@ when the draft model is opened.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
-from paceline.kernels.stored_weights import weight_of
+from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.shared_input import Projection
 from paceline.kernels.token_table import dtype_of_table
 from paceline.models.draft_model import layers_of
 
-__all__ = ["DOWN", "UP", "merged"]
+__all__ = ["DOWN", "UP", "merged", "weight_of"]
 
 DOWN, UP = "lora_A.weight", "lora_B.weight"
 """Names, below a linear layer's, of its update: [rank, inputs] and [outputs, rank]."""
@@ -61,3 +63,22 @@ def _weight(base: PreTrainedModel, layers: Sequence[int], place: str) -> torch.T
             "the model with weights='native' (--weights native)"
         )
     return weight
+
+
+def weight_of(layer: Any) -> torch.Tensor | None:
+    """The weight [outputs, inputs] of a linear layer or of its stand-in; rounded ones as floats.
+    None if it can no longer be read, as in oneDNN's layout."""
+    if not isinstance(layer, Projection):
+        return _rows(layer, 0, layer.out_features)
+    shared = layer.shared
+    return _rows(shared.linear, sum(shared.sizes[: layer.part]), layer.out_features)
+
+
+def _rows(layer: Any, first: int, count: int) -> torch.Tensor | None:
+    if isinstance(layer, BlockLinear):
+        found = layer.matrix.values(torch.arange(first, first + count))
+        return found[:, : layer.in_features]
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.is_meta:
+        return None
+    return weight.detach()[first : first + count]

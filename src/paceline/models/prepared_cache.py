@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.json_files import json_bytes, parse_json
-from paceline.models.cache import LOCK, cache_root, clear_folder, held, keep_newest
-from paceline.models.scratch import scratch_in
+from paceline.models.cache import cache_root, clear_folder, keep_newest, scratch_in
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +57,7 @@ def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> boo
         return False
     needed = sum(each.nbytes for each in tensors.values())
     try:
-        with held(_root() / LOCK, lambda: None), scratch_in(_root()) as scratch:
+        with scratch_in(_root()) as scratch:
             if shutil.disk_usage(_root()).free < _SPARE * needed:
                 return False
             new = scratch / "new"

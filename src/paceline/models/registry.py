@@ -65,7 +65,6 @@ class ModelInfo:
 
     alias: str
     kind: Kind
-    is_default: bool
     pulled: bool
     damage: str | None
     path: Path

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import ModelError
 from paceline.models.cache import (
     cache_root,
@@ -165,7 +164,6 @@ class ModelStore:
         return ModelInfo(
             alias=alias.name,
             kind=alias.kind,
-            is_default=alias.name == DEFAULT_MODEL,
             pulled=pulled,
             damage=find_damage(folder, alias) if pulled else None,
             path=folder,

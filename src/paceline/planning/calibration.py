@@ -31,6 +31,7 @@ __all__ = [
     "UNKNOWN",
     "Calibration",
     "Evidence",
+    "ShareChances",
     "Watch",
     "chance_table",
 ]
@@ -42,6 +43,10 @@ UNKNOWN = 0.5
 LEAST, MOST = 0.001, 0.995
 PRIOR = 4.0
 """How many guesses a drafter's estimate counts for, or a wider kind's estimate for a narrower."""
+
+_SHARE_MEMORY = 400.0
+_SHARE_RANKS = 5
+"""Guesses counted per token; later ones are assumed to be as likely as similar ones."""
 
 _Kind = tuple[int, int, int]
 """Sources, class of claim, class of depth."""
@@ -234,3 +239,24 @@ def _kind(claim: float, depth: int, sources: int = 0) -> _Kind:
 def chance_table(longest: int) -> ChanceTable:
     """Chances of one source's guesses down to a depth of `longest`, before any evidence."""
     return ChanceTable(BORDERS, DEPTHS, LEAST, MOST, longest)
+
+
+class ShareChances:
+    """How likely guesses up to `distances` tokens away are to be right, each independent of those
+    before it, by their share of the softmax that they come from."""
+
+    def __init__(self, distances: int) -> None:
+        self._counts = Calibration(_SHARE_MEMORY)
+        self._table = chance_table(distances)
+
+    def of(self, shares: Sequence[Sequence[float]]) -> list[list[float]]:
+        """Shares at distances 1, 2, … -> chances."""
+        chance = self._table.chance
+        return [
+            [chance(share, distance) for share in row] for distance, row in enumerate(shares, 1)
+        ]
+
+    def learn(self, distance: int, shares: Sequence[float], rank: int | None) -> None:
+        """Learn which of the guesses with these shares was right; None if none was."""
+        for place, share in enumerate(shares[:_SHARE_RANKS]):
+            self._counts.learn(share, distance, place == rank, self._table)

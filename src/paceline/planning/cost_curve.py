@@ -89,7 +89,7 @@ class CostCurve:
         """
         if width < 1:
             raise ValueError(f"a pass has at least one row, got {width}")
-        costs = self._at(context)
+        costs = self._costs[self._nearest(context)]
         if width in costs:
             return costs[width]
         for (below, low), (above, high) in pairwise(costs.items()):
@@ -98,15 +98,15 @@ class CostCurve:
         widest, milliseconds = list(costs.items())[-1]
         return milliseconds * width / widest
 
-    def relative(self, width: int, context: int | None = None) -> float:
+    def relative(self, width: int) -> float:
         """Cost of a pass over `width` rows relative to one row; see `cost`."""
-        return self.cost(width, context) / self.cost(1, context)
+        return self.cost(width) / self.cost(1)
 
     def at(self, context: int) -> CostCurve:
         """The points of the nearest measured context only."""
         if len(self.contexts) == 1:
             return self
-        nearest = min(self.contexts, key=lambda known: abs(known - context))
+        nearest = self._nearest(context)
         if nearest not in self._parts:
             points = tuple(point for point in self.points if point.context == nearest)
             self._parts[nearest] = CostCurve(points)
@@ -124,13 +124,13 @@ class CostCurve:
             points.append(replace(point, milliseconds=plain / texts + more))
         return CostCurve(tuple(points))
 
-    def widest(self, extra: float, context: int | None = None) -> int:
+    def widest(self, extra: float) -> int:
         """The largest measured width that costs at most (1 + extra) times as much as one row.
 
         A narrower one may cost more: costs are not monotone, and a tree can be filled up to a
         cheap width. At least 1.
         """
-        costs = self._at(context)
+        costs = self._costs[self.contexts[0]]
         limit = (1 + extra) * costs[1]
         return max((width for width, cost in costs.items() if cost <= limit), default=1)
 
@@ -152,10 +152,10 @@ class CostCurve:
             raise ValueError(f"these are not the records of a cost curve: {error!r}") from error
         return cls(points)
 
-    def _at(self, context: int | None) -> dict[int, float]:
-        if context is None:
-            return self._costs[self.contexts[0]]
-        return self._costs[min(self.contexts, key=lambda known: abs(known - context))]
+    def _nearest(self, context: int | None) -> int:
+        """The measured context nearest to this one; None is the shortest."""
+        known = self.contexts
+        return known[0] if context is None else min(known, key=lambda one: abs(one - context))
 
 
 MILD = CostCurve((CostPoint(1, 0, 1.0), CostPoint(101, 0, 2.0)))

@@ -21,7 +21,7 @@ _DOUBT = 4
 # A few rounds tell little, since most gain nothing and some gain much, and a rejected drafter may
 # not be asked again for hundreds. So the very first trial continues while it seems to lose little.
 _FIRST_TRIAL = 24
-_LENIENCE = 0.15
+_LENIENCE = 0.15  # loss in passes per round that counts as bad luck
 _FEW = 64
 """After this many rounds in all, a drafter without gains is switched off across texts too."""
 _MOST_SAVED = 4.0
@@ -114,24 +114,16 @@ class Gate:
         self._is_first = True
         self._trial: _Trial | None = None
 
-    @property
-    def gain(self) -> float:
-        """Recent savings per round with the drafter, in passes of plain decoding."""
-        return self._here.mean
-
-    def inherited(self, lenience: float = _LENIENCE) -> Gate:
+    def inherited(self) -> Gate:
         """The gate of a joining text. A drafter that has gained over many texts is asked in each of
         them, though not for long if it gains nothing there: texts differ, and one unlucky text must
         not cost the others. After few rounds in all, the first texts may have been unlucky ones. A
         drafter that has not gained continues its trial, or its rest: many short texts are like one
-        long text.
-
-        lenience: loss in passes per round that counts as bad luck in the first rounds of all.
-        """
+        long text."""
         made = Gate(self._trials, self)
         known = self._everywhere
         made._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
-        if known.mean > -lenience * max(0.0, 1 - known.rounds / _FEW):
+        if known.mean > -_LENIENCE * max(0.0, 1 - known.rounds / _FEW):
             made._here.expect(max(0.0, known.mean) / 2, min(known.rounds, TRIAL // 2))
         else:
             made.is_open, made._trial = self.is_open, self._trial

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.planning.cost_curve import CostCurve
-from paceline.planning.drafting_time import DraftingTime
 from paceline.planning.gate import Gates, TrialBudget
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planned_text import PlannedText
+from paceline.planning.running_time import DraftingTime
 from paceline.planning.sizing import best_count, best_first
 from paceline.planning.text_calibration import SessionCalibration, new_calibration
 from paceline.protocols import Drafter, Propose
@@ -50,14 +50,12 @@ class TreePlanner:
     """Sizes the trees of one method on one target; see `paceline.protocols.Planner`.
 
     curve: measured pass costs, if known; every pass corrects them.
-    most_nodes: of a tree that is sized node by node.
 
     Costs are kept for good; acceptance is kept as an expectation that the next texts soon correct.
     The same rounds, times included, lead to the same plans.
     """
 
     curve: CostCurve | None = None
-    most_nodes: int = MOST_NODES
     _texts: dict[int, PlannedText] = field(default_factory=dict)
     _all: SessionCalibration = field(default_factory=lambda: new_calibration(_SESSION_MEMORY))
     _passes: dict[int, _Passes] = field(default_factory=dict)
@@ -170,7 +168,7 @@ class TreePlanner:
                 text.asked = text.fresh = True
                 self._drafting.learn_anew()
                 nodes += text.nodes
-            trees[key] = proposals[key](text.most(self.most_nodes)) if text.asked else EMPTY
+            trees[key] = proposals[key](text.most(MOST_NODES)) if text.asked else EMPTY
         if len(texts) == 1 and text.sized_by == "nodes":
             sized = {key: self._sized_alone(passes.costs, text, trees[key], fixed)}
         else:

@@ -10,6 +10,7 @@ __all__ = ["MOST_WHOLE", "best_chain", "best_count", "best_first"]
 
 MOST_WHOLE = 1024
 """Most nodes asked of a drafter whose trees stay whole: it knows how many pay, or was told."""
+_LONGEST = 64
 
 
 def best_first(trees: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, int]]:
@@ -46,8 +47,8 @@ def best_count(sure: float, path_chances: Sequence[float], costs: Sequence[float
     return best
 
 
-def best_chain(curve: CostCurve, acceptance: float, most: int = 64) -> int:
-    """The best number of guesses on a device if each is right with probability `acceptance` after a
-    right one; 0 if guessing does not pay."""
-    path_chances = [acceptance**depth for depth in range(1, most + 1)]
-    return best_count(1.0, path_chances, [curve.cost(width) for width in range(1, most + 2)])
+def best_chain(curve: CostCurve, acceptance: float) -> int:
+    """The best number of guesses on a device, at most 64, if each is right with probability
+    `acceptance` after a right one; 0 if guessing does not pay."""
+    path_chances = [acceptance**depth for depth in range(1, _LONGEST + 1)]
+    return best_count(1.0, path_chances, [curve.cost(width) for width in range(1, _LONGEST + 2)])

@@ -6,7 +6,6 @@ Both count and choose alike; tests compare them.
 from __future__ import annotations
 
 import ctypes
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import compress
 from math import inf
@@ -39,62 +38,31 @@ class Chosen(NamedTuple):
     promised: float
 
 
-class TextCalibration(ABC):
-    """What is known about the guesses of one text, and its trees that may still come true."""
-
-    @abstractmethod
-    def expect(self, tree: Tree) -> list[float]:
-        """Watch a tree proposed at the current end of the text. Returns how likely each node is to
-        be accepted, never more than its parent."""
-
-    @abstractmethod
-    def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
-        """Watch the tree, and choose the nodes that pay; see `best_count`."""
-
-    @abstractmethod
-    def observe(self, tokens: Sequence[int]) -> None:
-        """Count the evidence in these committed tokens, for this text and for all."""
-
-    @abstractmethod
-    def forget_trees(self) -> None:
-        """Watch none of the trees so far any longer: the text's last tokens were changed."""
-
-
-class SessionCalibration(ABC):
-    """What is known about the guesses of one drafter on all texts.
-
-    memory: see `Calibration`.
-    """
-
-    @abstractmethod
-    def begin(self, memory: float, evidence: float) -> TextCalibration:
-        """The calibration of a new text; see `Calibration.inherited`."""
-
-
-class _CountedSession(SessionCalibration):
-    """Without the library."""
+class _CountedSession:
+    """Without the library. memory: see `Calibration`."""
 
     def __init__(self, memory: float) -> None:
         self._all = Calibration(memory)
 
-    def begin(self, memory: float, evidence: float) -> TextCalibration:
-        """See `SessionCalibration.begin`."""
+    def begin(self, memory: float, evidence: float) -> _CountedText:
+        """The calibration of a new text; see `Calibration.inherited`."""
         return _CountedText(self._all.inherited(memory, evidence), self._all)
 
 
-class _CountedText(TextCalibration):
+class _CountedText:
     """Without the library."""
 
     def __init__(self, own: Calibration, everyone: Calibration) -> None:
         self._own, self._all, self._watch = own, everyone, Watch()
 
     def expect(self, tree: Tree) -> list[float]:
-        """See `TextCalibration.expect`."""
+        """Watch a tree proposed at the current end of the text. Returns how likely each node is to
+        be accepted, never more than its parent."""
         self._watch.expect(tree)
         return self._own.path_chances(tree)
 
     def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
-        """See `TextCalibration.choose`."""
+        """Watch the tree, and choose the nodes that pay; see `best_count`."""
         path_chances = self.expect(tree)
         order = [node for _, node in best_first([(0, path_chances)])]
         nodes = sorted(order[: best_count(sure, [path_chances[node] for node in order], costs)])
@@ -104,13 +72,13 @@ class _CountedText(TextCalibration):
         return Chosen(nodes, sum(kept))
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """See `TextCalibration.observe`."""
+        """Count the evidence in these committed tokens, for this text and for all."""
         for seen in self._watch.observe(tokens):
             self._own.add(seen)
             self._all.add(seen)
 
     def forget_trees(self) -> None:
-        """See `TextCalibration.forget_trees`."""
+        """Watch none of the trees so far any longer: the text's last tokens were changed."""
         self._watch = Watch()
 
 
@@ -179,8 +147,8 @@ _KINDS = Kinds(
 )
 
 
-class _NativeSession(SessionCalibration):
-    """In the library."""
+class _NativeSession:
+    """In the library; see `_CountedSession`."""
 
     def __init__(self, memory: float) -> None:
         self.native = kernels()
@@ -188,13 +156,12 @@ class _NativeSession(SessionCalibration):
         finalize(self, self.native.forget_calibration, self.held)
         self.columns = _Columns()
 
-    def begin(self, memory: float, evidence: float) -> TextCalibration:
-        """See `SessionCalibration.begin`."""
+    def begin(self, memory: float, evidence: float) -> _NativeText:
         return _NativeText(self, self.native.inherited_by(self.held, memory, evidence), memory)
 
 
-class _NativeText(TextCalibration):
-    """In the library. held: its handle there, which is freed at the end."""
+class _NativeText:
+    """In the library; see `_CountedText`. held: its handle there, which is freed at the end."""
 
     def __init__(self, session: _NativeSession, held: int, memory: float) -> None:
         self._session, self._native, self._columns = session, session.native, session.columns
@@ -204,7 +171,6 @@ class _NativeText(TextCalibration):
         self._said_at = ctypes.addressof(self._said)
 
     def expect(self, tree: Tree) -> list[float]:
-        """See `TextCalibration.expect`."""
         columns = self._columns
         nodes = columns.put(tree, self._held)
         columns.call.costs = None
@@ -212,7 +178,6 @@ class _NativeText(TextCalibration):
         return columns.path_chances(nodes)
 
     def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
-        """See `TextCalibration.choose`."""
         columns = self._columns
         columns.put(tree, self._held)
         columns.put_costs(costs)
@@ -221,7 +186,6 @@ class _NativeText(TextCalibration):
         return columns.chosen()
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """See `TextCalibration.observe`."""
         room = len(self._said)
         for begin in range(0, len(tokens), room):
             some = tokens[begin : begin + room]
@@ -229,10 +193,17 @@ class _NativeText(TextCalibration):
             self._native.observe(self._held, self._all, self._said_at, len(some))
 
     def forget_trees(self) -> None:
-        """See `TextCalibration.forget_trees`. Heirs know the same, and watch nothing yet."""
+        # An heir knows the same, and watches nothing yet.
         heir = self._native.inherited_by(self._held, self._memory, inf)
         self._free()
         self._held, self._free = heir, finalize(self, self._native.forget_calibration, heir)
+
+
+TextCalibration = _CountedText | _NativeText
+"""What is known about the guesses of one text, and its trees that may still come true."""
+
+SessionCalibration = _CountedSession | _NativeSession
+"""What is known about the guesses of one drafter on all texts."""
 
 
 def new_calibration(memory: float) -> SessionCalibration:

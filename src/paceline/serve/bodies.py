@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from paceline.serve.errors import ApiError, bad_request
 from paceline.serve.settings import ServeSettings
 
-__all__ = ["checked", "json_body"]
+__all__ = ["checked", "json_body", "read_body"]
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -55,7 +55,7 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
         raise ApiError(415, "send JSON, with 'Content-Type: application/json'")
     try:
         async with asyncio.timeout(settings.body_limit):
-            data = await _read(request, settings.max_body)
+            data = await read_body(request, settings.max_body)
     except TimeoutError as error:
         raise ApiError(408, "the request did not arrive in time", code="timeout") from error
     except ClientDisconnect as error:
@@ -100,7 +100,8 @@ def _is_place(part: int | str) -> bool:
     return isinstance(part, int) or not ("[" in part or part in ("str", "int"))
 
 
-async def _read(request: Request, most: int) -> bytes:
+async def read_body(request: Request, most: int) -> bytes:
+    """All bytes of a request's body. Raises ApiError for more than `most`."""
     too_large = ApiError(413, f"the request is larger than {most} bytes", code="request_too_large")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > most:

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.errors import UsageError
-
-__all__ = ["CACHE_DTYPES", "FLOAT32", "CacheDtype", "check_cache_dtype"]
+__all__ = ["CACHE_DTYPES", "FLOAT32", "CacheDtype"]
 
 FLOAT32 = "float32"
 _SCALED = 32  # numbers per scale, PL_SCALED
@@ -35,9 +33,3 @@ CACHE_DTYPES = {
     "int8": CacheDtype(3, torch.int8, scaled=True),
 }
 """Formats for the cache of compiled passes, by name."""
-
-
-def check_cache_dtype(name: str) -> None:
-    """Raises UsageError for a name that is not in `CACHE_DTYPES`."""
-    if name not in CACHE_DTYPES:
-        raise UsageError(f"unknown cache dtype {name!r}: use one of {', '.join(CACHE_DTYPES)}")

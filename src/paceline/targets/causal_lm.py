@@ -19,7 +19,6 @@ from paceline.protocols import CHAINS, Target
 from paceline.records import Path, TargetInfo, WordTable
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
-from paceline.targets.check_passes import check_passes
 from paceline.targets.hidden_states import side_by_side
 from paceline.targets.late_model import LateModel
 from paceline.targets.model_pass import ModelPass
@@ -57,7 +56,6 @@ class CausalLMTarget(Target):
     static: run passes that recur in few shapes on inputs at fixed addresses, captured as CUDA
     graphs on a CUDA device; None does so if the whole model is on one CUDA device.
     compiled: run each pass in one call, or on a GPU as few operators, if the model can be recorded.
-    kept_bytes: most bytes of closed texts' cache, kept for texts that begin alike.
     cache_dtype: of keys and values, one of `CACHE_DTYPES`.
 
     Raises ModelError, naming the reason, if the model cannot be driven this way, UsageError
@@ -74,17 +72,16 @@ class CausalLMTarget(Target):
         check: bool = True,
         static: bool | None = None,
         compiled: bool = True,
-        kept_bytes: int = KEPT_BYTES,
         cache_dtype: str = FLOAT32,
     ) -> None:
         check_supported(model)
         self.static = on_one_gpu(model) if static is None else static
-        self._begin(Words(LateModel.opened(model)), preparation or Preparation(), kept_bytes)
+        self._begin(Words(LateModel.opened(model)), preparation or Preparation())
         if compiled:
             self._pass.compile()
         if check:
             try:
-                check_passes(self, self._pass, model)
+                self._pass.check(self, model)
             finally:
                 self._forget_all()
         self._pass.hold_in(cache_dtype)  # after the check: rounding is no error
@@ -98,7 +95,6 @@ class CausalLMTarget(Target):
         preparation: Preparation,
         *,
         cache_dtype: str = FLOAT32,
-        kept_bytes: int = KEPT_BYTES,
     ) -> Self:
         """Make a target on the CPU whose passes were compiled and checked in another process.
 
@@ -107,12 +103,12 @@ class CausalLMTarget(Target):
         """
         target = cls.__new__(cls)
         target.static = False
-        target._begin(Words(model, steps), preparation, kept_bytes)
+        target._begin(Words(model, steps), preparation)
         target.use(steps)
         target._pass.hold_in(cache_dtype)
         return target
 
-    def _begin(self, words: Words, preparation: Preparation, kept_bytes: int) -> None:
+    def _begin(self, words: Words, preparation: Preparation) -> None:
         """Set up all but the way passes run."""
         self._words, self._late, facts = words, words.model, words.model.facts
         self.preparation = preparation
@@ -121,7 +117,6 @@ class CausalLMTarget(Target):
         self._virtual = VirtualTokens(words.embed, self.vocab_size)
         self._hidden_size = 0  # of the states that are kept
         self._layers: tuple[int, ...] = ()  # whose outputs are kept beside them
-        self._kept_bytes = kept_bytes
         self._texts = self._new_texts()
         self._pass = ModelPass(words.model, self._virtual, self._texts.cache)
         self._pass.by_text &= not self.static
@@ -290,6 +285,6 @@ class CausalLMTarget(Target):
             self._late.facts.layers,
             self._hidden_size * (1 + len(self._layers)),
             self._late.facts.grain,
-            self._kept_bytes,
+            KEPT_BYTES,
             STATIC_ROOM if self.static else _LAZY_ROOM * (self._late.facts.device == "cpu"),
         )

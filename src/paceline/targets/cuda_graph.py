@@ -5,29 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 
-__all__ = ["GraphRecorder", "Recorder", "Run", "recorder_for"]
+__all__ = ["GraphRecorder", "Run", "recorder_for"]
 
 Run = Callable[[], torch.Tensor]
 
 
-class Recorder(Protocol):
-    """Turns functions into recordings."""
-
-    def record(self, run: Run) -> Run:
-        """Return a function that repeats what `run` does, on the same memory, and always returns
-        the same tensor, with new contents. Raises if `run` cannot be recorded."""
-        ...
-
-    def renew(self) -> None:
-        """All earlier recordings have been dropped."""
-        ...
-
-
-def recorder_for(device: torch.device) -> Recorder | None:
+def recorder_for(device: torch.device) -> GraphRecorder | None:
     """Make a recorder for functions on `device`; None if there is none, as on a CPU."""
     return GraphRecorder(device) if device.type == "cuda" else None
 
@@ -42,12 +28,14 @@ class GraphRecorder:
         self._ready = False
 
     def renew(self) -> None:
-        """Share new memory; the old memory is freed with the last graph that uses it."""
+        """All earlier recordings have been dropped: share new memory; the old memory is freed with
+        the last graph that uses it."""
         self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, run: Run) -> Run:
-        """Record `run`, which has run before, so that its first-time setup is done. The recorder's
-        device must be the current one.
+        """Return a function that repeats what `run` does, on the same memory, and always returns
+        the same tensor, with new contents. `run` has run before, so that its first-time setup is
+        done; the recorder's device must be the current one.
 
         Raises RuntimeError, or whatever `run` raises, if `run` waits for the device.
         """

@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from paceline.kernels.block_layers import (
     Bfloat16Linear,
     BlockLinear,
     Int4Linear,
     Int8Linear,
+    make_packed,
     move_matrices,
 )
+from paceline.kernels.blocks import BlockMatrix
 from paceline.kernels.linear import (
     FastLinear,
     Maker,
@@ -26,12 +27,11 @@ from paceline.kernels.linear import (
     make_linear,
 )
 from paceline.kernels.memory import FilePages, WeightMemory
-from paceline.kernels.packed import make_packed
 from paceline.kernels.shared_input import Projection, SharedInput
+from paceline.kernels.stand_in import stacked_biases, weight_of
 from paceline.targets.preparation import Preparation
-from paceline.targets.stacked_blocks import stack_blocks
 
-__all__ = ["KINDS", "Layer", "LayerReplacement", "put", "weight_of"]
+__all__ = ["KINDS", "Layer", "LayerReplacement", "put"]
 
 Layer = Any  # nn.Linear, or transformers' Conv1D, whose weight is transposed
 
@@ -50,13 +50,12 @@ class LayerReplacement:
     """The linear layers of one model, to be replaced.
 
     places: the names of every module. done: receives what was done, and names the new weights.
-    light_head: an 8-bit output head becomes 4-bit. memory: for the products' weights.
+    memory: for the products' weights.
     """
 
     model: Any
     places: Mapping[nn.Module, list[str]]
     done: Preparation
-    light_head: bool
     memory: WeightMemory
     _pages: FilePages = field(default_factory=FilePages, init=False)
 
@@ -69,8 +68,13 @@ class LayerReplacement:
         for group in _largest_first(shared, linears):
             self._replace(group)
         for group in shared:
-            alike = [layer for layer in group if isinstance(layer, BlockLinear) and layer.rounded]
-            self.done.products -= stack_blocks(self.model, alike, self.places)
+            alike: dict[str, list[BlockLinear]] = {}  # by format
+            for layer in group:
+                if isinstance(layer, BlockLinear) and layer.rounded:
+                    alike.setdefault(layer.matrix.format, []).append(layer)
+            for layers in alike.values():
+                if len(layers) > 1:
+                    self._stack_blocks(layers)
 
     def _replace(self, group: list[Layer]) -> None:
         """Replace layers that share an input, or a single layer, by one product."""
@@ -93,6 +97,20 @@ class LayerReplacement:
             layer.weight = layer.bias = None  # a remaining reference keeps no weights alive
         move_matrices(product, self.memory)
 
+    def _stack_blocks(self, layers: list[BlockLinear]) -> None:
+        """Replace layers of one format that share an input by one product, if they can be stacked.
+        Outputs stay bit-identical."""
+        matrix = BlockMatrix.stack([layer.matrix for layer in layers])
+        if matrix is None:
+            return
+        sizes = [layer.out_features for layer in layers]
+        biases = stacked_biases([layer.bias for layer in layers], sizes)
+        shared = SharedInput(BlockLinear(matrix, biases), sizes)
+        for part, layer in enumerate(layers):
+            put(self.model, self.places[layer], Projection(shared, part))
+            del layer.matrix  # a remaining reference to the layer keeps no weights alive
+        self.done.products -= len(layers) - 1
+
     def _product(self, group: list[Layer]) -> FastLinear:
         """Make the product for a group.
 
@@ -100,11 +118,9 @@ class LayerReplacement:
         """
         kind = KINDS.get(self.done.weights, make_packed)
         head = self.model.get_output_embeddings()
-        if head is not None and not set(head.modules()).isdisjoint(group):
-            if kind is Int4Linear and not self.light_head:
-                kind = Int8Linear  # a 4-bit head gets too many tokens wrong
-            elif kind is Int8Linear and self.light_head:
-                kind = Int4Linear  # fine for a draft model, whose head is a large part of its reads
+        is_head = head is not None and not set(head.modules()).isdisjoint(group)
+        if is_head and kind is Int4Linear:
+            kind = Int8Linear  # a 4-bit head gets too many tokens wrong
         return make_linear(kind, *_stack(group))
 
 
@@ -112,12 +128,6 @@ def put(model: nn.Module, names: list[str], module: nn.Module) -> None:
     """Put a module in all these places of a model."""
     for name in names:
         model.set_submodule(name, module)
-
-
-def weight_of(layer: Layer) -> torch.Tensor:
-    """The weight of a layer, [outputs, inputs]."""
-    weight: torch.Tensor = layer.weight.detach()
-    return weight.T if isinstance(layer, Conv1D) else weight
 
 
 def _largest_first(shared: list[list[Layer]], linears: list[Layer]) -> list[list[Layer]]:
@@ -136,11 +146,5 @@ def _stack(group: list[Layer]) -> tuple[torch.Tensor, torch.Tensor | None]:
         return weights[0].contiguous(), group[0].bias
     if len({(weight.dtype, weight.device) for weight in weights}) > 1:
         raise UnpackableError("layers with the same input that differ in precision or device")
-    biases = [layer.bias for layer in group]
-    if all(bias is None for bias in biases):
-        return torch.cat(weights), None
-    filled = [
-        weight.new_zeros(len(weight)) if bias is None else bias.detach()
-        for weight, bias in zip(weights, biases, strict=True)
-    ]
-    return torch.cat(weights), torch.cat(filled)
+    biases = stacked_biases([layer.bias for layer in group], [*map(len, weights)])
+    return torch.cat(weights), biases

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paceline.chains import ChainFound, ChainRequest
-from paceline.errors import UsageError
+from paceline.errors import ModelError, UsageError
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.token_table import device_of_table
+from paceline.protocols import Target
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.hidden_states import call_with_states, decoder_layers
@@ -24,6 +26,7 @@ from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError, co
 from paceline.targets.one_call.device_pass import DevicePass, device_steps
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
 from paceline.targets.static_pass import on_one_gpu
+from paceline.targets.support import attention_windows, narrow_windows, self_check
 from paceline.targets.virtual_tokens import VirtualTokens
 
 if TYPE_CHECKING:
@@ -103,6 +106,29 @@ class ModelPass:
         self.min_rows = 1
         self.compiled.cache_dtype = held
         self.compiled.keep_outputs(self._kept)
+
+    def check(self, target: Target, model: PreTrainedModel) -> None:
+        """Switch off passes that are compiled or on a device, then attention by text, which some
+        models do not pass on, if trees do not match the model's own forward. Raises ModelError if
+        they still do not. The texts of `target` have to be read again.
+        """
+        config = model.config.get_text_config()
+        try:
+            with narrow_windows(config):
+                self.windows = attention_windows(config)
+                if self.compiled is not None or self.on_device is not None:
+                    try:
+                        return self_check(target, model)
+                    except ModelError as reason:
+                        self.compiled, self.on_device = None, None
+                        self.own_forward = str(reason)
+                if self.by_text:
+                    with suppress(ModelError):
+                        return self_check(target, model)
+                    self.by_text = False
+                self_check(target, model)
+        finally:
+            self.windows = attention_windows(config)
 
     def keep_outputs(self, layers: tuple[int, ...]) -> None:
         """Keep the outputs of these layers, ascending and counted from 1, beside the last states

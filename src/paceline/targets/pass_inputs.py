@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -24,41 +23,13 @@ from paceline.targets.layout import PassLayout
 __all__ = ["InputsByText", "InputsInOne", "Masks", "PassInputs", "Windows"]
 
 Masks = torch.Tensor | dict[str, torch.Tensor]
-"""A 4-D float mask; one per kind of layer if kinds differ."""
+"""A 4-D mask; one per kind of layer if kinds differ. Float, because eager attention adds the mask,
+and would silently add a boolean one."""
 
 Windows = Mapping[str, int | None]
 """Kind of layer -> how many positions it sees, its own included; None for all."""
 
 _BYTES = 8  # of an int64
-
-
-class PassInputs(Protocol):
-    """Inputs of a pass."""
-
-    @property
-    def tokens(self) -> torch.Tensor:
-        """Ids, [1, rows] int64."""
-        ...
-
-    @property
-    def positions(self) -> torch.Tensor:
-        """Positions, [1, rows] int64."""
-        ...
-
-    @property
-    def where(self) -> int | torch.Tensor:
-        """The slots that rows are written to, see `TreeCache.direct`."""
-        ...
-
-    @property
-    def view(self) -> View:
-        """The slots of the pool that are attended to."""
-        ...
-
-    def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, RowsSeen | None]:
-        """What each row may attend to; for paceline's attention, also as slots. Masks are float:
-        eager attention adds the mask, and would silently add a boolean one."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -174,6 +145,9 @@ class InputsInOne:
             mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
             masks[kind] = mask.masked_fill_(hidden, lowest)[None, None]
         return _one_or_all(masks), None
+
+
+PassInputs = InputsByText | InputsInOne
 
 
 def _one_or_all(masks: dict[str, torch.Tensor]) -> Masks:

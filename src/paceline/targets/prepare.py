@@ -24,16 +24,16 @@ from paceline.kernels.memory import WeightMemory
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.shared_input import find_shared_inputs
+from paceline.kernels.stand_in import weight_of
 from paceline.kernels.token_table import head_reads_table
 from paceline.targets.float_arithmetic import (
     FloatArithmetic,
     can_compute_in_floats,
     compute_in_floats,
 )
-from paceline.targets.layer_replacement import KINDS, Layer, LayerReplacement, put, weight_of
+from paceline.targets.layer_replacement import KINDS, Layer, LayerReplacement, put
 from paceline.targets.preparation import NATIVE, Preparation
-from paceline.targets.support import check_supported
-from paceline.targets.trial import compare, trial
+from paceline.targets.support import check_supported, compare, trial
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -66,7 +66,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     """Change `model` in place so that its passes cost less, and report what was done.
 
     exact: whether its scores must stay the same. A draft model's need not; auto is then the fastest
-    here of packed, int8 and int4, the last two with a 4-bit output head.
+    here of packed, int8 and int4. The output head of int4 has 8 bits.
 
     New weights replace the old ones layer by layer: memory never holds the model twice.
 
@@ -99,9 +99,8 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
             left=Counter({f"all layers: a trial pass failed ({error})": len(linears)})
         )
     places = _places(model)
-    light_head = weights == AUTO and not exact
     memory = WeightMemory()
-    LayerReplacement(model, places, done, light_head, memory).replace(shared, linears)
+    LayerReplacement(model, places, done, memory).replace(shared, linears)
     if done.weights in _ROUNDED and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run with {done.weights} weights here: {reasons}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paceline.targets import cuda_graph
-from paceline.targets.cuda_graph import Recorder, Run
+from paceline.targets.cuda_graph import GraphRecorder, Run
 from paceline.targets.layout import PassLayout
 from paceline.targets.pass_inputs import InputsInOne
 
@@ -97,7 +97,7 @@ class StaticPasses:
         self._passes[shape] = new
         return logits
 
-    def _capture(self, known: _Pass, recorder: Recorder) -> None:
+    def _capture(self, known: _Pass, recorder: GraphRecorder) -> None:
         """Record a pass whose inputs are filled. It may run meanwhile: running it again writes the
         same to the same slots."""
         try:

@@ -1,4 +1,5 @@
-"""Check before the first token that a model can be driven: by configuration, then by trial."""
+"""Check before the first token that a model can be driven, by configuration and by trial, and that
+preparing it has not changed its scores."""
 
 from __future__ import annotations
 
@@ -30,10 +31,12 @@ __all__ = [
     "OFFERED",
     "attention_windows",
     "check_supported",
+    "compare",
     "differences",
     "longest_context",
     "narrow_windows",
     "self_check",
+    "trial",
 ]
 
 OFFERED = frozenset({HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
@@ -54,6 +57,11 @@ _ROUGH = {torch.float16: 1.5e-2, torch.bfloat16: 8e-2}
 _CLOSE = 0.12
 _TRIALS, _COUNTS = 7, 3
 """In rough arithmetic, the third smallest of a row's differences in up to 7 trials counts."""
+
+# Largest error of a prepared model's scores in a trial pass, relative to their spread, that
+# rounding explains. Quantised weights are only guarded against blunders, by `_QUANTISED`.
+_PREPARED = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
+_TRIAL_TOKENS = 12
 
 
 def check_supported(model: PreTrainedModel) -> None:
@@ -216,3 +224,27 @@ def narrow_windows(config: PreTrainedConfig) -> Iterator[None]:
         yield
     finally:
         config.sliding_window = window
+
+
+def trial(model: PreTrainedModel) -> torch.Tensor:
+    """Scores [tokens, vocabulary] of a short text."""
+    size = model.config.get_text_config().vocab_size
+    ids = [(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]
+    logits: torch.Tensor = model(torch.tensor([ids], device=model.device), use_cache=False).logits
+    return logits[0].float()
+
+
+def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantised: bool) -> None:
+    """Raises ModelError if a prepared model does not reproduce `before`, the original's trial.
+
+    weights: what it runs on, for the message. quantised: whether these have few bits.
+    """
+    found, spread = differences(trial(model), before)
+    error = float(found.norm() / spread.norm().clamp(min=1e-6))
+    dtype = torch.bfloat16 if is_rough(model) else model.dtype
+    limit = _QUANTISED if quantised else _PREPARED.get(dtype, 1e-3)
+    if not error <= limit:
+        raise ModelError(
+            f"the scores of {type(model).__name__} differ by {error:.1%} with {weights} weights: "
+            'load it with weights="native"'
+        )

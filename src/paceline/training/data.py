@@ -16,7 +16,6 @@ class TrainingData:
     """The answers in a folder that `paceline train data` has filled.
 
     fingerprint: of the model the data is for; data of another one is refused. None: any.
-    unfinished: whether to accept the data of an interrupted run.
 
     Iterating yields all answers in order; `len` counts them. A shard is read, and its sha256
     checked, when iteration reaches it.
@@ -25,9 +24,7 @@ class TrainingData:
     is unfinished; and, while reading, for a damaged shard, naming it.
     """
 
-    def __init__(
-        self, folder: Path, fingerprint: str | None = None, *, unfinished: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, fingerprint: str | None = None) -> None:
         manifest = load_manifest(folder)
         if manifest is None:
             raise UsageError(
@@ -39,7 +36,7 @@ class TrainingData:
                 f"the data in {folder} was made by the model {made_by}, not by {fingerprint}: a "
                 "drafter learns from the answers of its own target"
             )
-        if not (manifest.complete or unfinished):
+        if not manifest.complete:
             raise UsageError(
                 f"the data in {folder} is unfinished, {manifest.tokens} of {manifest.wanted} tokens:"
                 " repeat its command to continue"
@@ -51,15 +48,5 @@ class TrainingData:
         return self.manifest.answers
 
     def __iter__(self) -> Iterator[Answer]:
-        for number in range(self.shards):
-            yield from self.read(number)
-
-    @property
-    def shards(self) -> int:
-        """Number of shards."""
-        return len(self.manifest.shards)
-
-    def read(self, number: int) -> list[Answer]:
-        """The answers of one shard, 0 <= number < shards."""
-        shard = self.manifest.shards[number]
-        return unpack(self.folder / shard.name, shard.sha256)
+        for shard in self.manifest.shards:
+            yield from unpack(self.folder / shard.name, shard.sha256)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from paceline.errors import UsageError
+from paceline.errors import ModelError, UsageError
 from paceline.training.settings import TrainerSettings
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Base", "Finished", "PartsInputs", "SettingsT", "TrainedMethod"]
 
 SettingsT = TypeVar("SettingsT", bound=TrainerSettings)
+
+_FINAL_NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,20 @@ class Base:
 
     @property
     def final_norm(self) -> nn.Module:
-        """The normalisation after the last layer.
+        """The normalisation between the last layer and the output head.
 
-        Raises ModelError if it is not found.
+        Raises ModelError if there is none with a usual name.
         """
-        from paceline.training.final_norm import final_norm
+        from torch import nn
 
-        return final_norm(self.model)
+        for name in _FINAL_NORMS:
+            norm = getattr(self.model.base_model, name, None)
+            if isinstance(norm, nn.Module):
+                return norm
+        raise ModelError(
+            f"the last normalisation of {type(self.model).__name__} was not found, so no drafter "
+            "can be trained with it"
+        )
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from paceline.targets.words import output_head
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import forget_checkpoint
 from paceline.training.dataset import Dataset, Text, TextSource
-from paceline.training.folder import held
+from paceline.training.folder import check_same_run, held
 from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
 from paceline.training.precision import products_in, usable_precision
 from paceline.training.reading import TargetReader
-from paceline.training.run import OnStep, finished_parts, run_training
+from paceline.training.run import OnStep, run_training
 from paceline.training.scorer import Teacher
 from paceline.training.settings import TrainerSettings
 from paceline.training.starting import first_parts
@@ -106,8 +106,9 @@ def train_method(
     if model.dtype == torch.float16:
         raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
     wanted = run.as_json(model.dtype, first)
-    done = finished_parts(folder, run.kind.finished(), wanted)
+    done = run.kind.finished().found_in(folder)
     if done is not None:
+        check_same_run(folder, done.record.get("run", {}), wanted, f"{done.kind} trained")
         return done
     longest = longest_context(model.config.get_text_config())
     dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
@@ -166,12 +167,15 @@ class _Work:
         judged = _first_places(data.validation, _VALIDATION_PLACES)
         trainee = Trainee(self.method, self.teacher, settings, len(judged), self.precision)
         outcome = run_training(trainee, settings, self.batches, judged, folder, wanted, on_step)
-        kept = _rounded(trainee.tensors(), settings.save_dtype)
-        trainee.load(in_floats(kept))
+        kept = _rounded(self.method.tensors(), settings.save_dtype)
+        self.method.load(in_floats(kept))
         tally = trainee.measure(self.batches.whole(data.test), len(data.test))
-        evaluation = {"on": "the test split, once", **tally.as_json()}
         record = {
-            **outcome.described(wanted, self.run.about, data.counts, evaluation),
+            "about": self.run.about,
+            "run": dict(wanted),
+            "texts": data.counts,
+            **outcome,
+            "evaluation": {"on": "the test split, once", **tally.as_json()},
             "licences": self.run.source.licences,
             "precision": self.precision,
         }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -14,70 +14,14 @@ from paceline.training.batches import Batches
 from paceline.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from paceline.training.dataset import Text
 from paceline.training.folder import check_same_run
-from paceline.training.method import Finished
 from paceline.training.settings import TrainerSettings
 from paceline.training.trainee import Trainee
 from paceline.training.trainer import Trainer
 
-__all__ = ["OnStep", "Outcome", "finished_parts", "run_training"]
+__all__ = ["OnStep", "run_training"]
 
 OnStep = Callable[[int, float], None]
 """Called with every step and its loss."""
-
-_Parts = TypeVar("_Parts", bound=Finished)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a training went.
-
-    seconds: spent on steps, in all processes together; spent: shares of them. places: learned
-    from, repeats included. log: losses.
-    """
-
-    steps: int
-    seconds: float
-    log: list[dict[str, Any]]
-    spent: dict[str, float]
-    places: int
-
-    def described(
-        self,
-        run: Mapping[str, Any],
-        about: Mapping[str, Any],
-        texts: Mapping[str, Any],
-        evaluation: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        """The content of `training.json`.
-
-        run: what was trained. about: command, machine, versions.
-        texts: how many were learned from and evaluated on. evaluation: its result.
-        """
-        return {
-            "about": dict(about),
-            "run": dict(run),
-            "texts": dict(texts),
-            "steps": self.steps,
-            "seconds": round(self.seconds, 1),
-            "places": self.places,
-            "speed": {
-                "places_per_second": round(self.places / max(self.seconds, 1e-9), 1),
-                "shares_of_time": self.spent,
-            },
-            "loss_curve": self.log,
-            "evaluation": dict(evaluation),
-        }
-
-
-def finished_parts(folder: Path, kind: type[_Parts], wanted: Mapping[str, Any]) -> _Parts | None:
-    """The parts of a run that finished in this folder, None if there are none.
-
-    Raises UsageError if they are of another run, ModelError if they are damaged.
-    """
-    parts = kind.found_in(folder)
-    if parts is not None:
-        check_same_run(folder, parts.record.get("run", {}), wanted, f"{kind.kind} trained")
-    return parts
 
 
 def run_training(
@@ -88,8 +32,11 @@ def run_training(
     folder: Path,
     run: Mapping[str, Any],
     on_step: OnStep = lambda step, loss: None,
-) -> Outcome:
+) -> dict[str, Any]:
     """Train, from the latest checkpoint if there is one; `trainee` ends with the best parts.
+
+    Returns how it went, for `training.json`. Its seconds are those spent on steps in all processes
+    together, its places those learned from, repeats included.
 
     judged: texts of the validation split, which choose the best step.
     folder: held by the caller, see `held`.
@@ -102,10 +49,19 @@ def run_training(
     trainer = Trainer(trainee, settings)
     training = _Training(trainer, batches, judged, folder, dict(run), on_step)
     training.go()
-    trainee.load(trainer.best)
+    trainee.method.load(trainer.best)
     seconds = training.seconds
     spent = {what: round(own / seconds, 3) for what, own in sorted(trainer.spent.items())}
-    return Outcome(trainer.step, seconds, training.log, spent, training.places)
+    return {
+        "steps": trainer.step,
+        "seconds": round(seconds, 1),
+        "places": training.places,
+        "speed": {
+            "places_per_second": round(training.places / max(seconds, 1e-9), 1),
+            "shares_of_time": spent,
+        },
+        "loss_curve": training.log,
+    }
 
 
 @dataclass
@@ -133,7 +89,7 @@ class _Training:
             with trainer.timed("batches"):
                 batch = next(batches)
             loss = trainer.learn(batch)
-            self.places += trainer.model.places(batch)
+            self.places += trainer.model.method.places(batch)
             self.recent.append(loss)
             self.on_step(trainer.step, loss)
             if trainer.step % settings.validate_every == 0 or trainer.step == settings.steps:
@@ -148,7 +104,7 @@ class _Training:
         model = self.trainer.model
         with torch.no_grad():
             weighted = [
-                (float(model.loss(batch)), model.places(batch))
+                (float(model.loss(batch)), model.method.places(batch))
                 for batch in self.batches.whole(self.judged)
             ]
         held_back = sum(loss * n for loss, n in weighted) / sum(n for _, n in weighted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -44,26 +44,10 @@ class Trainee:
         parts = self.method.module.named_parameters()
         return ((name, part) for name, part in parts if part.requires_grad)
 
-    def relative_rate(self, name: str) -> float:
-        """See `TrainedMethod.relative_rate`."""
-        return self.method.relative_rate(name)
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """See `TrainedMethod.tensors`."""
-        return self.method.tensors()
-
-    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """See `TrainedMethod.load`."""
-        self.method.load(tensors)
-
     def loss(self, batch: Batch) -> torch.Tensor:
         """The loss, a scalar; without gradients, guesses are counted by text, too."""
         tally = None if torch.is_grad_enabled() else self._tally
         return self._scored(batch, tally).loss
-
-    def places(self, batch: Batch) -> int:
-        """See `TrainedMethod.places`."""
-        return self.method.places(batch)
 
     def notes(self) -> dict[str, Any]:
         """Share of right first guesses by head, on what was judged since the last call."""

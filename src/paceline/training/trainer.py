@@ -35,12 +35,12 @@ class Trainer:
         self.settings = settings
         self.step = 0
         self.best_loss = inf
-        self.best = model.tensors()
+        self.best = model.method.tensors()
         self.stale = 0
         self.spent: dict[str, float] = {}
         groups: dict[float, list[nn.Parameter]] = {}
         for name, part in model.named_parameters():
-            groups.setdefault(model.relative_rate(name), []).append(part)
+            groups.setdefault(model.method.relative_rate(name), []).append(part)
         self._optimizer = torch.optim.AdamW(
             [{"params": parts, "scale": scale} for scale, parts in groups.items()],
             betas=_BETAS,
@@ -86,7 +86,7 @@ class Trainer:
         """
         self._check("held-back loss", held_back_loss)
         if held_back_loss < self.best_loss * (1 - _BETTER):
-            self.best_loss, self.best, self.stale = held_back_loss, self.model.tensors(), 0
+            self.best_loss, self.best, self.stale = held_back_loss, self.model.method.tensors(), 0
         else:
             self.stale += 1
 
@@ -100,7 +100,7 @@ class Trainer:
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Tensors and numbers from which `restore` continues exactly."""
-        tensors = {f"now/{name}": part for name, part in self.model.tensors().items()}
+        tensors = {f"now/{name}": part for name, part in self.model.method.tensors().items()}
         tensors |= {f"best/{name}": part for name, part in self.best.items()}
         for name, part in self.model.named_parameters():
             for key, value in self._optimizer.state.get(part, {}).items():
@@ -111,7 +111,7 @@ class Trainer:
     def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; raises KeyError if something is missing."""
         names = [name for name, _ in self.model.named_parameters()]
-        self.model.load({name: tensors[f"now/{name}"] for name in names})
+        self.model.method.load({name: tensors[f"now/{name}"] for name in names})
         self.best = {
             name: tensors[f"best/{name}"].to(part.device, copy=True)
             for name, part in self.model.named_parameters()

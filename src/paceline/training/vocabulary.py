@@ -4,31 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
 from paceline.errors import UsageError
+from paceline.training.dataset import Text
 
-__all__ = ["Words", "frequent_ngrams", "frequent_tokens"]
-
-
-class Words(Protocol):
-    """A text: tokens up to and including `first` are its prompt, the rest the target's answer."""
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """All its tokens."""
-        ...
-
-    @property
-    def first(self) -> int:
-        """Index of the prompt's last token."""
-        ...
+__all__ = ["frequent_ngrams", "frequent_tokens"]
 
 
 def frequent_tokens(
-    texts: Iterable[Words], count: int, size: int, always: Iterable[int]
+    texts: Iterable[Text], count: int, size: int, always: Iterable[int]
 ) -> torch.Tensor:
     """Ids [count] int64, ascending: the most frequent tokens of answers.
 

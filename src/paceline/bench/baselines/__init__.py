@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.baselines.llama_cpp import LlamaCpp, LlamaCppLookup
-from paceline.bench.baselines.native import Baseline, Native
-from paceline.bench.baselines.transformers_assisted import TransformersAssisted
-from paceline.bench.baselines.transformers_generate import TransformersGenerate
-from paceline.bench.baselines.transformers_lookup import TransformersLookup
+from paceline.bench.baselines.native import (
+    Baseline,
+    Native,
+    TransformersAssisted,
+    TransformersGenerate,
+    TransformersLookup,
+)
 from paceline.drafters.settings import build, parse_method
 from paceline.errors import UsageError
 

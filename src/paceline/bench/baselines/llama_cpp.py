@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 
 import torch
 
-from paceline.bench.baselines.native import Native
+from paceline.bench.baselines.native import Native, pass_stats
 from paceline.bench.trial import Request, Trial
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError, UsageError
-from paceline.stats import Stats
 
 __all__ = ["LlamaCpp", "LlamaCppLookup"]
 
@@ -84,23 +82,12 @@ class LlamaCpp:
             tokens.append(token)
             if len(tokens) == options.max_new_tokens or token in eos_ids:
                 break
-        return Trial(tokens, perf_counter() - began, self._stats(tokens))
+        seconds, (_, read) = perf_counter() - began, self._passes[0]
+        # The first pass drafts nothing, whatever it reads.
+        return Trial(tokens, seconds, pass_stats(self._passes, read, len(tokens)))
 
     def _draft_model(self) -> Any:
         return None
-
-    def _stats(self, tokens: Sequence[int]) -> Stats:
-        (first, _), *rest = self._passes
-        guesses = [0, *(scored - 1 for _, scored in rest)]
-        return Stats(
-            rounds=len(self._passes),
-            tokens=len(tokens),
-            drafted=sum(guesses),
-            accepted=max(0, len(tokens) - len(self._passes)) if sum(guesses) else 0,
-            depth_histogram=Counter(guesses),
-            prefill_seconds=first,
-            target_seconds=sum(seconds for seconds, _ in rest),
-        )
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""What baselines share: the model as transformers loads it, and a watch on its passes."""
+"""Baselines of transformers: its own `generate`, on the model as it loads it, with passes timed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import torch
 
 from paceline.bench.trial import Request, Trial
+from paceline.drafters.settings import at_least
+from paceline.errors import UsageError
 from paceline.models import load_causal_lm
 from paceline.stats import Stats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Baseline", "Native", "generate"]
+__all__ = [
+    "Baseline",
+    "Native",
+    "TransformersAssisted",
+    "TransformersGenerate",
+    "TransformersLookup",
+    "pass_stats",
+]
 
 
 class Baseline(Protocol):
@@ -99,7 +108,7 @@ class Watch:
 
 
 @torch.inference_mode()
-def generate(native: Native, request: Request, **settings: Any) -> Trial:
+def _generate(native: Native, request: Request, **settings: Any) -> Trial:
     """Generate once with transformers' own `generate`."""
     model, watch, options = native.model, native.watch, request.options
     ids = torch.tensor([list(request.ids)], device=model.device)
@@ -122,19 +131,95 @@ def generate(native: Native, request: Request, **settings: Any) -> Trial:
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=options.max_new_tokens, **settings
     )
     tokens: list[int] = output[0, ids.shape[1] :].tolist()
-    return Trial(tokens, perf_counter() - began, _stats(watch, len(request.ids), len(tokens)))
+    seconds = perf_counter() - began
+    return Trial(tokens, seconds, pass_stats(watch.passes, len(request.ids), len(tokens)))
 
 
-def _stats(watch: Watch, prompt_tokens: int, tokens: int) -> Stats:
-    """Tokens gained per round are not visible from outside, so their histogram stays empty."""
-    (first, read), *rest = watch.passes
+def pass_stats(passes: Sequence[tuple[float, int]], prompt_tokens: int, tokens: int) -> Stats:
+    """Tokens gained per round are not visible from outside, so their histogram stays empty.
+
+    passes: seconds and tokens scored of each; the first reads the prompt. tokens: generated.
+    """
+    (first, read), *rest = passes
     guesses = [read - prompt_tokens, *(scored - 1 for _, scored in rest)]
     return Stats(
-        rounds=len(watch.passes),
+        rounds=len(passes),
         tokens=tokens,
         drafted=sum(guesses),
-        accepted=tokens - len(watch.passes) if sum(guesses) else 0,
+        accepted=max(0, tokens - len(passes)) if sum(guesses) else 0,
         depth_histogram=Counter(guesses),
         prefill_seconds=first,
         target_seconds=sum(seconds for seconds, _ in rest),
     )
+
+
+@dataclass(eq=False)
+class TransformersGenerate:
+    """Plain decoding by transformers."""
+
+    name = "transformers"
+
+    def check(self, gguf: Path | None) -> None:
+        """Always available."""
+
+    def open(self, name: str, native: Native) -> None:
+        """Load the model."""
+        self.name, self._native = name, native
+        _ = native.model
+
+    def generate(self, request: Request) -> Trial:
+        """Generate once."""
+        return _generate(self._native, request)
+
+
+@dataclass(eq=False)
+class TransformersLookup(TransformersGenerate):
+    """Prompt lookup by transformers (`prompt_lookup_num_tokens`).
+
+    k: most tokens copied per round, >= 1.
+    """
+
+    name = "transformers-lookup"
+    k: int = 10
+
+    def __post_init__(self) -> None:
+        at_least(1, k=self.k)
+
+    def generate(self, request: Request) -> Trial:
+        """Generate once."""
+        return _generate(self._native, request, prompt_lookup_num_tokens=self.k)
+
+
+@dataclass(eq=False)
+class TransformersAssisted(TransformersGenerate):
+    """Assisted generation by transformers.
+
+    draft: a smaller model with the same tokenizer: alias, folder, GGUF file or hub id.
+    """
+
+    name = "transformers-assisted"
+    draft: str = ""
+
+    def check(self, gguf: Path | None) -> None:
+        """Require a draft model."""
+        if not self.draft:
+            raise UsageError(
+                "transformers-assisted needs a draft model: transformers-assisted:draft=NAME"
+            )
+
+    def open(self, name: str, native: Native) -> None:
+        """Load both models. Raises UsageError if their vocabularies differ in size."""
+        self._assistant = native.draft_model(self.draft)
+        super().open(name, native)
+        own, other = (
+            each.config.get_text_config().vocab_size for each in (native.model, self._assistant)
+        )
+        if own != other:
+            raise UsageError(
+                f"{self.draft} has a vocabulary of {other} tokens and {native.source} of {own}: "
+                "assisted generation needs a draft model with the same tokenizer"
+            )
+
+    def generate(self, request: Request) -> Trial:
+        """Generate once."""
+        return _generate(self._native, request, assistant_model=self._assistant)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline.bench.entries import Difference
-from paceline.bench.metrics import MethodSummary
 from paceline.bench.report import words
 from paceline.bench.report.blocks import Block, Listing, Paragraph
 from paceline.bench.report.folder import Run
@@ -38,7 +37,7 @@ def _differences(run: Run) -> Iterator[Table]:
                 f"Where {method.method} differs from plain decoding",
                 ["text", "position", "plain's token", "its token", "logit gap"],
                 rows[:_MOST],
-                note=_note(method, len(rows)),
+                note=_note(len(rows)),
             )
 
 
@@ -53,7 +52,7 @@ def _difference(name: str, difference: Difference) -> list[Cell]:
     ]
 
 
-def _note(method: MethodSummary, rows: int) -> str:
+def _note(rows: int) -> str:
     note = (
         "Position: counted from 0 in the output. Logit gap: the target's logit of plain's token "
         "minus that of the other, from a pass over one token."

@@ -15,7 +15,6 @@ from paceline.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from paceline.bench.ablations import Ablation
-    from paceline.bench.comparison import Text
 
 
 @grouped
@@ -37,7 +36,7 @@ def ablate(
     """
     options = sampling.options(budget=budget)
     ablation = _checked(name)
-    texts = _read(suites, chosen)
+    texts = chosen.read(suites)
     session = common.open_baseline(model, **placement.given)
     asked = {
         "kind": "ablate",
@@ -57,25 +56,16 @@ def ablate(
 @common.interruptible()
 def _checked(name: str) -> Ablation:
     """The ablation of that name, if its plots can be drawn."""
-    from paceline.bench.ablation_plots import check_matplotlib
-    from paceline.bench.ablations import find_ablation
+    from paceline.bench.ablations import check_matplotlib, find_ablation
 
     check_matplotlib()
     return find_ablation(name)
 
 
 @common.interruptible()
-def _read(suites: list[str], chosen: shared.SuiteTexts) -> list[Text]:
-    from paceline.bench.suites import read_suites
-
-    return read_suites(suites, chosen.data, chosen.limit)
-
-
-@common.interruptible()
 def _write(ablation: Ablation, found: Findings, results: Path) -> None:
     """Write table and plot next to the results, named like them."""
-    from paceline.bench.ablation_plots import draw, save
-    from paceline.bench.ablations import markdown
+    from paceline.bench.ablations import draw, markdown, save
     from paceline.bench.metrics import summarise
 
     summary = summarise(found.lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,11 +11,6 @@ from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.groups import Placement, Request, grouped
 from paceline.defaults import DEFAULT_MODEL
-
-if TYPE_CHECKING:
-    from paceline.bench.comparison import Comparison, Text
-    from paceline.bench.trial import Contender
-    from paceline.session import Session
 
 _METHODS = "plain,auto,anpd,llma,pld,transformers,transformers-lookup"
 
@@ -45,7 +40,7 @@ def run(
     """
     options = request.options()
     names = contenders.names()
-    texts = _read(suites, chosen)
+    texts = chosen.read(suites, chosen.by_category)
     session = common.open_baseline(model, **placement.given)
     asked = {
         "kind": "run",
@@ -58,29 +53,13 @@ def run(
         "repeats": trials.repeats,
         "dtype": placement.dtype,
     }
+    from paceline.bench.comparison import Comparison  # slow, unless a session is open
+
     # Before the file: what cannot be compared must leave none behind.
     made = contenders.made(names, session, model, placement)
-    comparison = _comparison(session, made, texts, options, trials.repeats)
+    given = session.options.with_(**options)
+    comparison = Comparison(session, made, texts, given, trials.repeats)
     path = shared.result_path(trials.out, "run", model)
     with shared.open_results(path, session, model, asked, trials.resume) as results:
         shared.play(comparison, results)
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
-
-
-def _comparison(
-    session: Session,
-    contenders: list[Contender],
-    texts: list[Text],
-    options: dict[str, Any],
-    repeats: int,
-) -> Comparison:
-    from paceline.bench.comparison import Comparison
-
-    return Comparison(session, contenders, texts, session.options.with_(**options), repeats)
-
-
-@common.interruptible()
-def _read(suites: list[str], chosen: _Texts) -> list[Text]:
-    from paceline.bench.suites import read_suites
-
-    return read_suites(suites, chosen.data, chosen.limit, chosen.by_category)

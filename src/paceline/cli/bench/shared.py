@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common
-from paceline.cli.drafts import DraftModelOption, chosen_method
-from paceline.cli.groups import Placement
+from paceline.cli.groups import DraftModelOption, Placement, chosen_method
 from paceline.errors import UsageError
 from paceline.file_locks import alone, lock_beside
 
 if TYPE_CHECKING:
-    from paceline.bench.comparison import Comparison
+    from paceline.bench.comparison import Comparison, Conversation, Text
     from paceline.bench.entries import Entry, LeftOut
-    from paceline.bench.results import ResultFile, Sink
-    from paceline.bench.texts import Conversation
+    from paceline.bench.results import Memory, ResultFile
     from paceline.bench.trial import Contender
     from paceline.session import Session
 
@@ -93,6 +91,13 @@ class SuiteTexts:
 
     data: DataOption = None
     limit: LimitOption = None
+
+    @common.interruptible()
+    def read(self, suites: list[str], by_category: bool = False) -> list[Text]:
+        """See `read_suites`."""
+        from paceline.bench.suites import read_suites
+
+        return read_suites(suites, self.data, self.limit, by_category)
 
 
 def split_methods(text: str) -> list[str]:
@@ -202,7 +207,7 @@ def play(comparison: Comparison, results: ResultFile) -> None:
         raise
 
 
-def run_with_bar(comparison: Comparison, sink: Sink, label: str) -> None:
+def run_with_bar(comparison: Comparison, sink: Memory, label: str) -> None:
     """Run, and show progress."""
     with common.progress(label) as bars:
         task = bars.add_task("", total=comparison.trials)

@@ -13,7 +13,6 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.groups import options_of
-from paceline.cli.train import shared
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import UsageError
 from paceline.training.method import TrainedMethod
@@ -32,6 +31,10 @@ _GIGABYTE = 1e9
 Kind = type[TrainedMethod[Any]]
 
 
+def _option(flag: str, help_text: str) -> Any:
+    return typer.Option(flag, help=help_text, rich_help_panel=HOW)
+
+
 @dataclass(frozen=True)
 class _Given:
     """The options that are not settings of a method."""
@@ -42,24 +45,44 @@ class _Given:
     ]
     out: Annotated[Path, typer.Option("--out", help="Folder for the trained parts.")]
     model: flags.ModelOption = DEFAULT_MODEL
-    texts: shared.TextsOption = None
-    licence: shared.LicenceOption = None
+    texts: Annotated[
+        list[Path] | None,
+        _option("--texts", "JSONL file of prompts to read without answers; may be repeated."),
+    ] = None
+    licence: Annotated[
+        list[str] | None,
+        _option("--licence", "Licence of these texts: one for all files or one each."),
+    ] = None
     cache: Annotated[
         Path | None,
-        shared.option(
+        _option(
             "--cache", "Folder for the model's states; runs may share it. Default: OUT-states."
         ),
     ] = None
     cache_size: Annotated[
-        float, shared.option("--cache-size", "Most gigabytes of states; 0: all free disk space.")
+        float, _option("--cache-size", "Most gigabytes of states; 0: all free disk space.")
     ] = 0.0
     threads: flags.ThreadsOption = None
     device: flags.DeviceOption = None
     dtype: flags.DtypeOption = None
 
+    @common.interruptible()
     def opened(self, blocks: bool = False) -> LoadedModel:
-        """The model; see `open_model`."""
-        return shared.open_model(self.model, self.threads, self.device, self.dtype, blocks)
+        """The model as it is, loaded with progress bars. blocks: see `load_causal_lm`."""
+        if self.threads is not None:
+            import torch
+
+            torch.set_num_threads(self.threads)
+        from paceline.models import RichProgress, load_causal_lm
+
+        with RichProgress(self.model) as progress:
+            return load_causal_lm(
+                self.model,
+                device=self.device,
+                dtype=self.dtype,
+                blocks=blocks,
+                progress=progress,
+            )
 
 
 def command_of(kind: Kind) -> Callable[..., None]:
@@ -92,7 +115,7 @@ def _checked(kind: Kind, given: dict[str, Any]) -> Any:
 
 
 def _train(kind: Kind, settings: Any, given: _Given) -> None:
-    files = shared.text_files(given.texts, given.licence)
+    files = _text_files(given.texts, given.licence)
     if not 0 <= given.cache_size < inf:
         raise UsageError(f"the size of a cache must be a number >= 0, got {given.cache_size}")
     out = given.out
@@ -105,15 +128,28 @@ def _train(kind: Kind, settings: Any, given: _Given) -> None:
 
 
 @common.interruptible()
+def _text_files(texts: list[Path] | None, licences: list[str] | None) -> list[PromptFile]:
+    """The files that --texts and --licence name; raises UsageError if they do not match."""
+    from paceline.training.order import read_prompt_files
+
+    if licences and not texts:
+        raise UsageError("--licence applies to the files of --texts: name some with --texts")
+    return read_prompt_files(texts, licences or []) if texts else []
+
+
+@common.interruptible()
 def _run(
     kind: Kind, settings: Any, loaded: LoadedModel, given: _Given, files: list[PromptFile]
 ) -> MethodRun:
+    from paceline.drafters.trained_parts import BaseModel
     from paceline.machine import describe_run
+    from paceline.training.data import TrainingData
     from paceline.training.dataset import TextSource
     from paceline.training.method_run import MethodRun
 
-    answers = [shared.answers_of(folder, loaded) for folder in given.data]
-    base = shared.base_of(loaded, given.model)
+    answers = [TrainingData(folder, loaded.fingerprint) for folder in given.data]
+    sizes = loaded.model.config.get_text_config()
+    base = BaseModel(loaded.fingerprint, given.model, sizes.hidden_size, sizes.vocab_size)
     source = TextSource(answers, files)
     out = given.out.resolve()
     cache = given.cache or out.with_name(f"{out.name}-states")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import torch
 
@@ -28,21 +28,46 @@ class Kernels:
 
     def __init__(self, found: ctypes.CDLL) -> None:
         self._library = found
+        self._most = usable_cores()
         found.pl_use_openmp(*_openmp())
+        # Arguments are those of native/src/api.h, in order, but for the threads.
         self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
-        self._product, self._attend, self._run = found.pl_product, found.pl_attend, found.pl_run
-        self._likeliest, self._run_chain = found.pl_likeliest, found.pl_run_chain
-        self._run_texts = found.pl_run_texts
-        self._look_up, self._look_up_lengths = found.pl_look_up, found.pl_look_up_lengths
+        self.pack = self._on_threads(found.pl_pack)
+        self.values = self._on_threads(found.pl_values)
+        self.dequantise = self._on_threads(found.pl_dequantise)
+        self.attend = self._on_threads(found.pl_attend)
+        self.product = self._on_threads(found.pl_product)
+        self.likeliest = _checked(found.pl_likeliest)
+        self.move = _checked(found.pl_move)
+        self.run = self._on_threads(found.pl_run)
+        self.run_texts = self._on_threads(found.pl_run_texts)
+        self.run_chain = self._on_threads(found.pl_run_chain)
+        self.draft_medusa = self._on_threads(found.pl_draft_medusa)
+        self.draft_chimera = self._on_threads(found.pl_draft_chimera)
+        self.draft_eagle = self._on_threads(found.pl_draft_eagle)
+        self.look_up = _checked(found.pl_look_up)
+        self.look_up_lengths = _checked(found.pl_look_up_lengths)
+        self.add_tokens = _checked(found.pl_add_tokens)
         self.forget_ngrams: Callable[[int], None] = found.pl_ngrams_free
         self.ngrams_size: Callable[[int, int], int] = found.pl_ngrams_size
-        self._count_ngrams, self._draft_ngrams = found.pl_ngrams_count, found.pl_ngrams_draft
-        self._unite, self._size_tree = found.pl_unite, found.pl_size_tree
+        self.count_ngrams = _checked(found.pl_ngrams_count)
+        self.draft_ngrams = _checked(found.pl_ngrams_draft)
+        self.unite = _checked(found.pl_unite)
         self.cut_union: Callable[[int, int], None] = found.pl_cut_union
         self.union_ends: Callable[[int, int, int], int] = found.pl_union_ends
         self.forget_calibration: Callable[[int], None] = found.pl_calibration_free
-        self._observe = found.pl_calibration_observe
-        self._most = usable_cores()
+        self.size_tree = _checked(found.pl_size_tree)
+        self.observe = _checked(found.pl_calibration_observe)
+
+    def _on_threads(self, function: Callable[..., int]) -> Callable[..., None]:
+        """The function, given the number of threads last; errors raise exceptions."""
+        most = self._most
+
+        def call(*arguments: int | float | None) -> None:
+            if failed := function(*arguments, min(most, torch.get_num_threads())):
+                _raise(failed)
+
+        return call
 
     @property
     def tiers(self) -> tuple[str, ...]:
@@ -71,69 +96,9 @@ class Kernels:
         if self._library.pl_use_tier(tier.encode()):
             raise ValueError(f"this processor runs {', '.join(self.tiers)}, not {tier!r}")
 
-    def pack(self, *arguments: Any) -> None:
-        """See `pl_pack` in native/src/api.h; likewise below."""
-        _check(self._library.pl_pack(*arguments, self._threads()))
-
-    def values(self, *arguments: Any) -> None:
-        """See `pl_values`."""
-        _check(self._library.pl_values(*arguments, self._threads()))
-
-    def dequantise(self, *arguments: Any) -> None:
-        """See `pl_dequantise`."""
-        _check(self._library.pl_dequantise(*arguments, self._threads()))
-
-    def attend(self, attention: int) -> None:
-        """See `pl_attend`; the address of an `Attention`."""
-        if failed := self._attend(attention, self._threads()):
-            _check(failed)
-
-    def product(self, *arguments: Any) -> None:
-        """See `pl_product`."""
-        if failed := self._product(*arguments, self._threads()):
-            _check(failed)
-
-    def likeliest(self, *arguments: Any) -> None:
-        """See `pl_likeliest`."""
-        if failed := self._likeliest(*arguments):
-            _check(failed)
-
-    def move(self, *arguments: Any) -> None:
-        """See `pl_move`."""
-        _check(self._library.pl_move(*arguments))
-
-    def look_up(self, suffixes: int) -> None:
-        """See `pl_look_up`; the address of a `Suffixes`, as below."""
-        if failed := self._look_up(suffixes):
-            _check(failed)
-
-    def look_up_lengths(self, suffixes: int, lengths: int) -> None:
-        """See `pl_look_up_lengths`."""
-        if failed := self._look_up_lengths(suffixes, lengths):
-            _check(failed)
-
-    def add_tokens(self, suffixes: int, tokens: int, count: int) -> None:
-        """See `pl_add_tokens`."""
-        _check(self._library.pl_add_tokens(suffixes, tokens, count))
-
     def new_ngrams(self, shortest: int, longest: int, width: int, most: int) -> int:
         """See `pl_ngrams_new`; free the result with `forget_ngrams`, `pl_ngrams_free`."""
         return _made(self._library.pl_ngrams_new(shortest, longest, width, most))
-
-    def count_ngrams(self, ngrams: int, tokens: int, known: int, count: int) -> None:
-        """See `pl_ngrams_count`."""
-        if failed := self._count_ngrams(ngrams, tokens, known, count):
-            _check(failed)
-
-    def draft_ngrams(self, draft: int) -> None:
-        """See `pl_ngrams_draft`; the address of an `NGramDraft`."""
-        if failed := self._draft_ngrams(draft):
-            _check(failed)
-
-    def unite(self, union: int) -> None:
-        """See `pl_unite`; the address of a `Union`."""
-        if failed := self._unite(union):
-            _check(failed)
 
     def new_calibration(self, kinds: int, memory: float) -> int:
         """See `pl_calibration_new`; free the result with `forget_calibration`."""
@@ -143,52 +108,21 @@ class Kernels:
         """See `pl_calibration_heir`; as above."""
         return _made(self._library.pl_calibration_heir(calibration, memory, evidence))
 
-    def size_tree(self, sizing: int) -> None:
-        """See `pl_size_tree`; the address of a `Sizing`."""
-        if failed := self._size_tree(sizing):
-            _check(failed)
 
-    def observe(self, own: int, everyone: int, tokens: int, count: int) -> None:
-        """See `pl_calibration_observe`."""
-        if failed := self._observe(own, everyone, tokens, count):
-            _check(failed)
+def _checked(function: Callable[..., int]) -> Callable[..., None]:
+    """The function; errors raise exceptions."""
 
-    def run(self, steps: int, count: int, one_pass: int) -> None:
-        """See `pl_run`; the addresses of an array of `Step` and of a `Pass`."""
-        if failed := self._run(steps, count, one_pass, self._threads()):
-            _check(failed)
+    def call(*arguments: int | float | None) -> None:
+        if failed := function(*arguments):
+            _raise(failed)
 
-    def run_texts(self, steps: int, count: int, given: int, texts: int) -> None:
-        """See `pl_run_texts`; as `run`, and the address of a `Texts`."""
-        if failed := self._run_texts(steps, count, given, texts, self._threads()):
-            _check(failed)
-
-    def run_chain(self, steps: int, count: int, first: int, chain: int) -> None:
-        """See `pl_run_chain`; as `run`, and the address of a `Chain`."""
-        if failed := self._run_chain(steps, count, first, chain, self._threads()):
-            _check(failed)
-
-    def draft_medusa(self, heads: int) -> None:
-        """See `pl_draft_medusa`; the address of a `Medusa`."""
-        _check(self._library.pl_draft_medusa(heads, self._threads()))
-
-    def draft_chimera(self, model: int) -> None:
-        """See `pl_draft_chimera`; the address of a `Chimera`."""
-        _check(self._library.pl_draft_chimera(model, self._threads()))
-
-    def draft_eagle(self, model: int) -> None:
-        """See `pl_draft_eagle`; the address of an `Eagle`."""
-        _check(self._library.pl_draft_eagle(model, self._threads()))
-
-    def _threads(self) -> int:
-        return min(self._most, torch.get_num_threads())
+    return call
 
 
-def _check(failed: int) -> None:
+def _raise(failed: int) -> NoReturn:
     if failed == _NO_MEMORY:
         raise MemoryError("the C library ran out of memory")
-    if failed:
-        raise ValueError("sizes or ids are out of range in a call to the C library")
+    raise ValueError("sizes or ids are out of range in a call to the C library")
 
 
 def _made(address: int | None) -> int:

@@ -284,7 +284,7 @@ class Suffixes(ctypes.Structure):
 
 
 class NGramDraft(ctypes.Structure):
-    """`struct pl_ngram_draft` of native/src/ngrams.h."""
+    """`struct pl_ngram_draft` of native/src/ngram_tables.h."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("own", "others", "tail")),

@@ -12,28 +12,25 @@ __all__ = ["PassBuffers"]
 
 
 class PassBuffers:
-    """Buffers for passes over at most `capacity` rows.
+    """Buffers for passes over at most `capacity` rows, whose layers all see the same slots.
 
-    kinds: the number of kinds of layers, which see different slots. others: at most this many extra
-    slots, beyond their stretches, for all rows of one kind together.
+    others: at most this many extra slots, beyond their stretches, for all rows together.
 
-    tokens, positions, slots, keep: int64 [capacity], see `pl_pass`. first, count: int32 [kinds,
-    capacity], stretches of slots. begins [kinds, capacity + 1], extra [kinds, others]: int32, see
-    `SlotsSeen`; until they are written, rows see only their stretches. native: the pass, without
-    its rows, its logits and what its program fills in.
+    tokens, positions, slots, keep: int64 [capacity], see `pl_pass`. first, count: int32 [capacity],
+    stretches of slots. begins [capacity + 1], extra [others]: int32, see `SlotsSeen`; until they
+    are written, rows see only their stretches. native: the pass, without its rows, its logits and
+    what its program fills in.
     """
 
-    def __init__(self, capacity: int, kinds: int = 1, others: int = 1) -> None:
+    def __init__(self, capacity: int, others: int) -> None:
         self.capacity = capacity
         whole = np.zeros((4, capacity), dtype=np.int64)
         self.tokens, self.positions, self.slots, self.keep = whole
-        self.first, self.count = np.zeros((2, kinds, capacity), dtype=np.int32)
-        self.begins = np.zeros((kinds, capacity + 1), dtype=np.int32)
-        self.extra = np.zeros((kinds, others), dtype=np.int32)
-        each = zip(self.first, self.count, self.begins, self.extra, strict=True)
-        self._seen = (native.Seen * kinds)(
-            *(native.Seen(*(numbers.ctypes.data for numbers in seen)) for seen in each)
-        )
+        self.first, self.count = np.zeros((2, capacity), dtype=np.int32)
+        self.begins = np.zeros(capacity + 1, dtype=np.int32)
+        self.extra = np.zeros(others, dtype=np.int32)
+        seen = self.first, self.count, self.begins, self.extra
+        self._seen = native.Seen(*(numbers.ctypes.data for numbers in seen))
         self.native = native.Pass(
             tokens=self.tokens.ctypes.data,
             positions=self.positions.ctypes.data,

@@ -242,7 +242,7 @@ class GivenRows:
         ]
 
     def _resize(self, capacity: int) -> None:
-        self._rows = PassBuffers(capacity, others=_MOST_SEEN * capacity)
+        self._rows = PassBuffers(capacity, _MOST_SEEN * capacity)
         self._rows.tokens[:] = self._rows.keep[:] = np.arange(capacity)
         self._given = np.empty((capacity, self._width), dtype=np.float32)
         self._out = np.empty((capacity, self._program.vocabulary), dtype=np.float32)

@@ -14,9 +14,9 @@ from paceline.kernels.blocks import number_of_format
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.arena import find_places
-from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Value
+from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Tables, Value
 
-__all__ = ["CacheLayer", "PassTexts", "Program"]
+__all__ = ["CacheLayer", "PassTexts", "Program", "TableAddresses"]
 
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
 _OF_TEXT = 5  # numbers of a `pl_text`
@@ -59,6 +59,30 @@ class CacheLayer:
         )
 
 
+class TableAddresses:
+    """Where the library finds tables of positions.
+
+    reached: they hold all positions below this.
+    """
+
+    def __init__(self, source: Tables) -> None:
+        self._source = source
+        self._tables: Sequence[torch.Tensor] = ()  # held, as the addresses are theirs
+        self.reached = -1
+
+    def extend(self, one: native.Pass | native.Chimera | native.Eagle, positions: int) -> None:
+        """Let `one` find the tables, extended to `positions`."""
+        if positions > self.reached:
+            self._tables = tables = self._source.extend_to(positions)
+            # Without tables, positions have no limit.
+            self.reached = min((len(each) for each in tables), default=sys.maxsize)
+            count = max(1, len(tables))
+            self._addresses = (ctypes.c_void_p * count)(*(each.data_ptr() for each in tables))
+            self._strides = (ctypes.c_int64 * count)(*(each.stride(0) for each in tables))
+        one.tables = ctypes.addressof(self._addresses)
+        one.table_strides = ctypes.addressof(self._strides)
+
+
 class Program:
     """Runs lowered steps.
 
@@ -79,10 +103,7 @@ class Program:
         self._arenas = {
             kind: torch.empty(1, dtype=torch.float32) for kind in (Kind.ROWS, Kind.KEPT)
         }
-        self._tables: list[torch.Tensor] = []
-        self._reached = -1  # positions of the tables
-        self._table_addresses = (ctypes.c_void_p * 1)()
-        self._table_strides = (ctypes.c_int64 * 1)()
+        self._tables = TableAddresses(lowered.tables)
         self._cache = (native.Layer * 0)()
         self._cache_kind = 0
         # `run` describes its passes with these.
@@ -140,11 +161,8 @@ class Program:
         kernels().run_chain(self.address, self.count, *both)
 
     def _describe(self, one: native.Pass, positions: int) -> None:
-        if positions > self._reached:
-            self._extend_tables(positions)
-        one.tables = ctypes.addressof(self._table_addresses)
-        one.table_strides = ctypes.addressof(self._table_strides)
-        one.table_rows = self._reached
+        self._tables.extend(one, positions)
+        one.table_rows = self._tables.reached
         one.layers, one.cache_kind = ctypes.addressof(self._cache), self._cache_kind
         one.arena = self._arena(Kind.ROWS, one.rows)
         one.arena_of_kept = self._arena(Kind.KEPT, one.kept)
@@ -155,14 +173,6 @@ class Program:
         if self._arenas[kind].numel() < needed:
             self._arenas[kind] = torch.empty(needed, dtype=torch.float32)
         return self._arenas[kind].data_ptr()
-
-    def _extend_tables(self, positions: int) -> None:
-        self._tables = tables = self._lowered.tables.extend_to(positions)
-        # Without tables, positions have no limit.
-        self._reached = min((len(each) for each in tables), default=sys.maxsize)
-        count = max(1, len(tables))
-        self._table_addresses = (ctypes.c_void_p * count)(*(each.data_ptr() for each in tables))
-        self._table_strides = (ctypes.c_int64 * count)(*(each.stride(0) for each in tables))
 
     def _native(self, step: Step) -> native.Step:
         made = native.Step(

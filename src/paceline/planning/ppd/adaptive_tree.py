@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.calibration import ShareChances
 from paceline.planning.cost_curve import MILD, CostCurve, CostPoint, Costs
 from paceline.planning.ppd.dynamic_tree import DynamicTree
 from paceline.planning.ppd.round_tree import Prospects, prospects_of
-from paceline.planning.ppd.share_chances import ShareChances
 from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_widths
 
 __all__ = ["AdaptiveTree", "Limits"]

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from paceline.planning.candidate_tree import CandidateTree
 from paceline.planning.cost_curve import CostCurve
+from paceline.tree import ROOT
 
-__all__ = ["DynamicTree", "StateTree", "Vector", "allocate_prompts"]
+__all__ = ["DynamicTree", "StateTree", "TreeShape", "Vector", "allocate_prompts", "lay_out"]
 
 Vector = NDArray[np.float64]
 
@@ -116,16 +117,15 @@ class DynamicTree:
         values: Vector = np.linalg.solve(equations, np.append(self.accepted, 0.0))[:size]
         return values
 
-    def milliseconds(self, curve: CostCurve, context: int | None = None) -> float:
+    def milliseconds(self, curve: CostCurve) -> float:
         """Expected time of a pass, over states by their shares, each with its own width."""
-        costs = [curve.cost(tree.width, context) for tree in self.states]
+        costs = [curve.cost(tree.width) for tree in self.states]
         return float(self.steady_state @ costs)
 
-    def speedup(self, curve: CostCurve, context: int | None = None) -> float:
+    def speedup(self, curve: CostCurve) -> float:
         """Tokens per millisecond relative to plain decoding, tau(n) / L(n) of PPD's section 5.6.3;
         below 1 if guessing does not pay. The drafter's own time is left out."""
-        plain = curve.cost(1, context)
-        return self.tokens_per_pass * plain / self.milliseconds(curve, context)
+        return self.tokens_per_pass * curve.cost(1) / self.milliseconds(curve)
 
 
 def allocate_prompts(
@@ -156,3 +156,45 @@ def allocate_prompts(
     first = np.argsort(losses, axis=None, kind="stable")[:surplus]
     taken = np.bincount(first // len(steps), minlength=nodes)
     return tuple((most - taken).tolist())
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """The nodes of a pass before any token is known: the guesses, then the prompt tokens after the
+    root and after each guess.
+
+    parents: of all nodes, as in `Tree.parents`.
+    guesses: (distance, rank) of the guess at each of the first nodes, both from 0.
+    prompts: embedding index at each of the others, epts x (prompt token) + EPT, both from 0.
+    """
+
+    parents: tuple[int, ...]
+    guesses: tuple[tuple[int, int], ...]
+    prompts: tuple[int, ...]
+
+
+def lay_out(state: StateTree) -> TreeShape:
+    """The nodes of a state's tree.
+
+    After a node, the j-th EPT of the first prompt token is followed by the j-th one of the
+    second, and so on: one chain per EPT. This is the ensemble mask of PPD's section 4.4.3, in which
+    EPTs of one prompt token share a position and see only those with their own number.
+
+        one guess, two prompt tokens after the root and one after the guess, two EPTs each:
+
+        root ─┬─ guess ─┬─ S11
+              │         └─ S12
+              ├─ S11 ─── S21
+              └─ S12 ─── S22
+    """
+    candidates = state.candidates
+    parents, prompts = list(candidates.parents), []
+    for node, count in ((ROOT, state.root_prompts), *enumerate(state.prompts)):
+        for ept in range(state.epts):
+            above = node
+            for prompt in range(count):
+                parents.append(above)
+                prompts.append(prompt * state.epts + ept)
+                above = len(parents) - 1
+    guesses = tuple((len(path) - 1, path[-1]) for path in candidates.paths)
+    return TreeShape(tuple(parents), guesses, tuple(prompts))

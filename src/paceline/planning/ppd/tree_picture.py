@@ -1,24 +1,27 @@
-"""Pictures of dynamic sparse trees, as text and as a figure."""
+"""Pictures of dynamic sparse trees, as text and as a figure, and of what their widths promise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import count
+from statistics import median
 from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
 from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree
+from paceline.planning.ppd.tree_search import FittedTree, fastest
 from paceline.tree import ROOT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["tree_figure", "tree_text"]
+__all__ = ["survey_figure", "tree_figure", "tree_text"]
 
 _SELDOM = 0.0005  # states with a smaller share of the rounds are not shown
 _PANEL_INCHES = (9.0, 2.8)
+_SURVEY_INCHES = (7.0, 4.2)
 
 
 def tree_text(tree: DynamicTree) -> str:
@@ -46,18 +49,64 @@ def tree_figure(tree: DynamicTree) -> Figure:
 
     Raises UsageError if matplotlib is not installed.
     """
-    if find_spec("matplotlib") is None:
-        raise UsageError("plots need matplotlib: pip install matplotlib")
-    from matplotlib.figure import Figure
-
     states = _occurring(tree)
     width, height = _PANEL_INCHES
-    figure = Figure((width, height * len(states)), layout="constrained")
+    figure = _new_figure(width, height * len(states))
     panels = figure.subplots(len(states), 1, squeeze=False)[:, 0]
     for panel, state in zip(panels, states):
         panel.set_title(_title(tree, state), fontsize="medium")
         _draw(panel, tree.states[state])
     return figure
+
+
+def survey_figure(
+    survey: Sequence[FittedTree], measured: Mapping[int, Sequence[float]] | None = None
+) -> Figure:
+    """Plot the speed-up over plain decoding that passes of each width, in rows, promise and have
+    brought (PPD, figure 6.6).
+
+    measured: width -> speed-ups, one per repetition; drawn as their median and range.
+
+    Raises UsageError if matplotlib is not installed.
+    """
+    figure = _new_figure(*_SURVEY_INCHES)
+    axes = figure.subplots()
+    axes.axhline(1, color="0.7", linewidth=1, linestyle="--", label="plain decoding")
+    axes.plot(
+        [one.width for one in survey], [one.speedup for one in survey], "o-", label="predicted"
+    )
+    axes.plot(
+        [one.width for one in survey],
+        [one.tree.tokens_per_pass for one in survey],
+        ":",
+        color="0.5",
+        label="tokens per pass",
+    )
+    best = fastest(survey)
+    if best is not None:
+        axes.axvline(best.width, color="C0", linewidth=6, alpha=0.15, zorder=0)
+    if measured:
+        widths = sorted(measured)
+        axes.plot(widths, [median(measured[width]) for width in widths], "s", label="measured")
+        for width in widths:
+            low, high = min(measured[width]), max(measured[width])
+            axes.plot([width, width], [low, high], color="C1", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([one.width for one in survey], [str(one.width) for one in survey])
+    axes.minorticks_off()
+    axes.set_xlabel("rows of a pass: root, guesses and prompt tokens")
+    axes.set_ylabel("speed-up over plain decoding")
+    axes.grid(axis="y", alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    if find_spec("matplotlib") is None:
+        raise UsageError("plots need matplotlib: pip install matplotlib")
+    from matplotlib.figure import Figure
+
+    return Figure((width, height), layout="constrained")
 
 
 def _occurring(tree: DynamicTree) -> list[int]:

@@ -78,14 +78,12 @@ def survey_widths(
     curve: CostCurve,
     widths: Sequence[int] = (),
     *,
-    context: int | None = None,
     floor: int = 1,
     epts: int = 1,
 ) -> list[FittedTree]:
     """The fastest tree for every width, and what it promises on this machine (PPD, section 5.6.3).
 
     widths: most rows of a pass; by default the measured widths of the curve.
-    context: tokens in the cache, see `CostCurve.cost`.
     floor, epts: see `build_tree`.
 
     A tree need not use all prompt tokens: in a narrow pass, three after the root leave too little
@@ -99,8 +97,7 @@ def survey_widths(
             if width - 1 - used * epts >= 1 + floor * epts
         ]
         fitted = [
-            FittedTree(width, tree, tree.milliseconds(curve, context), tree.speedup(curve, context))
-            for tree in trees
+            FittedTree(width, tree, tree.milliseconds(curve), tree.speedup(curve)) for tree in trees
         ]
         if fitted:
             found.append(max(fitted, key=_speedup))

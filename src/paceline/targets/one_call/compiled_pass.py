@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from paceline.chains import ChainFound, ChainRequest
+from paceline.errors import UsageError
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.program import CacheLayer, PassTexts, Program
-from paceline.kernels.programs.steps import Lowered
+from paceline.kernels.programs.steps import LAST, Lowered, Op, Step
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import TextRows
 from paceline.targets.one_call.chain_pass import ChainPass
-from paceline.targets.one_call.kept_outputs import kept_outputs
 from paceline.targets.one_call.lowering import lower
 from paceline.targets.one_call.recording import UnfitError, record, unfit_if_it_fails
 from paceline.targets.pass_inputs import Windows
@@ -28,7 +29,7 @@ from paceline.targets.virtual_tokens import VirtualTokens
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["CompiledPass", "UnfitError", "compiled"]
+__all__ = ["CompiledPass", "UnfitError", "compiled", "kept_outputs"]
 
 
 def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
@@ -45,6 +46,30 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
     with unfit_if_it_fails("it cannot be recorded"):
         recording = record(model, windows)
         return lower(model, recording, longest_context(model.config.get_text_config()))
+
+
+def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
+    """Return steps that keep the last states and, beside them, the outputs of these layers, counted
+    from 1.
+
+    Raises UsageError for a layer the model does not have.
+    """
+    kept = [LAST, *layers]
+
+    def chosen() -> Iterator[Step]:
+        for step in steps.steps:
+            if step.op != Op.STATES:
+                yield step
+            elif step.layer in kept:
+                yield replace(step, at=kept.index(step.layer) * step.count)
+
+    found = [*chosen()]
+    there = {step.layer for step in found if step.op == Op.STATES}
+    if missing := [each for each in layers if each not in there]:
+        raise UsageError(
+            f"the model does not expose the output of layer {missing[0]}: choose another method"
+        )
+    return Lowered(found, steps.logits, steps.tables)
 
 
 class CompiledPass:

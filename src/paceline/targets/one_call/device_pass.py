@@ -13,7 +13,7 @@ from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.programs.torch_pass import PassRows
 from paceline.kernels.programs.torch_program import TorchProgram
 from paceline.targets.kv_cache import TreeCache
-from paceline.targets.one_call.kept_outputs import kept_outputs
+from paceline.targets.one_call.compiled_pass import kept_outputs
 from paceline.targets.one_call.lowering import lower
 from paceline.targets.one_call.recordable import recordable
 from paceline.targets.one_call.recording import record, unfit_if_it_fails

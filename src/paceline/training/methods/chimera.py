@@ -97,9 +97,12 @@ class Chimera(TrainedMethod[ChimeraSettings]):
 
     def __init__(self, base: Base, settings: ChimeraSettings) -> None:
         from paceline.drafters.chimera_model import ChimeraModel
-        from paceline.training.methods.chimera_block import begin_as_last_layer
         from paceline.training.methods.chimera_bottom import TransformerBottom
-        from paceline.training.methods.last_layer import last_layer_has_biases, sized_like
+        from paceline.training.methods.last_layer import (
+            begin_as_last_layer,
+            last_layer_has_biases,
+            sized_like,
+        )
 
         self.settings = settings
         self._train = base.train

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.eagle_model import EagleModel
-    from paceline.drafters.eagle_parts import EagleParts
     from paceline.drafters.head_configs import EagleConfig
+    from paceline.drafters.trained_heads import EagleParts
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -75,9 +75,9 @@ class Eagle(TrainedMethod[EagleSettings]):
         import torch
 
         from paceline.drafters.eagle_model import EagleModel
-        from paceline.training.final_norm import gains_of
         from paceline.training.methods.last_layer import (
             copy_last_layer,
+            gains_of,
             last_layer_has_biases,
             sized_like,
         )
@@ -152,7 +152,7 @@ class Eagle(TrainedMethod[EagleSettings]):
 
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> EagleParts:
         """See `EagleParts`."""
-        from paceline.drafters.eagle_parts import EagleParts
+        from paceline.drafters.trained_heads import EagleParts
 
         ids = {} if common.token_ids is None else {"token_ids": common.token_ids}
         return EagleParts(
@@ -162,6 +162,6 @@ class Eagle(TrainedMethod[EagleSettings]):
     @classmethod
     def finished(cls) -> type[EagleParts]:
         """See `TrainedMethod`."""
-        from paceline.drafters.eagle_parts import EagleParts
+        from paceline.drafters.trained_heads import EagleParts
 
         return EagleParts

@@ -10,12 +10,18 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
+from paceline.drafters.context_encoder import ContextEncoder
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.errors import ModelError
-from paceline.training.final_norm import gains_of
 from paceline.training.method import Base
 
-__all__ = ["copy_last_layer", "last_layer_has_biases", "sized_like"]
+__all__ = [
+    "begin_as_last_layer",
+    "copy_last_layer",
+    "gains_of",
+    "last_layer_has_biases",
+    "sized_like",
+]
 
 # Names of a layer's parts in Llama and its relatives.
 _TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
@@ -23,6 +29,9 @@ _JOIN = "self_attn.o_proj"
 # Llama names the norm before the feed-forward by what precedes it; Gemma 2 and 3 have both.
 _AFTER, _BEFORE = "post_attention_layernorm", "pre_feedforward_layernorm"
 _GATE, _UP, _DOWN = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
+
+_CHIMERA_NORMS = {"green_norm": "input_layernorm", "inner_norm": _AFTER}
+_SMALLEST = 1e-2
 
 ConfigT = TypeVar("ConfigT", EagleConfig, ChimeraConfig)
 
@@ -84,3 +93,32 @@ def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind
             f"the last layer of {type(base.model).__name__} cannot be copied into {kind}'s block "
             f"({error}): leave block at random"
         ) from error
+
+
+@torch.no_grad()
+def begin_as_last_layer(encoder: ContextEncoder, base: Base) -> None:
+    """Copy the target's last layer to Chimera's context encoder, as the official code once did, and
+    its last normalisation if the encoder ends in one.
+
+    Mature states come out of this one, so `mature_norm` undoes its gains before the layer's.
+
+    Raises ModelError for a target whose layers have other parts.
+    """
+    copy_last_layer(encoder, base, _CHIMERA_NORMS, "Chimera")
+    gains = gains_of(base.final_norm)
+    small = gains.abs() < _SMALLEST
+    encoder.mature_norm.copy_(encoder.green_norm / gains.masked_fill(small, 1.0))
+    if encoder.output_norm is not None:
+        encoder.output_norm.copy_(gains)
+
+
+@torch.no_grad()
+def gains_of(norm: nn.Module) -> torch.Tensor:
+    """[hidden] float32: by what a normalisation multiplies; not always its weights, since Gemma's
+    add one to them."""
+    weight = norm.get_parameter("weight")
+    signs = torch.ones_like(weight)
+    signs[::2] = -1.0  # mean 0, square 1: normal already
+    found: torch.Tensor = (norm(signs) - norm(-signs)).float() / 2 * signs.float()
+    # The epsilon under the root makes these a little smaller.
+    return weight.float() if torch.allclose(found, weight.float(), rtol=1e-3) else found

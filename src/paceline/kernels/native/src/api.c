@@ -4,7 +4,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "cpu.h"
 #include "tier.h"
 
 #ifndef PL_SOURCES
@@ -13,28 +12,9 @@
 
 PL_API const char *pl_sources(void) { return PL_SOURCES; }
 
-extern const struct pl_tier pl_tier_portable;
-#ifdef PL_HAS_AVX2
-extern const struct pl_tier pl_tier_avx2;
-#endif
-#ifdef PL_HAS_AVXVNNI
-extern const struct pl_tier pl_tier_avxvnni;
-#endif
-#ifdef PL_HAS_AVX512VNNI
-extern const struct pl_tier pl_tier_avx512vnni;
-#endif
-#ifdef PL_HAS_AVX512BF16
-extern const struct pl_tier pl_tier_avx512bf16;
-#endif
-#ifdef PL_HAS_AMX
-extern const struct pl_tier pl_tier_amx;
-#endif
-#ifdef PL_HAS_DOTPROD
-extern const struct pl_tier pl_tier_dotprod;
-#endif
-#ifdef PL_HAS_I8MM
-extern const struct pl_tier pl_tier_i8mm;
-#endif
+/* Of these, a library has those in `built`. */
+extern const struct pl_tier pl_tier_portable, pl_tier_avx2, pl_tier_avxvnni, pl_tier_avx512vnni,
+    pl_tier_avx512bf16, pl_tier_amx, pl_tier_dotprod, pl_tier_i8mm;
 
 /* The best first. */
 static const struct pl_tier *const built[] = {

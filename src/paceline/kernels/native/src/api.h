@@ -20,6 +20,8 @@ PL_API const char *pl_tiers(void);
 /* Uses one of them; PL_BAD_ARGUMENT for any other. The best is the default. */
 PL_API int pl_use_tier(const char *name);
 PL_API const char *pl_tier(void);
+/* 1 if this processor and its operating system run code of this tier, else 0. */
+PL_API int pl_cpu_has(const char *tier);
 
 /* Sets the addresses of these functions in torch's OpenMP; NULL for none. */
 PL_API void pl_use_openmp(void *gomp_parallel, void *omp_get_num_threads);
@@ -108,7 +110,7 @@ PL_API int64_t pl_ngrams_size(const struct pl_ngrams *of, int64_t length);
 /* Counts the n-grams that end in the last `count` of tokens [known + count]. */
 PL_API int pl_ngrams_count(struct pl_ngrams *in, const int32_t *tokens, int64_t known,
                            int64_t count);
-/* The likeliest continuations; see ngrams.h. */
+/* The likeliest continuations; see ngram_tables.h. */
 PL_API int pl_ngrams_draft(struct pl_ngram_draft *in);
 
 struct pl_union;

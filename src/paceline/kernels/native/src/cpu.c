@@ -1,7 +1,7 @@
 /* What this processor can do. The tiers are those of build.py: a tier's test here must check all
    instructions that it is compiled with. */
 
-#include "cpu.h"
+#include "api.h"
 
 #include <string.h>
 

@@ -1,11 +1,12 @@
-/* Tables of n-grams; ngrams.c counts, ngram_drafts.c reads.
+/* What followed runs of tokens in a text, and how often: tables of n-grams. ngrams.c counts,
+   ngram_drafts.c reads.
 
    A run is identified by a 64-bit hash. Two runs with the same hash would share their followers, which
    costs no more than a wrong guess. */
 #ifndef PL_NGRAM_TABLES_H
 #define PL_NGRAM_TABLES_H
 
-#include "ngrams.h"
+#include <stdint.h>
 
 enum { NONE = -1, SHARDS = 32, LONGEST_RUN = 64, FIRST_ROOM = 64 };
 
@@ -36,6 +37,23 @@ struct table {
 struct pl_ngrams {
     int64_t shortest, longest, width, room;
     struct table tables[]; /* [longest - shortest + 1] */
+};
+
+/* The question: how does the text with the last tokens `tail` continue? */
+struct pl_ngram_draft {
+    const struct pl_ngrams *own;    /* of the text itself */
+    const struct pl_ngrams *others; /* used where `own` knows nothing; NULL for none */
+    const int32_t *tail;            /* [length] */
+    int64_t length;
+    int64_t budget;                 /* most nodes */
+    int64_t depth;                  /* of the deepest node */
+    double doubt;                   /* lowers a token's chance, see ngram_drafts.c */
+
+    /* The answer, likeliest first: parents [budget] are nodes or -1; weights [budget] are the
+       chances of the paths. */
+    int64_t nodes;
+    int32_t *node_tokens, *node_parents;
+    double *weights;
 };
 
 static inline uint64_t mixed(uint64_t key, int32_t token) {
