@@ -23,20 +23,13 @@ from tests.helpers import generate
 from tests.other_device import other_device
 from tests.prompt_parts import TOY, saved_parts
 from tests.tiny_models import VOCAB, new_model, some_prompt
+from tests.training.methods_training import OPTIONS, train
 from tests.training.methods_training import VOCAB as WORDS
-from tests.training.methods_training import train
 from tests.training.shared import make_data
 
 HIDDEN, LENGTH = 32, 12
 MODEL_FREE = ["plain", "anpd", "pld", "llma", "suffix", "sam", "lookahead", "jacobi"]
 PARTS = {"medusa": saved_medusa, "chimera": saved_chimera, "eagle": saved_eagle}
-TRAININGS: dict[str, dict[str, Any]] = {
-    "medusa": {},
-    "chimera": {"order": 2},
-    "eagle": {"features": "three"},
-    "ppd": {"points": 6},
-    "draft": {"layers": "0,2"},
-}
 
 
 @pytest.fixture
@@ -91,7 +84,7 @@ def test_a_model_of_transformers(device: str) -> None:
 
 
 def options(method: str) -> dict[str, Any]:
-    return {**TRAININGS[method], "steps": 3, "save_dtype": "float32", "checkpoint_every": 2}
+    return {**OPTIONS[method], "steps": 3, "save_dtype": "float32", "checkpoint_every": 2}
 
 
 def train_all(data: Path, root: Path) -> None:

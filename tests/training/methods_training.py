@@ -34,6 +34,14 @@ SETTINGS: dict[str, Any] = {
     "learning_rate": 0.01,
     "vocabulary": 40,
 }
+OPTIONS: dict[str, dict[str, Any]] = {
+    "medusa": {},
+    "chimera": {"order": 2},
+    "eagle": {"features": "three", "save_dtype": "int8"},
+    "ppd": {"points": 6},
+    "draft": {"layers": "0,2"},
+}
+"""What each method is given besides."""
 BASE = BaseModel(MODEL, "toy", 32, VOCAB)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.tiny_models import new_model, some_prompt
 from tests.training.methods_training import SETTINGS, VOCAB, train
-from tests.training.shared import MODEL, make_data
+from tests.training.shared import MODEL
 from transformers import AutoModelForCausalLM
 
 from paceline.errors import ModelError, UsageError
@@ -21,17 +21,6 @@ from paceline.training.cutting import cut
 
 PARTS = {"config.json", "model.safetensors", "draft.json", "training.json"}
 LAYERS = {"layers": "0,2"}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("answers"))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """States that the tests share."""
-    return tmp_path_factory.mktemp("states")
 
 
 @pytest.fixture(scope="module")

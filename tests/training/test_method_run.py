@@ -31,17 +31,6 @@ KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("answers"))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """States that the tests share."""
-    return tmp_path_factory.mktemp("states")
-
-
-@pytest.fixture(scope="module")
 def whole(data: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a training of Chimera that nothing disturbed."""
     out = tmp_path_factory.mktemp("whole")

@@ -9,23 +9,11 @@ from typing import Any
 import pytest
 import torch
 from tests.training.methods_training import train
-from tests.training.shared import make_data
 
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.errors import ModelError
 
 PARTS = {"config.json", "model.safetensors", "acceptance.json", "training.json"}
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("answers"))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """States that the tests share."""
-    return tmp_path_factory.mktemp("states")
 
 
 @pytest.fixture(scope="module")

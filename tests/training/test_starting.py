@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.methods_training import train
-from tests.training.shared import make, make_data, prompt_file
+from tests.training.methods_training import OPTIONS, train
+from tests.training.shared import make, prompt_file
 
 from paceline.drafters.eight_bits import in_floats
 from paceline.errors import ModelError, UsageError
@@ -17,25 +17,7 @@ from paceline.training import starting
 from paceline.training.methods import TRAINED
 from paceline.training.settings import PACKAGED
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "medusa": {},
-    "chimera": {"order": 2},
-    "eagle": {"save_dtype": "int8"},
-    "ppd": {"points": 6},
-    "draft": {"layers": "0,2"},
-}
 STILL = {"steps": 1, "learning_rate": 1e-5}  # a step that changes next to nothing
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_data(tmp_path_factory.mktemp("answers"))
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """States that the tests share."""
-    return tmp_path_factory.mktemp("states")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +25,7 @@ def trained(data: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -
     """Folders of finished trainings by method."""
     root = tmp_path_factory.mktemp("trained")
     for method, options in OPTIONS.items():
-        train(data, root / method, method, cache, **options)
+        train(data, root / method, method, cache / method, **options)
     return {method: root / method for method in OPTIONS}
 
 
@@ -57,8 +39,10 @@ def test_it_goes_on_from_what_the_folder_holds(
 ) -> None:
     first = in_floats(load_file(trained[method] / "model.safetensors"))
     options = {**OPTIONS[method], "save_dtype": "float32", **STILL}
-    parts = train(data, tmp_path / "on", method, cache, start=str(trained[method]), **options)
-    anew = train(data, tmp_path / "anew", method, cache, **options)
+    parts = train(
+        data, tmp_path / "on", method, cache / method, start=str(trained[method]), **options
+    )
+    anew = train(data, tmp_path / "anew", method, cache / method, **options)
     moved = 0.0
     for name, tensor in parts.tensors.items():
         torch.testing.assert_close(tensor.float(), first[name].float(), atol=2e-3, rtol=0)
@@ -71,7 +55,7 @@ def test_it_goes_on_from_what_the_folder_holds(
 
 
 def test_the_vocabulary_is_that_of_the_first_parts(
-    data: Path, cache: Path, trained: dict[str, Path], tmp_path: Path
+    trained: dict[str, Path], tmp_path: Path
 ) -> None:
     make(tmp_path / "other", prompt_file(tmp_path, 30), max_new_tokens=40)
     other = tmp_path / "other"
@@ -108,7 +92,7 @@ def test_what_does_not_fit_is_one_sentence(
 ) -> None:
     given = {**OPTIONS[method], "start": str(trained[method]), **changes}
     with pytest.raises(UsageError, match=message):
-        train(data, tmp_path, method, cache, **given)
+        train(data, tmp_path, method, cache / method, **given)
 
 
 @pytest.mark.parametrize("method", OPTIONS)

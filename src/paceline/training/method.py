@@ -180,6 +180,14 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         """The class that `parts` returns."""
 
     @classmethod
+    def packaged(cls, fingerprint: str) -> Path | None:
+        """The folder of this package's parts for the model with these weights, if there is one."""
+        from paceline.drafters.parts import shipped_for
+
+        found = shipped_for(cls.name, fingerprint)
+        return None if found is None else Path(found)
+
+    @classmethod
     def used(cls, folder: str) -> str:
         """The --method value that decodes with a folder's parts."""
         return cls.use.format(name=cls.name, folder=folder)

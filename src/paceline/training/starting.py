@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.parts import shipped_for
 from paceline.errors import UsageError
-from paceline.models.draft_folder import shipped_draft
 from paceline.training.method import Finished, TrainedMethod
 from paceline.training.settings import PACKAGED
 
@@ -22,15 +20,12 @@ def first_parts(kind: type[TrainedMethod[Any]], start: str, fingerprint: str) ->
     """
     if not start:
         return None
-    folder: str | Path | None = start
-    if start == PACKAGED:
-        drafts = kind.name == "draft"
-        folder = shipped_draft(fingerprint) if drafts else shipped_for(kind.name, fingerprint)
+    folder = kind.packaged(fingerprint) if start == PACKAGED else Path(start)
     if folder is None:
         raise UsageError(
             f"no parts of '{kind.name}' for this model come with paceline: leave out --start"
         )
-    found = parts_in(kind, Path(folder))
+    found = parts_in(kind, folder)
     found.check_base(fingerprint)
     return found
 

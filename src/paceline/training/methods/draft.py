@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
@@ -145,6 +146,13 @@ class Draft(TrainedMethod[DraftSettings]):
         return parts_of(
             self.module, tensors, self._layers, own.standalone, own.rank, self._base, common.record
         )
+
+    @classmethod
+    def packaged(cls, fingerprint: str) -> Path | None:
+        """See `TrainedMethod.packaged`."""
+        from paceline.models.draft_folder import shipped_draft
+
+        return shipped_draft(fingerprint)
 
     @classmethod
     def finished(cls) -> type[DraftParts]:
