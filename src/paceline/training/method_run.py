@@ -27,7 +27,7 @@ from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, run_training
 from paceline.training.scorer import Teacher
 from paceline.training.settings import TrainerSettings
-from paceline.training.starting import first_parts
+from paceline.training.starting import check_vocabulary, first_parts
 from paceline.training.state_cache import StateCache, StateShape
 from paceline.training.trainee import Trainee
 from paceline.training.vocabulary import frequent_tokens
@@ -101,6 +101,8 @@ def train_method(
     a model that could not be decoded with, and parts to start from that are damaged or another's.
     """
     first = first_parts(run.kind, run.settings.start, run.base.fingerprint)
+    if first is not None:
+        check_vocabulary(first, run.settings.vocabulary)
     model, tokenizer = open_reader()
     check_supported(model)
     if model.dtype == torch.float16:
@@ -189,11 +191,6 @@ def _vocabulary(
     """Tokens that can be guessed, see `Base`: those of the first parts, or the most frequent."""
     count = run.settings.vocabulary
     known = None if first is None else first.token_ids
-    if known is not None and len(known) != count:
-        raise UsageError(
-            f"the parts to start from guess {len(known)} tokens, not {count or 'all'}: train with "
-            f"--vocabulary {len(known)}"
-        )
     if known is not None or not count:
         return known
     reads = (_as_prompt(text) for text in dataset.reads)

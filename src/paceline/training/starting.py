@@ -9,7 +9,7 @@ from paceline.errors import UsageError
 from paceline.training.method import Finished, TrainedMethod
 from paceline.training.settings import PACKAGED
 
-__all__ = ["first_parts", "parts_in"]
+__all__ = ["check_vocabulary", "first_parts", "parts_in"]
 
 
 def first_parts(kind: type[TrainedMethod[Any]], start: str, fingerprint: str) -> Finished | None:
@@ -40,3 +40,13 @@ def parts_in(kind: type[TrainedMethod[Any]], folder: Path) -> Finished:
             "folder, or leave out --start"
         )
     return found
+
+
+def check_vocabulary(first: Finished, count: int) -> None:
+    """Raises UsageError if these parts guess other than `count` tokens; 0 is all."""
+    known = first.token_ids
+    if known is not None and len(known) != count:
+        raise UsageError(
+            f"the parts to start from guess {len(known)} tokens, not {count or 'all'}: train with "
+            f"--vocabulary {len(known)}"
+        )
