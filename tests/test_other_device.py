@@ -15,9 +15,11 @@ from safetensors.torch import load_file
 import paceline
 from paceline.drafters import make_drafter
 from paceline.drafters.host import Host
+from paceline.kernels import cuda_graph
 from paceline.sampling import GREEDY, Sampler
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.training.methods import TRAINED
+from tests.cpu_recorder import Refuses
 from tests.head_parts import saved_chimera, saved_eagle, saved_medusa
 from tests.helpers import generate
 from tests.other_device import other_device
@@ -74,6 +76,14 @@ def test_draws_are_those_of_the_cpu(device: str) -> None:
     expected = text(CausalLMTarget(new_model("llama"), check=False), "plain", drawn)
     target = CausalLMTarget(new_model("llama").to(device), check=False)
     assert text(target, "auto", drawn) == text(target, "eagle", drawn) == expected
+
+
+def test_recorded_drafts_stay_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, except that recording fails, so that the same work is done each time."""
+    monkeypatch.setattr(cuda_graph, "recorder_for", lambda device: Refuses())
+    expected = text(CausalLMTarget(new_model("llama"), check=False), "plain")
+    target = CausalLMTarget(new_model("llama").to(device), check=False)
+    assert text(target, "eagle") == expected
 
 
 def test_a_model_of_transformers(device: str) -> None:

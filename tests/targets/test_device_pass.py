@@ -14,9 +14,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError, UsageError
+from paceline.kernels import cuda_graph
 from paceline.kernels.programs.merging import merged
 from paceline.kernels.programs.steps import Join, Kind, Op, Operand, Step, Value
-from paceline.targets import cuda_graph, model_pass
+from paceline.targets import model_pass
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.one_call import device_pass

@@ -9,21 +9,21 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.cpu_recorder import CpuRecorder, Refuses
 from tests.helpers import Oracle, RandomTrees, as_walked, generate, play, trees
 from tests.in_step import InStep, new_target
 from tests.prompt_parts import host_on, saved_parts
 from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from paceline.drafters import make_drafter
+from paceline.kernels import cuda_graph
+from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.loop import Generation
 from paceline.records import Path
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
-from paceline.targets import causal_lm, cuda_graph, layout
-from paceline.targets.cuda_graph import GraphRecorder, Run
+from paceline.targets import causal_lm, layout
 from paceline.targets.layout import (
     STATIC_WIDTHS,
     PassLayout,
@@ -37,59 +37,6 @@ from paceline.tree import EMPTY, ROOT, Tree
 F32, F64 = torch.float32, torch.float64
 CPU = torch.device("cpu")
 NAMED = ["llama", "qwen2", "mistral", "gemma3", "gpt2", "phi"]
-
-
-class Recording(TorchDispatchMode):
-    """Every operator that is called, with the very tensors it read and wrote."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, Any, Any, list[tuple[int, torch.Tensor]]]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        read = {memory(value) for value in tree_leaves((args, kwargs))}
-        # Views and operators in place write to what they read.
-        made = [
-            (number, value)
-            for number, value in enumerate(tree_leaves(out))
-            if isinstance(value, torch.Tensor) and memory(value) not in read
-        ]
-        self.calls.append((func, args, kwargs, made))
-        return out
-
-    def replay(self) -> None:
-        """The same operators on the same memory: what a CUDA graph does."""
-        for func, args, kwargs, made in self.calls:
-            out = tree_leaves(func(*args, **kwargs))
-            for number, place in made:
-                place.copy_(out[number])
-
-
-def memory(value: Any) -> int | None:
-    return value.untyped_storage().data_ptr() if isinstance(value, torch.Tensor) else None
-
-
-class CpuRecorder:
-    """A recorder for the CPU that freezes what a CUDA graph freezes: shapes, addresses, and every
-    number that Python knew."""
-
-    made = 0
-
-    def renew(self) -> None:
-        pass
-
-    def record(self, run: Run) -> Run:
-        CpuRecorder.made += 1
-        with Recording() as recording:
-            result = run()
-
-        def replay() -> torch.Tensor:
-            recording.replay()
-            return result
-
-        return replay
 
 
 @pytest.fixture
@@ -488,19 +435,6 @@ def test_prompts_and_wide_trees_have_no_static_shape() -> None:
     assert target.graphs["shapes"] == 0
     target.score([random_tree(rng, 127)])
     assert target.graphs["shapes"] == 1
-
-
-class Refuses:
-    """A recorder that fails the way a capture does: once inside, once more at its end."""
-
-    def renew(self) -> None:
-        pass
-
-    def record(self, run: Run) -> Run:
-        try:
-            raise RuntimeError("operation not permitted when stream is capturing\nand more")
-        finally:
-            raise ValueError("capture_end") from None
 
 
 def test_where_a_capture_fails_passes_go_on_in_the_ordinary_way(

@@ -24,22 +24,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.chains import ChainEnd
-from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
-from paceline.drafters.level_tree import BeamSettings, LevelTree, grown
+from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.trained_heads import EagleParts
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST
 from paceline.protocols import LAYER_OUTPUTS
-from paceline.tree import ROOT, Tree
+from paceline.tree import Tree
 
 if TYPE_CHECKING:
     import torch
 
-    from paceline.drafters.eagle_levels import Levels
+    from paceline.drafters.eagle_rows import Levels
 
 __all__ = ["Eagle", "EagleSettings"]
 
@@ -90,15 +89,4 @@ class Eagle(LevelDrafter["Levels"]):
             levels.read(text, states)
 
     def _grown(self, levels: Levels, budget: int, end: ChainEnd) -> tuple[Tree, int]:
-        own = self._beam
-        numbers = {ROOT: 0}  # of continued nodes, in the draft
-
-        def grow(tree: LevelTree, level: Sequence[int]) -> Guesses:
-            if level == [ROOT]:
-                return levels.begin(own.ranks)
-            parents = [numbers[tree.parents[node]] for node in level]
-            for node in level:
-                numbers[node] = len(numbers)
-            return levels.grow([tree.tokens[node] for node in level], parents, own.ranks)
-
-        return grown(own, budget, end, grow)
+        return levels.grown(self._beam, budget, end)

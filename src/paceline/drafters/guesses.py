@@ -9,7 +9,7 @@ import torch
 
 from paceline.kernels.programs.builder import GivenRows
 
-__all__ = ["Guesses", "guesses_of", "guesses_of_program"]
+__all__ = ["Guesses", "as_guesses", "guesses_of", "guesses_of_program", "likeliest"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,19 @@ def guesses_of(
     token_ids: torch.Tensor | None,
     noise: torch.Tensor | None = None,
 ) -> Guesses:
-    """The `ranks` likeliest tokens of each row, fewer where there are fewer columns.
+    """The `ranks` likeliest tokens of each row, fewer where there are fewer columns; see
+    `likeliest`."""
+    return as_guesses(likeliest(logits, ranks, token_ids, noise))
+
+
+def likeliest(
+    logits: torch.Tensor,
+    ranks: int,
+    token_ids: torch.Tensor | None,
+    noise: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Tokens and shares of the `ranks` likeliest columns of each row: float64 [2, rows, ranks], as
+    doubles hold any token id and come from a GPU in one transfer.
 
     logits: [rows, outputs]. token_ids: [outputs] int64, the tokens that columns stand for; None:
     columns are token ids. noise: of the target's draw, one row for all or one for each.
@@ -42,9 +54,13 @@ def guesses_of(
     shares = best.values.double().nan_to_num()
     # Rounding may push a row's sum slightly above 1.
     shares = shares / shares.sum(dim=-1, keepdim=True).clamp(min=1.0)
-    # In one transfer: a GPU is waited for each time. Doubles hold any token id.
-    ids, found = torch.stack([places.double(), shares]).tolist()
-    return Guesses([[int(token) for token in row] for row in ids], tuple(map(tuple, found)))
+    return torch.stack([places.double(), shares])
+
+
+def as_guesses(found: torch.Tensor) -> Guesses:
+    """Fetch what `likeliest` has found; a GPU is waited for."""
+    ids, shares = found.tolist()
+    return Guesses([[int(token) for token in row] for row in ids], tuple(map(tuple, shares)))
 
 
 def guesses_of_program(

@@ -8,7 +8,7 @@ the others' (on a GPU, and for models that do not take paceline's function).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from paceline.kernels.attention import RowsSeen
+from paceline.kernels.fixed_inputs import FixedInputs
 from paceline.kernels.slots_seen import SlotsSeen
 from paceline.targets.kv_cache import View
 from paceline.targets.layout import PassLayout
@@ -28,8 +29,6 @@ and would silently add a boolean one."""
 
 Windows = Mapping[str, int | None]
 """Kind of layer -> how many positions it sees, its own included; None for all."""
-
-_BYTES = 8  # of an int64
 
 
 @dataclass(frozen=True)
@@ -80,22 +79,15 @@ class InputsInOne:
     columns: [slots] int64, which slots. seen: [rows, slots] bool, which row sees which. held:
     [slots] int64, the positions they hold.
 
-    The tensors never move: `fill` writes new contents into them. With `pinned`, a GPU fetches
-    these without the host waiting; use it for inputs that are reused.
+    pinned: see `FixedInputs`.
     """
 
     def __init__(
         self, rows: int, slots: int, device: torch.device, *, pinned: bool = False
     ) -> None:
-        size = (3 * rows + 2 * slots) * _BYTES + rows * slots
-        pinned = pinned and device.type == "cuda"
-        self._host = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
-        self._device = self._host if device.type == "cpu" else self._host.to(device)
-        self._fetched = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
-        self._parts = [part.numpy() for part in _parts(self._host, rows, slots)]
-        tokens, positions, self.where, self.columns, self.held, self.seen = _parts(
-            self._device, rows, slots
-        )
+        numbers = [(rows,)] * 3 + [(slots,)] * 2
+        self._inputs = FixedInputs(numbers, [(rows, slots)], device, pinned=pinned)
+        tokens, positions, self.where, self.columns, self.held, self.seen = self._inputs.tensors
         self.tokens, self.positions = tokens[None], positions[None]
         self._stretch: tuple[int, int] | None = None
 
@@ -115,21 +107,9 @@ class InputsInOne:
 
         static: the pass will be replayed, so nothing may depend on where texts lie.
         """
-        if self._fetched is not None:
-            self._fetched.synchronize()  # the device may still be reading the old contents
         rows, slots = self.shape
-        contents = (
-            layout.tokens(),
-            layout.positions(),
-            layout.places(),
-            *_columns(layout, rows, slots),
-        )
-        for part, content in zip(self._parts, contents, strict=True):
-            part[...] = content
-        if self._device is not self._host:
-            self._device.copy_(self._host, non_blocking=self._fetched is not None)
-        if self._fetched is not None:
-            self._fetched.record()
+        given = layout.tokens(), layout.positions(), layout.places()
+        self._inputs.fill([*given, *_columns(layout, rows, slots)])
         alone = layout.texts[0].start if len(layout.texts) == 1 and not static else None
         self._stretch = None if alone is None else (alone, alone + slots)
         return self
@@ -169,11 +149,3 @@ def _columns(layout: PassLayout, rows: int, slots: int) -> tuple[np.ndarray, ...
         seen[first : first + len(text), begin:end] = text.visible(text.used)
         begin = end
     return columns, held, seen
-
-
-def _parts(block: torch.Tensor, rows: int, slots: int) -> Sequence[torch.Tensor]:
-    """Views of tokens, positions, where, columns, held and seen in one block of bytes."""
-    numbers = block[: (3 * rows + 2 * slots) * _BYTES].view(torch.int64)
-    seen = block[(3 * rows + 2 * slots) * _BYTES :].view(torch.bool).view(rows, slots)
-    lengths = [rows, rows, rows, slots, slots]
-    return [*torch.split(numbers, lengths), seen]

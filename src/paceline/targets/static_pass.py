@@ -9,14 +9,13 @@ changes from pass to pass is read from `InputsInOne` on the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paceline.targets import cuda_graph
-from paceline.targets.cuda_graph import GraphRecorder, Run
+from paceline.kernels import cuda_graph
+from paceline.kernels.cuda_graph import Repeated, on_device
 from paceline.targets.layout import PassLayout
 from paceline.targets.pass_inputs import InputsInOne
 
@@ -43,9 +42,7 @@ class StaticPasses:
     """The passes of a target with static shapes, one per (rows, slots).
 
     forward: runs the model; nothing it reads changes from pass to pass except its inputs.
-    device: of the inputs. On a CUDA device, a shape is captured when it comes for the second time,
-    and replayed from then on: a capture costs about what one replay saves. Elsewhere, `forward`
-    runs each time.
+    device: of the inputs. On a CUDA device, passes are captured, see `Repeated`.
     """
 
     def __init__(self, forward: Forward, device: torch.device) -> None:
@@ -75,54 +72,37 @@ class StaticPasses:
         memory: see `ModelPass.reserve`; captured passes use the old addresses.
         """
         shape = (layout.rows, slots)
-        with self._on_device():
+        with on_device(self._device):
             if memory != self._memory:
                 self._passes, self._memory = {}, memory
                 if self._recorder is not None:
                     self._recorder.renew()
             known = self._passes.get(shape)
-            if known is None:
-                return self._run_first(layout, shape)
-            known.inputs.fill(layout, static=True)
-            if self._recorder is not None and not known.captured:
-                self._capture(known, self._recorder)
-            return known.run()
+            return self._run_first(layout, shape) if known is None else self._again(known, layout)
 
     def _run_first(self, layout: PassLayout, shape: _Shape) -> torch.Tensor:
         self._shapes.add(shape)
         inputs = InputsInOne(*shape, self._device, pinned=True).fill(layout, static=True)
-        new = _Pass(inputs, lambda: self._forward(inputs))
+        new = _Pass(inputs, Repeated(lambda: self._forward(inputs), self._recorder))
         logits = new.run()
         # Kept only now: an interrupted pass may have moved half of the cache.
         self._passes[shape] = new
         return logits
 
-    def _capture(self, known: _Pass, recorder: GraphRecorder) -> None:
-        """Record a pass whose inputs are filled. It may run meanwhile: running it again writes the
-        same to the same slots."""
-        try:
-            known.run = recorder.record(known.run)
-            known.captured = True
-            self._captured += 1
-        except Exception as error:
-            # Whatever the error, passes can run without captures.
-            cause: BaseException = error
-            while cause.__context__ is not None:  # a broken capture fails again when it ends
-                cause = cause.__context__
-            reason = str(cause).partition("\n")[0]
-            self._failed = f"{type(cause).__name__}: {reason}"
+    def _again(self, known: _Pass, layout: PassLayout) -> torch.Tensor:
+        known.inputs.fill(layout, static=True)
+        recorded = known.run.recorded
+        logits = known.run()
+        self._captured += known.run.recorded - recorded
+        if known.run.failed:
+            self._failed = known.run.failed
             self._passes.clear()
-
-    def _on_device(self) -> AbstractContextManager[Any]:
-        if self._device.type == "cuda":
-            return torch.cuda.device(self._device)
-        return nullcontext()
+        return logits
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Pass:
     """One shape: its inputs, and what runs the model on them."""
 
     inputs: InputsInOne
-    run: Run
-    captured: bool = False
+    run: Repeated

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 
-__all__ = ["GraphRecorder", "Run", "recorder_for"]
+__all__ = ["GraphRecorder", "Repeated", "Run", "on_device", "recorder_for"]
 
 Run = Callable[[], torch.Tensor]
 
@@ -16,6 +17,46 @@ Run = Callable[[], torch.Tensor]
 def recorder_for(device: torch.device) -> GraphRecorder | None:
     """Make a recorder for functions on `device`; None if there is none, as on a CPU."""
     return GraphRecorder(device) if device.type == "cuda" else None
+
+
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a CUDA device the current one, as recording and replaying need."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+class Repeated:
+    """Work on tensors that never move, recorded when it is called for the second time: recording
+    costs about what one replay saves. Without a recorder, or if recording fails, it runs each time.
+
+    recorded: whether calls replay. failed: why recording has failed.
+    """
+
+    def __init__(self, run: Run, recorder: GraphRecorder | None) -> None:
+        self._run, self._recorder = run, recorder
+        self._has_run = False
+        self.recorded = False
+        self.failed: str | None = None
+
+    def __call__(self) -> torch.Tensor:
+        """The result, which the next call overwrites; see `on_device`."""
+        if self._has_run and self._recorder is not None and not (self.recorded or self.failed):
+            self._record(self._recorder)
+        result = self._run()
+        self._has_run = True
+        return result
+
+    def _record(self, recorder: GraphRecorder) -> None:
+        """The work may be done meanwhile: doing it again writes the same to the same places."""
+        try:
+            self._run = recorder.record(self._run)
+            self.recorded = True
+        except Exception as error:
+            # Whatever the error, the work can be done without a recording.
+            cause: BaseException = error
+            while cause.__context__ is not None:  # a broken capture fails again when it ends
+                cause = cause.__context__
+            reason = str(cause).partition("\n")[0]
+            self.failed = f"{type(cause).__name__}: {reason}"
 
 
 class GraphRecorder:

@@ -1,0 +1,199 @@
+"""EAGLE's drafts on a GPU, replayed from recordings.
+
+A level is some fifty small operators, and calling them takes ten times as long as running them. So
+two pieces of work are recorded: reading the text's new rows with a guess after the root, and
+growing one level. Their shapes and addresses are fixed: missing rows repeat the last one, and the
+text's columns are copied to where the recordings read them, as texts take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from paceline.chains import ChainEnd
+from paceline.drafters.eagle_model import EagleModel
+from paceline.drafters.eagle_rows import ROOM, ModuleLevels
+from paceline.drafters.guesses import Guesses, as_guesses, likeliest
+from paceline.drafters.level_tree import BeamSettings
+from paceline.kernels import cuda_graph
+from paceline.kernels.cuda_graph import GraphRecorder, Repeated, on_device
+from paceline.kernels.fixed_inputs import FixedInputs
+from paceline.planning.draft_length import LONGEST
+from paceline.tree import Tree
+
+__all__ = ["EagleGraphs", "GraphLevels", "graphs_of"]
+
+_MOST_FRESH = 16
+"""Most rows of the text in a draft; a prompt is read by the modules."""
+_LEAST_ROOM = 256
+
+
+class EagleGraphs:
+    """The recordings of `model`, for any text."""
+
+    def __init__(self, model: EagleModel, recorder: GraphRecorder) -> None:
+        self._model, self._recorder = model, recorder
+        self._drafts: dict[tuple[int, int, int], RecordedDraft] = {}
+
+    def draft(self, room: int, beam: int, ranks: int) -> RecordedDraft:
+        """Drafts after texts with this much room for columns."""
+        key = room, beam, ranks
+        if key not in self._drafts:
+            self._drafts[key] = RecordedDraft(self._model, self._recorder, *key)
+        return self._drafts[key]
+
+
+class RecordedDraft:
+    """Drafts in tensors that never move.
+
+    columns: keys and values [2, KV heads, room, head size], of a text and of the draft after it.
+    """
+
+    def __init__(
+        self, model: EagleModel, recorder: GraphRecorder, room: int, beam: int, ranks: int
+    ) -> None:
+        config, new = model.config, model.feature_norm.new_zeros
+        self._model, self._device, self._ranks = model, model.feature_norm.device, ranks
+        self.columns = new(2, config.kv_heads, room, config.head_size)
+        self._features = new(_MOST_FRESH, model.width)
+        self._outputs = new(1 + LONGEST * beam, model.hidden_size)  # of nodes, the root first
+        self._noise, self._noisy = new(model.outputs), False
+        # Tokens, places and features of rows; then what the root's row sees.
+        rows = [(_MOST_FRESH,)] * 3
+        self._text = FixedInputs(rows, [(1, room)], self._device, pinned=True)
+        # Tokens, places, slots, parents and numbers of nodes; then what they see.
+        nodes = [(beam,)] * 5
+        self._level = FixedInputs(nodes, [(beam, room)], self._device, pinned=True)
+        self._read = Repeated(self._run_text, recorder)
+        self._grow = Repeated(self._run_level, recorder)
+
+    def read(
+        self, tokens: Sequence[int], first: int, features: torch.Tensor, noise: torch.Tensor | None
+    ) -> Guesses:
+        """Guess after the root, the last of these rows of the text.
+
+        first: the place of their first. features: [rows, width], at most `_MOST_FRESH` rows.
+        """
+        count = len(tokens)
+        self._features[:count] = features
+        sees = np.arange(self.columns.shape[2]) < first + count
+        rows = range(count)
+        places = range(first, first + count)
+        self._text.fill([*(_filled(each, _MOST_FRESH) for each in (tokens, places, rows)), sees])
+        return self._found(self._read, noise)
+
+    def grow(
+        self, nodes: Sequence[Sequence[int]], sees: ArrayLike, noise: torch.Tensor | None
+    ) -> Guesses:
+        """Guess after the nodes of a level: their tokens, places, slots, and parents' and own
+        numbers. sees: [nodes, room]."""
+        room = len(self._level.tensors[0])
+        self._level.fill([*(_filled(each, room) for each in nodes), _filled(sees, room)])
+        return self._found(self._grow, noise)
+
+    def _found(self, work: Repeated, noise: torch.Tensor | None) -> Guesses:
+        if noise is not None:
+            self._noise.copy_(noise)
+        elif self._noisy:
+            self._noise.zero_()
+        self._noisy = noise is not None
+        with on_device(self._device):
+            return as_guesses(work())
+
+    def _run_text(self) -> torch.Tensor:
+        tokens, places, features, sees = self._text.tensors
+        rows = self._model.rows_of_text(self._features.index_select(0, features), tokens)
+        self._store(rows, places, places)
+        self._outputs[:1] = self._outputs_of(rows[-1:], places[-1:], sees)
+        return self._guessed(self._outputs[:1])
+
+    def _run_level(self) -> torch.Tensor:
+        tokens, places, slots, parents, numbers, sees = self._level.tensors
+        rows = self._model.rows_of_guesses(self._outputs.index_select(0, parents), tokens)
+        self._store(rows, places, slots)
+        outputs = self._outputs_of(rows, places, sees)
+        self._outputs.index_copy_(0, numbers, outputs)
+        return self._guessed(outputs)
+
+    def _store(self, rows: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
+        for held, new in zip(self.columns, self._model.columns(rows[None], places[None])):
+            held.index_copy_(1, slots, new[0])
+
+    def _outputs_of(
+        self, rows: torch.Tensor, places: torch.Tensor, sees: torch.Tensor
+    ) -> torch.Tensor:
+        keys, values = self.columns[:, None]
+        return self._model.outputs_of(rows[None], places[None], (keys, values), sees[None])[0]
+
+    def _guessed(self, outputs: torch.Tensor) -> torch.Tensor:
+        logits = self._model.logits(outputs)
+        return likeliest(logits, self._ranks, self._model.token_ids, self._noise)
+
+
+class GraphLevels(ModuleLevels):
+    """Drafts in recordings; prompts are read by the modules. capacity: tokens to make room for at
+    first."""
+
+    def __init__(self, graphs: EagleGraphs, model: EagleModel, capacity: int) -> None:
+        super().__init__(model, _rounded(capacity + ROOM) - ROOM)
+        self.most_fresh = _MOST_FRESH
+        self._graphs = graphs
+
+    @torch.no_grad()
+    def draft(
+        self,
+        text: Sequence[int],
+        states: torch.Tensor,
+        budget: int,
+        settings: BeamSettings,
+        end: ChainEnd,
+    ) -> tuple[Tree, int] | None:
+        """See `TextLevels.draft`."""
+        first, last = min(self.length, len(states) - 1), len(states)
+        self._make_room(last + len(end.least) * settings.beam)
+        self._draft = draft = self._graphs.draft(self.room, settings.beam, settings.ranks)
+        draft.columns.copy_(self._held)
+        tokens = text[first + 1 : last + 1]
+        self._root = draft.read(tokens, first, states[first:], self._noise_at(0))
+        self._held[:, :, first:last] = draft.columns[:, :, first:last]
+        self.length, self._sees = last, [[]]
+        return self.grown(settings, budget, end)
+
+    def begin(self, ranks: int) -> Guesses:
+        """See `Levels.begin`."""
+        return self._root
+
+    @torch.no_grad()
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+        """See `Levels.grow`."""
+        slots, count = self._placed(parents), len(self._sees)
+        numbers, sees = range(count - len(parents), count), self._mask(len(parents), self.room)
+        nodes = tokens, self._places(len(parents)), slots, parents, numbers
+        found = self._draft.grow(nodes, sees, self._noise_at(len(self._sees[-1])))
+        count = len(parents)
+        return Guesses(found.tokens[:count], found.probabilities[:count])
+
+    def _make_room(self, columns: int) -> bool:
+        return super()._make_room(_rounded(columns))
+
+
+def graphs_of(model: EagleModel) -> EagleGraphs | None:
+    """The recordings of a model on a device that can record, the same ones every time."""
+    if model.programs is None and (recorder := cuda_graph.recorder_for(model.device)) is not None:
+        model.programs = EagleGraphs(model, recorder)
+    return model.programs if isinstance(model.programs, EagleGraphs) else None
+
+
+def _filled(rows: ArrayLike, count: int) -> np.ndarray:
+    """The same rows; the last is repeated until there are `count`."""
+    given = np.asarray(rows)
+    return np.concatenate([given, given[-1:].repeat(count - len(given), axis=0)])
+
+
+def _rounded(columns: int) -> int:
+    """Few numbers, so that few shapes are recorded."""
+    return max(_LEAST_ROOM, 1 << (columns - 1).bit_length())
