@@ -41,6 +41,7 @@ class Recording(TorchDispatchMode):
         self.calls.append((func, args, kwargs, made))
         return out
 
+    @torch.inference_mode()  # which some of the memory was made in
     def replay(self) -> None:
         """The same operators on the same memory: what a CUDA graph does."""
         for func, args, kwargs, made in self.calls:

@@ -9,16 +9,22 @@ import pytest
 import torch
 
 from paceline.drafters import make_drafter
+from paceline.drafters.eagle import Eagle
+from paceline.drafters.eagle_graphs import EagleGraphs
+from paceline.drafters.host import Host
 from paceline.loop import Generation, decode
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
+from tests.head_parts import saved_chimera, saved_eagle, saved_medusa
 from tests.helpers import generate
-from tests.tiny_models import new_model, some_prompt
+from tests.tiny_models import VOCAB, new_model, some_prompt
 
 pytestmark = pytest.mark.gpu
 
 METHODS = ["anpd:n=4,k=6", "pld", "llma", "lookahead:window=3,level=3,guesses=3", "jacobi"]
+TINY = "tiny"
+PARTS = {"eagle": saved_eagle, "medusa": saved_medusa, "chimera": saved_chimera}
 SAMPLERS = {"greedy": GREEDY, "sampled": Sampler(seed=3, temperature=0.8)}
 
 
@@ -51,3 +57,31 @@ def test_texts_in_one_batch_are_those_that_they_are_alone() -> None:
     for _ in decode(own, texts):
         pass
     assert [text.output for text in texts] == alone
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("method", PARTS)
+def test_trained_drafters_do_too(method: str, sampler: str) -> None:
+    own, prompt, draws = target("llama"), some_prompt(30), SAMPLERS[sampler]
+    expected, _, _ = generate(own, make_drafter("plain"), prompt, 60, sampler=draws)
+    host = Host(own, TINY)
+    parts = PARTS[method](hidden=32, vocab=VOCAB, fingerprint=TINY)
+    for written in (f"{method}:parts={parts}", f"auto:sources=anpd+{method}:parts={parts}"):
+        output, _, _ = generate(own, make_drafter(written, host), prompt, 60, sampler=draws)
+        assert output == expected
+
+
+def test_drafts_are_captured() -> None:
+    """And stay those of the modules, as the text grows past what memory held."""
+    own, prompt = target("llama"), some_prompt(170)
+    parts = saved_eagle(hidden=32, vocab=VOCAB, fingerprint=TINY)
+    eagle = Eagle(Host(own, TINY), parts=str(parts), depth=4, least=0.0)
+    generate(own, eagle, prompt, 100, budget=8)
+    graphs = eagle._model.programs
+    assert isinstance(graphs, EagleGraphs)
+    works = [
+        each._work for draft in graphs._drafts.values() for each in (draft._root, draft._nodes)
+    ]
+    assert len(works) == 4
+    assert [each.failed for each in works] == [None] * 4
+    assert all(each.recorded for each in works)

@@ -78,12 +78,15 @@ def test_draws_are_those_of_the_cpu(device: str) -> None:
     assert text(target, "auto", drawn) == text(target, "eagle", drawn) == expected
 
 
-def test_recorded_drafts_stay_there(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["eagle", "medusa"])
+def test_recorded_drafts_stay_there(
+    device: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on a GPU, except that recording fails, so that the same work is done each time."""
     monkeypatch.setattr(cuda_graph, "recorder_for", lambda device: Refuses())
     expected = text(CausalLMTarget(new_model("llama"), check=False), "plain")
     target = CausalLMTarget(new_model("llama").to(device), check=False)
-    assert text(target, "eagle") == expected
+    assert text(target, method) == expected
 
 
 def test_a_model_of_transformers(device: str) -> None:

@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike
 from paceline.chains import ChainEnd
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_rows import ROOM, ModuleLevels
-from paceline.drafters.guesses import Guesses, as_guesses, likeliest
+from paceline.drafters.guesses import Guesses
 from paceline.drafters.level_tree import BeamSettings
+from paceline.drafters.recorded_guesses import RecordedGuesses, RecordedNoise
 from paceline.kernels import cuda_graph
-from paceline.kernels.cuda_graph import GraphRecorder, Repeated, on_device
+from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.kernels.fixed_inputs import FixedInputs
 from paceline.planning.draft_length import LONGEST
 from paceline.tree import Tree
@@ -57,19 +58,21 @@ class RecordedDraft:
         self, model: EagleModel, recorder: GraphRecorder, room: int, beam: int, ranks: int
     ) -> None:
         config, new = model.config, model.feature_norm.new_zeros
-        self._model, self._device, self._ranks = model, model.feature_norm.device, ranks
+        self._model = model
         self.columns = new(2, config.kv_heads, room, config.head_size)
         self._features = new(_MOST_FRESH, model.width)
         self._outputs = new(1 + LONGEST * beam, model.hidden_size)  # of nodes, the root first
-        self._noise, self._noisy = new(model.outputs), False
+        noise = RecordedNoise(model.feature_norm, model.outputs)
         # Tokens, places and features of rows; then what the root's row sees.
         rows = [(_MOST_FRESH,)] * 3
-        self._text = FixedInputs(rows, [(1, room)], self._device, pinned=True)
+        self._text = FixedInputs(rows, [(1, room)], model.device, pinned=True)
         # Tokens, places, slots, parents and numbers of nodes; then what they see.
         nodes = [(beam,)] * 5
-        self._level = FixedInputs(nodes, [(beam, room)], self._device, pinned=True)
-        self._read = Repeated(self._run_text, recorder)
-        self._grow = Repeated(self._run_level, recorder)
+        self._level = FixedInputs(nodes, [(beam, room)], model.device, pinned=True)
+        self._root, self._nodes = (
+            RecordedGuesses(run, ranks, model.token_ids, noise, recorder)
+            for run in (self._run_text, self._run_level)
+        )
 
     def read(
         self, tokens: Sequence[int], first: int, features: torch.Tensor, noise: torch.Tensor | None
@@ -84,7 +87,7 @@ class RecordedDraft:
         rows = range(count)
         places = range(first, first + count)
         self._text.fill([*(_filled(each, _MOST_FRESH) for each in (tokens, places, rows)), sees])
-        return self._found(self._read, noise)
+        return self._root.found(noise)
 
     def grow(
         self, nodes: Sequence[Sequence[int]], sees: ArrayLike, noise: torch.Tensor | None
@@ -93,23 +96,14 @@ class RecordedDraft:
         numbers. sees: [nodes, room]."""
         room = len(self._level.tensors[0])
         self._level.fill([*(_filled(each, room) for each in nodes), _filled(sees, room)])
-        return self._found(self._grow, noise)
-
-    def _found(self, work: Repeated, noise: torch.Tensor | None) -> Guesses:
-        if noise is not None:
-            self._noise.copy_(noise)
-        elif self._noisy:
-            self._noise.zero_()
-        self._noisy = noise is not None
-        with on_device(self._device):
-            return as_guesses(work())
+        return self._nodes.found(noise)
 
     def _run_text(self) -> torch.Tensor:
         tokens, places, features, sees = self._text.tensors
         rows = self._model.rows_of_text(self._features.index_select(0, features), tokens)
         self._store(rows, places, places)
         self._outputs[:1] = self._outputs_of(rows[-1:], places[-1:], sees)
-        return self._guessed(self._outputs[:1])
+        return self._model.logits(self._outputs[:1])
 
     def _run_level(self) -> torch.Tensor:
         tokens, places, slots, parents, numbers, sees = self._level.tensors
@@ -117,7 +111,7 @@ class RecordedDraft:
         self._store(rows, places, slots)
         outputs = self._outputs_of(rows, places, sees)
         self._outputs.index_copy_(0, numbers, outputs)
-        return self._guessed(outputs)
+        return self._model.logits(outputs)
 
     def _store(self, rows: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
         for held, new in zip(self.columns, self._model.columns(rows[None], places[None])):
@@ -128,10 +122,6 @@ class RecordedDraft:
     ) -> torch.Tensor:
         keys, values = self.columns[:, None]
         return self._model.outputs_of(rows[None], places[None], (keys, values), sees[None])[0]
-
-    def _guessed(self, outputs: torch.Tensor) -> torch.Tensor:
-        logits = self._model.logits(outputs)
-        return likeliest(logits, self._ranks, self._model.token_ids, self._noise)
 
 
 class GraphLevels(ModuleLevels):
@@ -158,14 +148,14 @@ class GraphLevels(ModuleLevels):
         self._draft = draft = self._graphs.draft(self.room, settings.beam, settings.ranks)
         draft.columns.copy_(self._held)
         tokens = text[first + 1 : last + 1]
-        self._root = draft.read(tokens, first, states[first:], self._noise_at(0))
+        self._after_root = draft.read(tokens, first, states[first:], self._noise_at(0))
         self._held[:, :, first:last] = draft.columns[:, :, first:last]
         self.length, self._sees = last, [[]]
         return self.grown(settings, budget, end)
 
     def begin(self, ranks: int) -> Guesses:
         """See `Levels.begin`."""
-        return self._root
+        return self._after_root
 
     @torch.no_grad()
     def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:

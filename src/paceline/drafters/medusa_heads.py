@@ -20,9 +20,12 @@ from torch.nn import functional as F
 from paceline.drafters.found_trees import FoundTree
 from paceline.drafters.guesses import Guesses, guesses_of, guesses_of_program
 from paceline.drafters.head_configs import HeadWeights, MedusaConfig
+from paceline.drafters.recorded_guesses import RecordedGuesses, RecordedNoise
 from paceline.errors import UsageError
+from paceline.kernels import cuda_graph
 from paceline.kernels.block_layers import BlockLinear, FloatLinear
 from paceline.kernels.choice import program_kind, quicken
+from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.kernels.linear import PlainLinear, UnpackableError
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
@@ -253,7 +256,33 @@ class MedusaHeads(HeadModule):
         if isinstance(self.programs, MedusaPrograms):
             head = self.programs.run(state.float().numpy())
             return guesses_of_program(head, self.config.heads, ranks, self.token_list, noise)
+        if self.programs is None and (recorder := cuda_graph.recorder_for(self.device)) is not None:
+            self.programs = MedusaGraph(self, recorder)
+        if isinstance(self.programs, MedusaGraph):
+            return self.programs.guess(state, ranks, noise)
         return guesses_of(self(state)[0], ranks, self.token_ids, noise)
+
+
+class MedusaGraph:
+    """Heads on a GPU, replayed from recordings: calling their operators takes longer than running
+    them."""
+
+    def __init__(self, heads: MedusaHeads, recorder: GraphRecorder) -> None:
+        self._heads, self._recorder = heads, recorder
+        like = torch.empty(0, device=heads.device)
+        self._state = like.new_zeros(1, heads.hidden_size)
+        self._noise = RecordedNoise(like, heads.config.heads, heads.outputs)
+        self._by_ranks: dict[int, RecordedGuesses] = {}
+
+    def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None) -> Guesses:
+        """See `MedusaHeads.guess`."""
+        if ranks not in self._by_ranks:
+            heads, given = self._heads, self._state
+            self._by_ranks[ranks] = RecordedGuesses(
+                lambda: heads(given)[0], ranks, heads.token_ids, self._noise, self._recorder
+            )
+        self._state.copy_(state)
+        return self._by_ranks[ranks].found(noise)
 
 
 def compile_medusa(module: HeadModule, kind: type[BlockLinear]) -> MedusaPrograms | None:

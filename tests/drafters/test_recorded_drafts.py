@@ -1,4 +1,4 @@
-"""EAGLE's drafts from recordings against its modules, with a recorder for the CPU."""
+"""Drafts from recordings against those of the modules, with a recorder for the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.cpu_recorder import CpuRecorder, Refuses
-from tests.trained_heads import VOCAB, small_eagle
+from tests.trained_heads import HIDDEN, VOCAB, small_eagle, small_medusa
 
 from paceline.chains import certain_end
 from paceline.drafters.attention_rows import Turns
@@ -16,7 +16,8 @@ from paceline.drafters.eagle_graphs import EagleGraphs, GraphLevels
 from paceline.drafters.eagle_levels import levels_of
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_rows import ModuleLevels
-from paceline.drafters.head_configs import EagleConfig
+from paceline.drafters.guesses import guesses_of
+from paceline.drafters.head_configs import EagleConfig, MedusaConfig
 from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels import cuda_graph
 from paceline.tree import Tree
@@ -79,7 +80,9 @@ def same(found: Tree, expected: Tree) -> bool:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @torch.no_grad()
-def test_recordings_draft_what_the_modules_do(config: EagleConfig) -> None:
+def test_recordings_draft_what_the_modules_do(
+    config: EagleConfig, recorder: type[CpuRecorder]
+) -> None:
     """Texts in turns, in pieces of all sizes, past what memory holds, with and without noise."""
     model, settings = small_eagle(config), BeamSettings(beam=3, ranks=4, least=0.0, depth=4)
     texts = [Text(model, seed) for seed in (1, 2)]
@@ -92,7 +95,7 @@ def test_recordings_draft_what_the_modules_do(config: EagleConfig) -> None:
             text.grow(3)
             assert same(*text.drafts(settings))
     assert {text.graphs.room for text in texts} == {512}
-    assert CpuRecorder.made == 4  # to read and to grow, with two sizes of memory
+    assert recorder.made == 4  # to read and to grow, with two sizes of memory
 
 
 @torch.no_grad()
@@ -131,3 +134,25 @@ def test_without_recordings_the_same_work_runs(monkeypatch: pytest.MonkeyPatch) 
         text.grow(count)
         assert same(*text.drafts(BeamSettings(depth=3, least=0.0)))
     assert isinstance(text.model.programs, EagleGraphs)
+
+
+HEADS = [
+    MedusaConfig(heads=3),
+    MedusaConfig(heads=2, layers=0, form="full"),
+    MedusaConfig(heads=2, layers=2, vocabulary=9),
+]
+
+
+@pytest.mark.parametrize("config", HEADS, ids=str)
+@torch.no_grad()
+def test_medusas_heads_are_recorded(config: MedusaConfig, recorder: type[CpuRecorder]) -> None:
+    recorded, heads, random = small_medusa(config), small_medusa(config), torch.Generator()
+    for step in range(12):
+        state, ranks = torch.randn(1, HIDDEN, generator=random), 3 + step % 2
+        noise = torch.randn(config.heads, heads.outputs, generator=random) if step % 3 else None
+        found = recorded.guess(state, ranks, noise)
+        expected = guesses_of(heads(state)[0], ranks, heads.token_ids, noise)
+        assert found.tokens == expected.tokens
+        for own, shares in zip(found.probabilities, expected.probabilities, strict=True):
+            assert own == pytest.approx(shares, abs=1e-6)
+    assert recorder.made == 2  # for each number of ranks
