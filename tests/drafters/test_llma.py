@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 
@@ -77,6 +78,22 @@ def test_a_copy_goes_on_where_the_longest_suffix_of_the_output_first_stands(
     say(drafter, output, at_once)
     expected = first_of([*references, prompt], output, n, min(k, budget))
     assert unweighted(drafter.propose(budget)) == Tree.chain(expected)
+
+
+@pytest.mark.parametrize("n", [1, 40, 70])
+@pytest.mark.parametrize("seed", range(8))
+def test_long_matches_count_in_full(n: int, seed: int) -> None:
+    """Of places that follow the same 32 tokens, the one is copied that follows the most."""
+    rng = random.Random(seed)
+    symbol = lambda: int(rng.random() < 0.03)  # noqa: E731
+    references = [[symbol() for _ in range(rng.randrange(20, 150))] for _ in range(3)]
+    output = [symbol() for _ in range(100)]
+    drafter = Llma(n=n, k=5, tie="first")
+    drafter.start(TextStart([5], references))
+    for end in range(len(output)):
+        expected = first_of(references, output[:end], n, 5)
+        assert drafter.propose(64).tokens == tuple(expected)
+        say(drafter, output[end : end + 1])
 
 
 @given(st.lists(texts, max_size=3), prompts, outputs, st.integers(0, 50))
@@ -231,6 +248,16 @@ def test_the_same_seed_copies_the_same() -> None:
 
     assert copies(3) == copies(3)
     assert len({tuple(copies(seed)) for seed in range(10)}) > 5
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem"),
+    [([3, -1], "token ids must be at least 0"), ([3, 1 << 31], "does not fit into 32 bits")],
+)
+def test_ids_that_no_vocabulary_has_are_refused(reference: list[int], problem: str) -> None:
+    drafter = Llma()
+    with pytest.raises(UsageError, match=problem):
+        drafter.start(TextStart([1], [[2], reference]))
 
 
 def test_an_unknown_tie_rule_is_refused() -> None:

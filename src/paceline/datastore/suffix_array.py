@@ -101,10 +101,9 @@ class SuffixArray:
         self._native.look_up_lengths(self._address, lengths)
         return (self._tree(), call.total) if call.nodes else (EMPTY, more_than)
 
-    def places(self, found: Found) -> list[int]:
-        """Return the places of `found`, which was looked up here just now."""
-        places: list[int] = self._order[found.begin : found.end].tolist()
-        return places
+    def places(self, found: Found) -> Int32:
+        """Return the places of `found`, which was looked up here just now, as a view."""
+        return self._order[found.begin : found.end]
 
     def around(self, place: int, before: int, after: int) -> tuple[int, Int32]:
         """Return the text around a place, within its document: where it begins, and its tokens, at

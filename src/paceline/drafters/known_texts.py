@@ -70,7 +70,7 @@ class NearTexts:
         if found.matched < _MATCHED or found.places > _PLACES:
             return
         gone = array.dropped
-        for place in array.places(found):
+        for place in array.places(found).tolist():
             if len(self._taken) >= self._most:
                 return
             if self._has(array, gone + place):

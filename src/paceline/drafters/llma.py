@@ -18,15 +18,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
+from paceline.datastore import BORDER, LONGEST, Found, GrowingSuffixArray, Search
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.settings import at_least
-from paceline.drafters.suffix_index import Match, SuffixIndex
-from paceline.prefix import common_prefix
+from paceline.errors import UsageError
 from paceline.records import Round, TextStart
-from paceline.tree import Tree
+from paceline.tree import EMPTY, Tree
 
 __all__ = ["Llma", "LlmaSettings"]
+
+_LONGEST = 128
+"""Tokens of a match that are compared."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class LlmaSettings:
     def __post_init__(self) -> None:
         at_least(1, n=self.n)
         at_least(1, k=self.k)
+        if self.tie not in ("random", "first"):
+            raise UsageError(f"tie is {self.tie!r}: choose 'random' or 'first'")
 
 
 class Llma(LookupDrafter):
@@ -58,38 +65,33 @@ class Llma(LookupDrafter):
 
     settings: see `LlmaSettings`. changes: fields to override, by name.
 
-    Only the output is matched, as in the paper, not the prompt, which is a reference itself.
+    Only the output is matched, as in the paper, not the prompt, which is a reference itself. The
+    official code tries n-grams of five tokens down to one; here a match has any length, though
+    beyond `_LONGEST` tokens equally many count as longer.
     """
 
     def __init__(self, settings: LlmaSettings | None = None, **changes: Any) -> None:
         own = replace(settings or LlmaSettings(), **changes)
         self.match_length = own.n
         self.copy_length = own.k
-        self._tie: Literal["random", "first"] = own.tie
-        self._seed = own.seed
+        self._search = Search(least=min(own.n, LONGEST), hits=1, depth=1)
+        self._seed = own.seed if own.tie == "random" else None
         self._references: list[tuple[int, ...]] = []
         self._prompt: list[int] = []
-        self._index = SuffixIndex(seed=own.seed, tie=own.tie)
-        self._match: Match = self._index.begin()
         self._said: list[int] = []
-        # Match length after each token of the output.
-        self._lengths: list[int] = []
+        self._forget()
 
     def start(self, text: TextStart) -> None:
         """Index prompt and references. The next turn of a conversation with the same references
         adds only its new tokens, as a text of their own."""
         context, known = text.context, len(self._prompt)
-        texts = [tuple(reference) for reference in text.references]
+        texts, new = [tuple(reference) for reference in text.references], list[Sequence[int]]()
         if list(context[:known]) != self._prompt or texts != self._references:
-            known = 0
-            self._index = SuffixIndex(seed=self._seed, tie=self._tie)
+            known, new = 0, [*texts]
+            self._forget()
             self._references = texts
-            for reference in texts:
-                self._index.add(reference)
-        self._index.add(context[known:])
-        self._prompt = list(context)
-        self._match = self._index.begin()
-        self._said, self._lengths = [], []
+        self._add([*new, context[known:]])
+        self._prompt, self._said = list(context), []
 
     @property
     def knows_more(self) -> bool:
@@ -97,35 +99,57 @@ class Llma(LookupDrafter):
         return bool(self._references)
 
     def resume(self, text: TextStart) -> None:
-        """Follow the output through the index again from where it changed."""
-        output = text.context[len(self._prompt) :]
-        if len(output) == 0 or list(text.context[: len(self._prompt)]) != self._prompt:
+        """Take over the output as it is now."""
+        prompt = len(self._prompt)
+        if len(text.context) == prompt or list(text.context[:prompt]) != self._prompt:
             self.start(text)
-            return
-        known = common_prefix(self._said, output)
-        del self._said[known:], self._lengths[known:]
-        # A match depends on the tokens it covers, and on none before them.
-        matched = self._lengths[-1] if self._lengths else 0
-        self._match = self._index.begin()
-        for token in self._said[known - matched :]:
-            self._match.advance(token)
-        self._follow(output[known:])
+        else:
+            self._said = list(text.context[prompt:])
 
     def observe(self, round: Round) -> None:
-        """Follow the committed tokens through the index."""
-        self._follow(round.path.tokens)
+        """Continue the output."""
+        self._said += round.path.tokens
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """A chain of up to `k` tokens copied from the reference."""
-        match = self._match.copy() if path else self._match
-        for token in path:
-            match.advance(token)
+        output = [*self._said[-_LONGEST - self.match_length :], *path]
         count = min(self.copy_length, budget)
-        tokens, matched = self._index.continuation(match, count, minimum=self.match_length)
-        return copied_chain(tokens, matched)
+        found = self._array.look_up(output, min(1, count), self._search)
+        if not found.matched:
+            return EMPTY
+        place, matched = self._chosen(found, output)
+        if matched < self.match_length:
+            return EMPTY
+        _, tokens = self._array.around(place, 0, count)
+        return copied_chain(tokens.tolist(), matched)
 
-    def _follow(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self._match.advance(token)
-            self._said.append(token)
-            self._lengths.append(self._match.length)
+    def _chosen(self, found: Found, output: Sequence[int]) -> tuple[int, int]:
+        """One of the places after the longest match, and the match's length."""
+        places, matched = self._array.places(found), found.matched
+        known = self._array.tokens
+        if matched == LONGEST:  # the array compares no more
+            for matched in range(LONGEST, len(output)):
+                longer = places[places > matched]
+                longer = longer[known[longer - matched - 1] == output[-matched - 1]]
+                if not len(longer):
+                    break
+                places = longer
+            else:
+                matched = len(output)
+        order = places if self._seed is None else self._priorities[places]
+        return int(places[order.argmin()]), matched
+
+    def _forget(self) -> None:
+        self._array = GrowingSuffixArray()
+        # Of places: the lowest is copied. So the choice does not change from round to round.
+        self._random = np.random.default_rng(self._seed)
+        self._priorities = self._random.random(0)
+
+    def _add(self, texts: Sequence[Sequence[int]]) -> None:
+        """Index texts. Raises UsageError, and adds nothing, for ids that are negative or do not
+        fit into 32 bits."""
+        if any(min(text, default=0) < 0 for text in texts):
+            raise UsageError("token ids must be at least 0")
+        self._array.add([token for text in texts for token in (BORDER, *text)])
+        new = self._random.random(len(self._array) - len(self._priorities))
+        self._priorities = np.concatenate([self._priorities, new])
