@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -162,7 +163,7 @@ def read_settings(
     Raises UsageError for a setting that `kind` does not have or a value it cannot read.
     """
     names = [field.name for field in fields(kind) if field.init]
-    types = get_type_hints(kind)
+    types = _types(kind)
     values: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in names:
@@ -174,6 +175,13 @@ def read_settings(
             raise UsageError(f"method {name} has no setting {key!r}{hint}; it has: {known}")
         values[key] = _read(value, types[key], f"{name}:{key}")
     return values
+
+
+@cache
+def _types(kind: type[DataclassInstance]) -> dict[str, Any]:
+    """The fields' types, whose names take half a millisecond to look up: drafters are made for
+    every text."""
+    return get_type_hints(kind)
 
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
