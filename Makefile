@@ -48,7 +48,8 @@ gpu: install
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/paceline tune $(ON_GPU)
 	$(BIN)/paceline bench run mt_bench canitedit cnndm $(if $(DATA),--data $(DATA)) --resume \
-		--limit 4 --repeats 2 -n 128 --methods plain,auto,anpd,transformers --out build/gpu $(ON_GPU)
+		--limit 4 --repeats 2 -n 128 --methods plain,auto,anpd,eagle,medusa,transformers \
+		--out build/gpu $(ON_GPU)
 
 # The documentation as a site, in site/; `make docs DOCS=serve` shows it while you write.
 docs: install

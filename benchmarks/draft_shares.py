@@ -13,7 +13,6 @@ proposing and observing.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from statistics import median, quantiles
@@ -23,11 +22,10 @@ from paceline.cli.bench.shared import split_methods
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError
 from paceline.loop import Batch, FixedBudget, Generation
-from paceline.machine import describe_run
 from paceline.records import Round
 from paceline.session import Session
 from paceline.stopping import Stopping
-from tables import shown_command
+from tables import write
 
 PROMPTS = (
     "Why is the sky blue?",
@@ -102,6 +100,8 @@ def milliseconds(name: str, rounds: list[Round], length: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--device")
+    parser.add_argument("--dtype")
     parser.add_argument("--rounds", type=int, default=60, help="per prompt and method")
     parser.add_argument("--length", type=int, default=4, help="tokens of the draft model's drafts")
     parser.add_argument("--budget", type=int, default=16, help="nodes of a tree at most")
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1000, help="tokens of it")
     parser.add_argument("--json", type=Path, help="write the results there, too")
     options = parser.parse_args()
-    session = paceline.load(options.model, method="plain")
+    session = paceline.load(options.model, "plain", device=options.device, dtype=options.dtype)
     chosen = methods(session, options)
     found: dict[str, list[Round]] = {name: [] for name in chosen}
     for ids in prompts(session, options):
@@ -132,13 +132,7 @@ def main() -> None:
             f"{name:20} {row['ms']:7.3f} {row['share']:10.1%} {row['quartile_ms']:16.3f}"
             f" {row['quartile_share']:11.1%} {row['tokens_per_pass']:17.2f}"
         )
-    if options.json:
-        content = {
-            **describe_run(session.target.describe()),
-            "command": shown_command(),
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write(options.json, {"rows": rows}, session.target.describe())
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ would grow.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -26,10 +25,9 @@ import paceline
 from paceline.bench.memory import live_tensors, resident_bytes
 from paceline.drafters import make_drafter
 from paceline.loop import Generation, decode
-from paceline.machine import describe_run
 from paceline.prompts import PromptRecord, read_prompts
 from paceline.stopping import Stopping
-from tables import shown_command
+from tables import write
 
 TASKS = ("humaneval", "gsm8k", "cnndm", "wmt16_deen")
 METHODS = ("plain", "ouroboros:length=4,budget=128", "speculative:length=4", "chimera:cache=1024")
@@ -80,15 +78,7 @@ def main() -> None:
     options = parser.parse_args()
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as fresh:
         watched = list(fresh.map(partial(watch, options), options.methods))
-    content = {
-        **describe_run(),
-        "command": shown_command(),
-        "model": options.model,
-        "marks": options.marks,
-        "methods": watched,
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write(options.json, {"model": options.model, "marks": options.marks, "methods": watched})
 
 
 if __name__ == "__main__":

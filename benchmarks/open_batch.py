@@ -12,7 +12,6 @@ One session serves a whole study; compared settings take turns.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,14 +23,13 @@ import paceline
 from paceline.bench.comparison import in_turns
 from paceline.drafters import make_drafter
 from paceline.loop import Batch, Generation
-from paceline.machine import describe_run
 from paceline.planning.planner import TreePlanner
 from paceline.prompts import read_prompts
 from paceline.records import Round
 from paceline.session import Session
 from paceline.stats import Stats
 from paceline.stopping import Stopping
-from tables import shown_command
+from tables import write
 
 TASKS = (
     "mt_bench", "gsm8k", "humaneval", "mbpp", "wmt16_deen", "editeval", "jfleg", "vicuna_bench",
@@ -203,14 +201,9 @@ def main() -> None:
         device=options.device,
         dtype=options.dtype,
     )
-    content = {
-        **describe_run(session.target.describe()),
-        "command": shown_command(),
-        "model": options.model,
-        options.study: STUDIES[options.study](session, options),
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    found = STUDIES[options.study](session, options)
+    content = {"model": options.model, options.study: found}
+    write(options.json, content, session.target.describe())
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ Every study writes NAME-MODEL.json in --out. All texts are compared with plain d
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,11 +40,10 @@ import ouroboros_studies as studies
 import paceline
 from ouroboros_runs import Contender, Text, play_all, texts_of
 from paceline.drafters import ModelChoice, Opener
-from paceline.machine import describe_run
 from paceline.planning.measure import measure_curve
 from paceline.prompts import read_prompts
 from paceline.session import Session
-from tables import shown_command
+from tables import write
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 256
@@ -87,7 +85,7 @@ def compared(make: Callable[[], Sequence[Contender]], tokens: int, runs: int = 1
 
 
 def side_by_side(study: studies.Study, session: Session, options: argparse.Namespace) -> Report:
-    """Methods on the same texts in the same order."""
+    """Methods on the same texts, in turns, whatever their orders of these."""
     texts = read_texts(session, options, study.tasks, study.limit)
     if strangers := {*(options.only or ())} - {*study.methods}:
         sys.exit(
@@ -95,62 +93,18 @@ def side_by_side(study: studies.Study, session: Session, options: argparse.Names
         )
     longest = options.max_new_tokens or study.tokens
     marks = [longest // share for share in study.shares]
+    names = [name for name in study.methods if not options.only or name in {"plain", *options.only}]
+    orders = studies.orders([text.record.task for text in texts], options.seed)
+
+    def contender(name: str, temperature: float) -> Contender:
+        own = [texts[place] for place in orders.get(name, range(len(texts)))]
+        fixed, method = name not in study.planned, study.methods[name]
+        return Contender(name, method, session, own, fixed, temperature, options.seed, marks)
 
     def make() -> list[Contender]:
-        return [
-            Contender(name, method, session, texts, study.fixed, marks=marks)
-            for name, method in study.methods.items()
-            if not options.only or name in {"plain", *options.only}
-        ]
+        return [contender(name, warmth) for warmth in study.temperatures for name in names]
 
     return compared(make, longest, options.runs)
-
-
-def temperatures(session: Session, options: argparse.Namespace) -> Report:
-    texts = read_texts(session, options, studies.TALKING, 4)
-
-    def make() -> list[Contender]:
-        return [
-            Contender(name, method, session, texts, temperature=temperature, seed=options.seed)
-            for temperature in (0.5, 1.0)
-            for name, method in studies.MAIN.items()
-        ]
-
-    return compared(make, options.max_new_tokens or 128, options.runs)
-
-
-def locality(session: Session, options: argparse.Namespace) -> Report:
-    """Contenders with different orders take turns too; without phrases of earlier texts, order does
-    not matter."""
-    texts = read_texts(session, options, studies.MIXED, 4)
-    found = studies.orders([text.record.task for text in texts], options.seed)
-
-    def make() -> list[Contender]:
-        return [
-            Contender("plain", "plain", session, texts),
-            Contender("cold start", studies.ouroboros(more="history=false"), session, texts),
-            *(
-                Contender(name, studies.ouroboros(), session, [texts[place] for place in order])
-                for name, order in found.items()
-            ),
-        ]
-
-    return compared(make, options.max_new_tokens or 64, options.runs)
-
-
-def weights(session: Session, options: argparse.Namespace) -> Report:
-    texts = read_texts(session, options, studies.TASKS, 2)
-
-    def make() -> list[Contender]:
-        contenders = [Contender("plain", "plain", session, texts)]
-        for fixed in (True, False):
-            for kind in studies.WEIGHTS:
-                name = f"{kind}, {'fixed' if fixed else 'planned'}"
-                method = studies.weighed(kind, fixed)
-                contenders.append(Contender(name, method, session, texts, fixed=fixed))
-        return contenders
-
-    return compared(make, options.max_new_tokens or 128, options.runs)
 
 
 def costs(session: Session, options: argparse.Namespace) -> Report:
@@ -168,9 +122,6 @@ def costs(session: Session, options: argparse.Namespace) -> Report:
 
 STUDIES: dict[str, Callable[[Session, argparse.Namespace], Report]] = {
     **{name: partial(side_by_side, study) for name, study in studies.SIDE_BY_SIDE.items()},
-    "temperatures": temperatures,
-    "locality": locality,
-    "weights": weights,
     "costs": costs,
 }
 
@@ -211,17 +162,14 @@ def main() -> None:
         print(name, file=sys.stderr, flush=True)
         began = perf_counter()
         report = STUDIES[name](session, options)
-        run = {
-            **describe_run(),
-            "command": shown_command(),
+        about = {
             "study": name,
             "model": options.model,
             "weights": options.weights,
             "dtype": session.target.describe().dtype,
+            "measured_seconds": round(perf_counter() - began, 1),
         }
-        run["measured_seconds"] = round(perf_counter() - began, 1)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({**run, **report}, indent=1) + "\n", encoding="utf-8")
+        write(path, {**about, **report})
 
 
 if __name__ == "__main__":

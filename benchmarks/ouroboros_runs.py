@@ -19,9 +19,9 @@ from paceline.drafters import make_drafter
 from paceline.loop import FixedBudget, Generation, decode
 from paceline.prompts import PromptRecord
 from paceline.protocols import Drafter
-from paceline.records import Round
 from paceline.sampling import Sampler
 from paceline.session import Session
+from paceline.stats import Stats
 from paceline.stopping import Stopping
 
 TARGET_BUDGET = 64
@@ -29,59 +29,38 @@ TARGET_BUDGET = 64
 
 
 @dataclass
-class Figures:
+class Figures(Stats):
     """Sums over the rounds after the first of each text.
 
-    seconds: of everything, planning included. widths, draft_widths: rows of a pass -> passes of the
-    target and of the draft model. gained: tokens of a round -> rounds.
+    wall: seconds of everything, planning included. widths, draft_widths: rows of a pass -> passes
+    of the target and of the draft model.
     """
 
-    tokens: int = 0
-    seconds: float = 0.0
-    draft_seconds: float = 0.0
-    target_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    gained: Counter[int] = field(default_factory=Counter)
+    wall: float = 0.0
     widths: Counter[int] = field(default_factory=Counter)
     draft_widths: Counter[int] = field(default_factory=Counter)
 
-    def add(self, done: Round, seconds: float, draft_widths: Counter[int]) -> None:
-        """Add one round."""
-        self.tokens += len(done.path.tokens)
-        self.seconds += seconds
-        self.draft_seconds += done.seconds.draft
-        self.target_seconds += done.seconds.target
-        self.commit_seconds += done.seconds.commit
-        self.gained[len(done.path.tokens)] += 1
-        self.widths[1 + len(done.tree)] += 1
-        self.draft_widths += draft_widths
-
-    def merge(self, other: Figures) -> None:
-        """Add another text's figures."""
-        for name in vars(self):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
     def as_json(self) -> dict[str, Any]:
         """The sums and figures derived from them, rounded to meaningful digits."""
-        passes, draft_passes = self.gained.total(), self.draft_widths.total()
+        passes, draft_passes = self.rounds, self.draft_widths.total()
         return {
             "tokens": self.tokens,
             "passes": passes,
             "draft_passes": draft_passes,
-            "seconds": round(self.seconds, 4),
-            "tokens_per_second": round(self.tokens / self.seconds, 4) if self.seconds else None,
+            "seconds": round(self.wall, 4),
+            "tokens_per_second": round(self.tokens / self.wall, 4) if self.wall else None,
             "tokens_per_pass": round(self.tokens / passes, 4) if passes else None,
             "accepted": self.tokens - passes,
             "shares": {
-                part: round(getattr(self, f"{part}_seconds") / self.seconds, 4)
+                part: round(getattr(self, f"{part}_seconds") / self.wall, 4)
                 for part in ("draft", "target", "commit")
-                if self.seconds
+                if self.wall
             },
             "ms_per_pass": round(1e3 * self.target_seconds / passes, 3) if passes else None,
             "ms_per_draft_pass": round(1e3 * self.draft_seconds / draft_passes, 3)
             if draft_passes
             else None,
-            "gained": dict(sorted(self.gained.items())),
+            "gained": dict(sorted(self.acceptance_histogram.items())),
             "widths": dict(sorted(self.widths.items())),
             "draft_widths": dict(sorted(self.draft_widths.items())),
         }
@@ -140,14 +119,17 @@ class Contender:
             if done.first:
                 self.first_seconds += now - last
             else:
-                figures.add(done, now - last, widths - known)
+                figures.add(done)
+                figures.wall += now - last
+                figures.widths[1 + len(done.tree)] += 1
+                figures.draft_widths += widths - known
             self._mark(len(generation.output), len(done.path.tokens), figures)
             last, known = perf_counter(), widths
         for mark in self.marks:
             if len(generation.output) < mark:  # the text ended earlier
                 self.by_mark.setdefault(mark, Figures()).merge(figures)
         self.by_task.setdefault(text.record.task, Figures()).merge(figures)
-        self.by_text[text.record.id] = figures.tokens, round(figures.seconds, 4)
+        self.by_text[text.record.id] = figures.tokens, round(figures.wall, 4)
         self.outputs[text.record.id] = generation.output
 
     def add(self, other: Contender) -> None:

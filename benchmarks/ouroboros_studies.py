@@ -8,7 +8,7 @@ the paper's windows (13 to 20 columns) are for GPUs.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -142,15 +142,23 @@ OTHERS = {
 GRID = {"length": (2, 4, 8), "window": (3, 7, 10), "level": (3, 5, 7)}
 """The grid of table 9: three settings with three values each."""
 
+ORDERED = {
+    "plain": "plain",
+    "cold start": ouroboros(more="history=false"),
+    **dict.fromkeys(("consecutive", "interleaved", "shuffled"), ouroboros()),
+}
+"""The rows of table 16; those named like an order of `orders` write their texts in it. Without
+phrases of earlier texts, it does not matter."""
 
-WEIGHTS = ("packed", "int8", "int4", "auto")
-"""Of the draft model; see `paceline.targets.prepare`."""
-
-
-def weighed(kind: str, fixed: bool) -> str:
-    """Speculative decoding with a draft model in these weights."""
-    length = f",length={LENGTH}" if fixed else ""
-    return f"speculative:branches=0,weights={kind}{length}"
+WEIGHED = {
+    "plain": "plain",
+    **{
+        f"{kind}, {how}": f"speculative:branches=0,weights={kind}{length}"
+        for how, length in (("fixed", f",length={LENGTH}"), ("planned", ""))
+        for kind in ("packed", "int8", "int4", "auto")
+    },
+}
+"""Weights of the draft model, see `paceline.targets.prepare`."""
 
 
 def grid() -> dict[str, str]:
@@ -164,33 +172,40 @@ def grid() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Study:
-    """Methods that write the same texts in the same order.
+    """Methods that write the same texts, in the same order unless they are named like another.
 
-    limit: prompts per task. tokens: of an answer. fixed: trees have a fixed budget; otherwise the
-    planner sizes them. shares: figures are also recorded at the longest answer divided by these.
+    limit: prompts per task. tokens: of an answer. planned: methods whose trees the planner sizes;
+    the others' have a fixed budget. shares: figures are also recorded at the longest answer divided
+    by these. Every method runs at all `temperatures`.
     """
 
     methods: Mapping[str, str]
     tasks: Sequence[str]
     limit: int
     tokens: int
-    fixed: bool = True
+    planned: Collection[str] = ()
     shares: Sequence[int] = ()
+    temperatures: Sequence[float] = (0.0,)
 
 
-_AS_USED = Study(PLANNED, TASKS, 4, 256, fixed=False)
+_AS_USED = Study(PLANNED, TASKS, 4, 256, planned=PLANNED)
 SIDE_BY_SIDE = {
     "fixed": Study({**PARTS, **OTHER_LENGTHS}, TASKS, 4, 256),
     "planned": _AS_USED,
     "published": _AS_USED,  # to be run without --weights: a file of its own
     "floats": _AS_USED,  # to be run with --weights packed, likewise
-    "copy": Study(COPY, COPIED, 4, 256, fixed=False),
+    "copy": Study(COPY, COPIED, 4, 256, planned=COPY),
     "sensitivity": Study(grid(), ("gsm8k",), 4, 64),
     "lengths": Study(KEPT, ("gsm8k",), 4, 512, shares=(8, 4, 2, 1)),
     "tradeoff": Study(TRADEOFF, COPIED, 2, 128),
     "phrases": Study(PHRASES, COPIED, 2, 128),
     "others": Study(
-        OTHERS, ("mt_bench", "wmt16_deen", "cnndm", "gsm8k", "llma_rag"), 3, 128, fixed=False
+        OTHERS, ("mt_bench", "wmt16_deen", "cnndm", "gsm8k", "llma_rag"), 3, 128, planned=OTHERS
+    ),
+    "temperatures": Study(MAIN, TALKING, 4, 128, temperatures=(0.5, 1.0)),
+    "locality": Study(ORDERED, MIXED, 4, 64),
+    "weights": Study(
+        WEIGHED, TASKS, 2, 128, planned=[name for name in WEIGHED if name.endswith("planned")]
     ),
 }
 """Studies by name."""
@@ -201,7 +216,7 @@ def orders(tasks: Sequence[str], seed: int) -> dict[str, list[int]]:
     of each task in turns; at random."""
     kinds = list(dict.fromkeys(tasks))
     piles = [[place for place, task in enumerate(tasks) if task == kind] for kind in kinds]
-    rows = range(max(map(len, piles)))
+    rows = range(max(map(len, piles), default=0))
     mixed = [pile[row] for row in rows for pile in piles if row < len(pile)]
     shuffled = list(range(len(tasks)))
     random.Random(seed).shuffle(shuffled)

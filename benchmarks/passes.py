@@ -12,7 +12,6 @@ timed by `measure_curve`, in turns of a few passes; the median of each pass coun
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
@@ -22,35 +21,24 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTrainedModel
 
 import paceline
-from paceline.machine import describe_machine, describe_versions
 from paceline.models import load_causal_lm
 from paceline.planning.measure import PassTimes, curve_of, measure_floor, time_passes
 from paceline.protocols import Target
-from paceline.records import Path
+from paceline.records import Path, TargetInfo
 from paceline.targets.engines import open_target
 from paceline.tree import Tree
-from tables import shown_command
+from tables import write
 
 OWN_FORWARD = "own-forward"
+_SIZES = (
+    "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "vocab_size",
+)  # fmt: skip
 RANDOM: dict[str, dict[str, Any]] = {
-    "qwen2.5-1.5b": {
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-        "attention_bias": True,
-    },
-    "llama-3.1-8b": {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-    },
+    "qwen2.5-1.5b": dict(
+        zip(_SIZES, (1536, 8960, 28, 12, 2, 151936)), tie_word_embeddings=True, attention_bias=True
+    ),
+    "llama-3.1-8b": dict(zip(_SIZES, (4096, 14336, 32, 32, 8, 128256))),
 }
 _TURNS = 3  # each contender runs this often, so that changes of the machine affect all
 
@@ -111,8 +99,7 @@ def main() -> None:
     parser.add_argument("--dtype", help="float32, bfloat16, float16; default: the loader's choice")
     parser.add_argument("--json", type=FilePath, required=True)
     options = parser.parse_args()
-    report: dict[str, Any] = {"command": shown_command(), "versions": describe_versions()}
-    report["passes"] = []
+    passes: list[dict[str, Any]] = []
     for model in options.models:
         contenders = dict(_contenders(model, options))
         times: dict[tuple[str, ...], PassTimes] = {name: {} for name in contenders}
@@ -127,11 +114,10 @@ def main() -> None:
             row = dict(zip(("model", "engine", "weights", "cache"), (model, *name)))
             if isinstance(target, Target):
                 info = target.describe()
-                report["machine"] = describe_machine(info)
                 row |= {"floor_ms": measure_floor(target).milliseconds, "report": info.report}
-            report["passes"].append({**row, "points": points})
+            passes.append({**row, "points": points})
             print(model, *name, points, file=sys.stderr, flush=True)
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        write(options.json, {"passes": passes}, TargetInfo(model, options.device))
 
 
 def _contenders(model: str, options: argparse.Namespace) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -10,7 +10,6 @@ measured too.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -22,8 +21,7 @@ import torch
 from paceline.kernels.blocks import BlockMatrix, bytes_per_row
 from paceline.kernels.linear import PackedLinear
 from paceline.kernels.native.calls import kernels
-from paceline.machine import describe_run
-from tables import shown_command
+from tables import write
 
 OUTPUTS, INPUTS, MATRICES = 8960, 1536, 12
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -107,15 +105,8 @@ def main() -> None:
     for name, make in makers.items():
         found[name] = measured(*make(), options.repeats)
         print(name, found[name], flush=True)
-    content = {
-        **describe_run(),
-        "command": shown_command(),
-        "tier": kernels().tier,
-        "matrices": [MATRICES, OUTPUTS, INPUTS],
-        "products": found,
-    }
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    shape = [MATRICES, OUTPUTS, INPUTS]
+    write(options.json, {"tier": kernels().tier, "matrices": shape, "products": found})
 
 
 if __name__ == "__main__":

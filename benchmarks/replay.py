@@ -32,6 +32,7 @@ from paceline import models
 from paceline.bench.simulate import Forced, ForcedRequest, Recording
 from paceline.bench.traces import read_traces
 from paceline.cli.bench.shared import split_methods
+from paceline.cli.common import print_table
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.drafters import Host, make_drafter
 from paceline.loop import Generation, decode
@@ -44,8 +45,9 @@ from paceline.records import TargetInfo
 from paceline.session import Session
 from paceline.stats import Stats
 from paceline.stopping import Stopping
+from paceline.tables import Table
 from paceline.tree import Tree
-from tables import new_table, number, show, shown_command
+from tables import write
 
 CURVE = Path(__file__).parent / "results/bench/tune-smollm2-135m.json"
 PAPERS = {"anpd": "anpd:n=5,k=7,branches=1", "llma": "llma:k=15", "pld": "pld"}
@@ -272,19 +274,16 @@ def main() -> None:
                 for name, each in contenders.items()
             }
         )
-    table = new_table("speed-up over plain decoding", "file", *contenders)
-    for file in texts:
-        table.add_row(file, *(number(each["files"][file], "x") for each in found.values()))
-    table.add_row("all, by time", *(number(each["speedup"], "x") for each in found.values()))
-    show(table)
+    rows = [[file, *(f"{each['files'][file]:.2f}x" for each in found.values())] for file in texts]
+    rows.append(["all, by time", *(f"{each['speedup']:.2f}x" for each in found.values())])
+    print_table(Table.of_text("speed-up over plain decoding", ["file", *contenders], rows))
     report = {
-        "command": shown_command(),
         "texts": {file: len(asked) for file, asked in texts.items()},
         "answers": {file: len(given) for file, given in others.items()},
         "curve": curve.to_records(),
         "contenders": found,
     }
-    options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write(options.json, report)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,8 @@ from typing import Any
 
 import httpx
 
-from paceline.machine import describe_run
 from paceline.prompts import PromptRecord, read_prompts
-from tables import shown_command
+from tables import write
 
 KINDS = {
     "chat": ("mt_bench", "vicuna_bench"),
@@ -277,9 +276,7 @@ def main() -> None:
     asks = asks_from(options)
     found = asyncio.run(study(options.server, asks, options))
     rows = rows_of(options.server, found, options.kinds)
-    content = {**describe_run(), "command": shown_command(), "requests": len(asks),
-               "repeats": options.repeats, "rows": rows}  # fmt: skip
-    options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write(options.json, {"requests": len(asks), "repeats": options.repeats, "rows": rows})
     for row in rows:
         print(*(f"{key} {row[key]}" for key in ("clients", "server", "tokens_per_second",
               "first_token_median", "failed", "left", "different_texts")), sep=", ")  # fmt: skip

@@ -1,33 +1,27 @@
-"""How benchmarks print: tables whose first column is text and whose others are numbers."""
+"""How benchmarks write their results."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from paceline.tables import Table as Described
-from paceline.tables import terminal_table
+from paceline.machine import describe_run
+from paceline.records import TargetInfo
 
 
-def new_table(title: str, first: str, *others: str) -> Table:
-    """A table with the first column aligned left, the others right."""
-    return terminal_table(Described(title, [first, *others], []))
+def write(path: Path | None, content: Mapping[str, Any], info: TargetInfo | None = None) -> None:
+    """Write results as JSON, after how they came about; nothing without a path.
 
-
-def number(value: float | None, unit: str = "") -> str:
-    """Two decimals and the unit; a dash for None."""
-    return "-" if value is None else f"{value:.2f}{unit}"
-
-
-def show(table: Table) -> None:
-    """Print verbatim; without a terminal a row is one line."""
-    console = Console(highlight=False, markup=False, emoji=False)
-    console.width = max(console.width, 80) if console.is_terminal else 200
-    console.print(table)
+    info: see `describe_run`.
+    """
+    if path is not None:
+        found = {**describe_run(info), "command": shown_command(), **content}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 def shown_command() -> str:

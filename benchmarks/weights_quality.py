@@ -3,15 +3,16 @@
     python benchmarks/weights_quality.py --texts answers.jsonl --json quality.json
 
 The first of each record's "outputs" is scored after its first turn (with the chat template), so the
-text is what an assistant would write. Agreement is with the same model's float weights, token by
-token on the same text. For --cache-dtypes it is with a cache in float32, on --cache-weights,
-measured through paceline's own passes.
+text is what an assistant would write, in one of paceline's own passes. Agreement is with the first
+of --weights, by default the same model's float weights, token by token on the same text. For
+--cache-dtypes it is with the first of them, on each of --cache-weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ import torch
 from torch.nn import functional as F
 
 import paceline
-from paceline.machine import describe_machine, describe_versions
+from paceline.records import TargetInfo
 from paceline.session import Session
 from paceline.tree import Tree
-from tables import shown_command
+from tables import write
 
 
 def main() -> None:
@@ -37,48 +38,32 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     records = [record for path in options.texts for record in read(path, options.per_file)]
-    results: dict[str, dict[str, float]] = {}
-    machine = describe_machine()
+    ways = {name: {"weights": name} for name in options.weights.split(",") if name}
+    results, info = quality(options, records, ways)
+    caches = {}
+    for weights in options.cache_weights:
+        ways = {each: {"weights": weights, "cache_dtype": each} for each in options.cache_dtypes}
+        caches[weights], _ = quality(options, records, ways)
+    about = {"model": options.model, "texts": len(records)}
+    write(options.json, {**about, "weights": results, "caches": caches}, info)
+
+
+def quality(
+    options: argparse.Namespace, records: list[dict[str, Any]], ways: Mapping[str, dict[str, str]]
+) -> tuple[dict[str, dict[str, float]], TargetInfo | None]:
+    """What ways of loading the model cost, compared with the first; and where the last one ran."""
+    found: dict[str, dict[str, float]] = {}
     reference: list[torch.Tensor] = []
-    for weights in filter(None, options.weights.split(",")):
-        session = paceline.load(options.model, "plain", weights=weights)
+    info = None
+    for name, way in ways.items():
+        session = paceline.load(options.model, "plain", **way)
         texts = [ids_of(session, record, options.tokens) for record in records]
         rows = [score(session, *text) for text in texts]
         reference = reference or [best for best, _ in rows]
-        results[weights] = summary(rows, reference)
-        print(weights, results[weights], flush=True)
-        machine = describe_machine(session.target.describe())
-    caches = {
-        weights: quality_of_caches(options, weights, records) for weights in options.cache_weights
-    }
-    if options.json is not None:
-        report = {
-            "command": shown_command(),
-            "machine": machine,
-            "versions": describe_versions(),
-            "model": options.model,
-            "texts": len(records),
-            "weights": results,
-            "caches": caches,
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-
-
-def quality_of_caches(
-    options: argparse.Namespace, weights: str, records: list[dict[str, Any]]
-) -> dict[str, dict[str, float]]:
-    """What KV caches of fewer bits cost, compared with the first dtype."""
-    found: dict[str, dict[str, float]] = {}
-    reference: list[torch.Tensor] = []
-    for dtype in options.cache_dtypes:
-        session = paceline.load(options.model, "plain", weights=weights, cache_dtype=dtype)
-        texts = [ids_of(session, record, options.tokens) for record in records]
-        rows = [score_by_passes(session, *text) for text in texts]
-        reference = reference or [best for best, _ in rows]
-        slot_bytes = session.target.describe().report["cache"]["slot_bytes"]
-        found[dtype] = {**summary(rows, reference), "slot_bytes": slot_bytes}
-        print(weights, "cache in", dtype, found[dtype], flush=True)
-    return found
+        info = session.target.describe()
+        found[name] = {**summary(rows, reference), "slot_bytes": info.report["cache"]["slot_bytes"]}
+        print(*way.values(), found[name], flush=True)
+    return found, info
 
 
 def read(path: Path, count: int) -> list[dict[str, Any]]:
@@ -95,22 +80,12 @@ def ids_of(session: Session, record: dict[str, Any], most: int) -> tuple[list[in
     return [*prompt[-1024:], *answer], len(answer)
 
 
-@torch.inference_mode()
 def score(session: Session, ids: list[int], count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The likeliest token at each of the last `count` places, and losses of `ids` there [nats]."""
-    model = session.target.model  # type: ignore[attr-defined]
-    logits = model(torch.tensor([ids]), use_cache=False).logits[0, -count - 1 : -1].float()
-    losses = F.cross_entropy(logits, torch.tensor(ids[-count:]), reduction="none")
-    return logits.argmax(dim=-1), losses
-
-
-def score_by_passes(
-    session: Session, ids: list[int], count: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same by a target pass, which reads keys and values from the KV cache."""
+    """The likeliest token at each of the last `count` places and losses of `ids` there [nats], by a
+    target pass, which reads keys and values from the KV cache."""
     target, answer = session.target, ids[-count:]
     slot = target.open(ids[:-count])
-    logits = target.score({slot: Tree.chain(answer[:-1])})[slot]
+    logits = target.score({slot: Tree.chain(answer[:-1])})[slot].float().cpu()
     target.close(slot)
     target.forget()
     losses = F.cross_entropy(logits, torch.tensor(answer), reduction="none")

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from paceline.drafters.chimera_model import ChimeraModel, Packed
-from paceline.drafters.eagle_model import EagleModel, Stretches
+from paceline.drafters.attention_rows import Stretches
+from paceline.drafters.chimera_model import ChimeraModel
+from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, MedusaConfig
 from paceline.drafters.medusa_heads import HeadModule, MedusaHeads, OutputHead
 from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
@@ -89,7 +90,8 @@ def unrolled(
     places = torch.arange(tokens.shape[1])
     points = places[None, :-1]
     sees = places <= points[..., None]
-    return model(Stretches(tokens, features, places[None], points, sees), steps)  # type: ignore[no-any-return]
+    stretches = Stretches(tokens, features, places[None], torch.zeros_like(tokens), points, sees)
+    return model(stretches, steps)  # type: ignore[no-any-return]
 
 
 def texts(count: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,8 +112,8 @@ def learned(
     places = torch.arange(tokens.shape[1])
     position = places.expand_as(tokens)
     sees = places <= points[..., None]
-    packed = Packed(tokens, matures, position, torch.zeros_like(tokens), points, sees)
-    found = model(packed, own_guesses)
+    stretches = Stretches(tokens, matures, position, torch.zeros_like(tokens), points, sees)
+    found = model(stretches, own_guesses)
     full = model.config.form == "full"
     logits = [ends if full else model.shared_head(ends) for ends in found.ends]
     return torch.stack(logits, dim=2), torch.stack(found.states, dim=2)

@@ -1,4 +1,5 @@
-"""Medusa, Chimera and EAGLE on MT-bench and Vicuna-bench, for docs/paper-chimera.md (tables 2 to 4)."""
+"""Medusa, Chimera and EAGLE on MT-bench and Vicuna-bench (tables 2 to 4), and all of
+docs/paper-chimera.md."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from bench_tables import SMALL, times
-from head_tables import ABLATIONS
-from papers import figures
+from bench_tables import faster, overall_table, task_table, times
+from head_tables import costs_table, heads_table, orders_table, variants_table
+from papers import LARGE, RESULTS, SMALL, Blocks, figures
 
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import Group, MethodSummary, summarise
@@ -35,17 +36,9 @@ def lengths_table() -> str:
             group = _groups(found, "suite").get(suite)
             if group is not None:
                 length, speedup = THEIRS[f"{suite} {decoding}"]
-                rows.append(
-                    [
-                        called,
-                        decoding,
-                        trees,
-                        str(group.texts),
-                        *(cell for name in METHODS for cell in _overall(group, name)),
-                        f"{length:.2f}",
-                        f"{speedup:.2f}x",
-                    ]
-                )
+                cells = (cell for name in METHODS for cell in _overall(group, name))
+                words = [called, decoding, trees, str(group.texts)]
+                rows.append([*words, *cells, f"{length:.2f}", f"{speedup:.2f}x"])
     return f"{markdown_table(rows, left=3)}\n\n{_basis()}"
 
 
@@ -85,7 +78,7 @@ _Found = tuple[dict[str, Any], list[Entry | LeftOut]]
 
 @cache
 def _read(decoding: str, trees: str) -> _Found:
-    header, lines = read_results(ABLATIONS / f"{decoding}-{trees}" / f"run-{SMALL}.jsonl")
+    header, lines = read_results(RESULTS / f"heads/{decoding}-{trees}/run-{SMALL}.jsonl")
     return header["run"], lines
 
 
@@ -117,9 +110,7 @@ def _overall(group: Group, name: str) -> list[str]:
     method = _method(group, name)
     if method is None:
         return ["", ""]
-    low, high = method.interval
-    speedup = f"{method.speedup:.2f}x ({low:.2f} to {high:.2f})"
-    return [f"{method.stats.mean_acceptance_length:.2f}", speedup]
+    return [f"{method.stats.mean_acceptance_length:.2f}", faster(method)]
 
 
 def _case(group: Group | None, name: str) -> str:
@@ -158,3 +149,18 @@ def _basis() -> str:
             f"{machine['processor']}, {machine['threads']} threads; {same}."
         )
     return f"{SMALL}, float32. {' '.join(sentences)}"
+
+
+CHIMERA: Blocks = {
+    "heads": lambda: heads_table(SMALL, LARGE),
+    "speed-large": lambda: overall_table("heads/speed", LARGE),
+    "tasks-large": lambda: task_table("heads/speed", LARGE),
+    "orders": orders_table,
+    "variants": variants_table,
+    "costs": lambda: costs_table(SMALL),
+    "costs-large": lambda: costs_table(LARGE),
+    "lengths": lengths_table,
+    "cases-fixed": lambda: cases_table("fixed"),
+    "cases-planned": lambda: cases_table("planned"),
+    "times": times_table,
+}

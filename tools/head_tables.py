@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from papers import figures
+from papers import figures, report
 from trained_tables import record_of
 
 from paceline.tables import markdown_table
-
-ROOT = Path(__file__).parent.parent
-ABLATIONS = ROOT / "benchmarks/results/heads"
 
 THEIRS, ORDERS = figures("chimera", "5"), figures("chimera", "6")
 FILES = {
@@ -66,7 +61,7 @@ def orders_table() -> str:
     ]
     for name, file in FILES.items():
         theirs = [f"{share:.2f}" for share in ORDERS[name]]
-        rows.append([name, *_both(_ablation(file)["evaluation"], "top5"), *theirs])
+        rows.append([name, *_both(report(f"heads/{file}")["evaluation"], "top5"), *theirs])
     return f"{markdown_table(rows)}\n\n{_basis(FILES.values())}"
 
 
@@ -76,7 +71,7 @@ def variants_table() -> str:
         ["", *(f"top-1, head {head}" for head in range(4)), "steps", "numbers", "MB", "minutes"],
     ]
     for name, file in OTHERS.items():
-        found = _ablation(file)
+        found = report(f"heads/{file}")
         size = f"{found['bytes'] / 1e6:.1f}" if "bytes" in found else ""
         counts = str(found["steps"]), f"{found['numbers']:,}", size, f"{found['seconds'] / 60:.1f}"
         rows.append([name, *_both(found["evaluation"], "top1"), *counts])
@@ -89,19 +84,19 @@ NATIVE = "native"
 
 def costs_table(model: str) -> str:
     """Drafting cost beside a target pass, by n-gram store, cold and warm."""
-    report = _ablation(f"costs-{model}")
+    found = report(f"heads/costs-{model}")
     what = ("draft, ms", "share of a pass", "in all", "found")
     rows = [
         ["", "levels", "layers", "beam", "store of n-grams",
          *(f"{state}: {each}" for state in ("cold", "warm") for each in what)],
     ]  # fmt: skip
-    for one in report["rows"]:
+    for one in found["rows"]:
         beam = "" if one["beam"] is None else str(one["beam"])
         cells = [one["method"], one["levels"], one.get("weights", NATIVE), beam, one["store"]]
         for state in ("cold", "warm"):
             cells += _cost(one[state])
         rows.append(cells)
-    machine = report["machine"]
+    machine = found["machine"]
     note = f"{model}, {machine['processor']}, {machine['threads']} threads."
     return f"{markdown_table(rows, left=5)}\n\n{note}"
 
@@ -113,11 +108,6 @@ def _cost(found: dict[str, Any]) -> list[str]:
     hits = f"{(total - counts['encoded']) / total:.0%}" if total else ""
     in_all = f"{found['total_share']:.0%}" if "total_share" in found else ""
     return [f"{found['draft_ms']:.1f}", f"{found['share']:.0%}", in_all, hits]
-
-
-def _ablation(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ABLATIONS / f"{name}.json").read_text("utf-8"))
-    return found
 
 
 def _both(evaluation: dict[str, Any], top: str) -> list[str]:
@@ -134,7 +124,7 @@ def _basis(files: Iterable[str]) -> str:
     """How much data the rows are based on."""
     counts = {
         (found["evaluation"]["points"], found["texts"]["held_back"], _learned(found))
-        for found in map(_ablation, files)
+        for found in (report(f"heads/{file}") for file in files)
     }
     return " ".join(
         f"Learned from {learned}, judged on {points:,} places in {held_back} others "

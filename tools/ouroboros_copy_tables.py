@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 
 from ouroboros_reports import (
-    LARGE,
-    MODEL,
-    RESULTS,
     WHOLE,
     Report,
+    Row,
     compared,
-    head,
+    draft_passes,
     measured,
     named_rows,
     number,
+    of_paper,
     over,
 )
-from papers import figures
+from papers import LARGE, SMALL, figures, listed, report
 
 from paceline.tables import markdown_table
 
-THEIR_PARTS = figures("ouroboros", "4")
-THEIR_EAGLE, THEIR_CASCADE = figures("ouroboros", "5"), figures("ouroboros", "13")
+THEIR_PARTS, THEIR_CASCADE = figures("ouroboros", "4"), figures("ouroboros", "13")
+THEIR_EAGLE = {name: speed for name, (speed, _) in figures("ouroboros", "5").items()}
 _WITH_COPY = "anpd inside, lengthened by phrases"
 PAYING = (
-    ("default, float32, trained", "planned", MODEL, "speculative", WHOLE),
-    ("default, 4 bits, trained", "published", MODEL, "speculative", WHOLE),
-    ("default, float32, 4-bit copy", "copy", MODEL, "speculative", _WITH_COPY),
-    ("default, float32, 8-bit copy", "tradeoff", MODEL, "8-bit copy, 8", ""),
+    ("default, float32, trained", "planned", SMALL, "speculative", WHOLE),
+    ("default, 4 bits, trained", "published", SMALL, "speculative", WHOLE),
+    ("default, float32, 4-bit copy", "copy", SMALL, "speculative", _WITH_COPY),
+    ("default, float32, 8-bit copy", "tradeoff", SMALL, "8-bit copy, 8", ""),
     ("1.5B, bfloat16, 4-bit copy", "copy", LARGE, "speculative", _WITH_COPY),
     ("1.5B, 4 bits, trained", "planned", LARGE, "speculative", WHOLE),
     ("1.5B, float32, trained", "floats", LARGE, "speculative", WHOLE),
@@ -48,26 +47,19 @@ COPY_METHODS = (
 def parts(report: Report) -> str:
     """Table 4: part by part."""
     named = named_rows(report)
-    rows = head(
-        "", "over plain", "tokens per pass", "draft passes per pass", "ms per draft pass",
-        "ms per pass", "time drafting", "over speculative", "paper: over speculative",
-    )  # fmt: skip
-    for one in report["contenders"]:
-        theirs = THEIR_PARTS.get(one["name"])
-        rows.append(
-            [
-                one["name"],
-                compared(one, named["plain"]),
-                f"{one['tokens_per_pass']:.2f}",
-                f"{one['draft_passes'] / one['passes']:.2f}",
-                number(one["ms_per_draft_pass"]),
-                number(one["ms_per_pass"]),
-                f"{one['shares']['draft']:.0%}",
-                compared(one, named["speculative"]) if "speculative" in named else "",
-                "" if theirs is None else f"{theirs / THEIR_PARTS['speculative']:.2f}x",
-            ]
-        )
-    return markdown_table(rows)
+    plain, speculative = named["plain"], named.get("speculative")
+    columns = {
+        "": "{name}".format_map,
+        "over plain": lambda one: compared(one, plain),
+        "tokens per pass": "{tokens_per_pass:.2f}".format_map,
+        "draft passes per pass": draft_passes,
+        "ms per draft pass": lambda one: number(one["ms_per_draft_pass"]),
+        "ms per pass": lambda one: number(one["ms_per_pass"]),
+        "time drafting": "{shares[draft]:.0%}".format_map,
+        "over speculative": lambda one: compared(one, speculative) if speculative else "",
+        "paper: over speculative": of_paper(THEIR_PARTS, "speculative"),
+    }
+    return listed(report["contenders"], columns)
 
 
 def by_task(report: Report) -> str:
@@ -75,7 +67,7 @@ def by_task(report: Report) -> str:
     named = named_rows(report)
     plain = named["plain"]["tasks"]
     shown = [name for name in COPY_METHODS if name in named]
-    rows = head("", *shown)
+    rows = [["", *shown]]
     for task in plain:
         cells = [over(named[name]["tasks"][task], plain[task]) for name in shown]
         rows.append([task.replace("_", " "), *cells])
@@ -87,10 +79,10 @@ def weights_table(report: Report) -> str:
     """Speculative decoding by the weights of the draft model."""
     named = named_rows(report)
     plain = named.pop("plain")
-    rows = head(
-        "weights of the draft model", "fixed: over plain", "tokens per pass",
-        "ms per draft pass", "planned: over plain", "tokens per pass", "ms per draft pass",
-    )  # fmt: skip
+    rows = [
+        ["weights of the draft model", "fixed: over plain", "tokens per pass", "ms per draft pass",
+         "planned: over plain", "tokens per pass", "ms per draft pass"],
+    ]  # fmt: skip
     for kind in dict.fromkeys(name.rsplit(", ", 1)[0] for name in named):
         cells = [f"`{kind}`"]
         for one in (named[f"{kind}, fixed"], named[f"{kind}, planned"]):
@@ -107,7 +99,7 @@ def tradeoff_table(report: Report) -> str:
     plain = named.pop("plain")
     names = [name.rsplit(", ", 1) for name in named]
     lengths = list(dict.fromkeys(length for _, length in names))
-    rows = head("draft model", "ms per draft pass", *(f"length {length}" for length in lengths))
+    rows = [["draft model", "ms per draft pass", *(f"length {length}" for length in lengths)]]
     for draft in dict.fromkeys(draft for draft, _ in names):
         found = [named[f"{draft}, {length}"] for length in lengths]
         cells = [f"{over(one, plain)}, {one['tokens_per_pass']:.2f}" for one in found]
@@ -133,10 +125,9 @@ def best_by_equation(ratio: float, right: float) -> float:
 
 def paying_table() -> str:
     """Which draft model makes which method pay: the paper's equation beside measurements."""
-    rows = head("model, draft model", "draft pass, in plain passes", "right", "speculative, by the equation", "speculative", "Ouroboros")  # fmt: skip
+    rows = [["model, draft model", "draft pass, in plain passes", "right", "speculative, by the equation", "speculative", "Ouroboros"]]  # fmt: skip
     for label, study, model, speculative, ouroboros in PAYING:
-        path = RESULTS / f"ouroboros/{study}-{model}.json"
-        named = named_rows(json.loads(path.read_text("utf-8")))
+        named = named_rows(report(f"ouroboros/{study}-{model}"))
         one, plain = named[speculative], named["plain"]
         ratio = one["ms_per_draft_pass"] / plain["ms_per_pass"]
         right = share_right(one["draft_passes"] / one["passes"], one["tokens_per_pass"])
@@ -150,42 +141,40 @@ def paying_table() -> str:
 def phrases_table(report: Report) -> str:
     """Figure 6: how many phrases lengthen a draft."""
     named = named_rows(report)
-    rows = head("", "over plain", "over speculative", "tokens per pass", "rows per pass")
-    for name, one in named.items():
+
+    def label(one: Row) -> str:
+        count = one["name"].removesuffix(" phrases")
+        return one["name"] if count == one["name"] else f"K = {count}"
+
+    def rows_read(one: Row) -> str:
         read = sum(int(width) * count for width, count in one["widths"].items())
-        count = name.removesuffix(" phrases")
-        rows.append(
-            [
-                name if count == name else f"K = {count}",
-                compared(one, named["plain"]),
-                compared(one, named["speculative"]),
-                f"{one['tokens_per_pass']:.2f}",
-                f"{read / one['passes']:.1f}",
-            ]
-        )
-    return markdown_table(rows)
+        return f"{read / one['passes']:.1f}"
+
+    columns = {
+        "": label,
+        "over plain": lambda one: compared(one, named["plain"]),
+        "over speculative": lambda one: compared(one, named["speculative"]),
+        "tokens per pass": "{tokens_per_pass:.2f}".format_map,
+        "rows per pass": rows_read,
+    }
+    return listed(named.values(), columns)
 
 
 @measured("ouroboros/others")
 def others_table(report: Report) -> str:
     """Tables 5 and 13: EAGLE and a cascade."""
     named = named_rows(report)
-    tasks = list(named["plain"]["tasks"])
-    rows = head("", "over plain", "tokens per pass", *(task.replace("_", " ") for task in tasks), "paper: over speculative", "paper: over Ouroboros")  # fmt: skip
-    for name, one in named.items():
-        by_task = [over(one["tasks"][task], named["plain"]["tasks"][task]) for task in tasks]
-        cascade, eagle = THEIR_CASCADE.get(name), THEIR_EAGLE.get(name)
-        theirs = [
-            "" if cascade is None else f"{cascade / THEIR_CASCADE['speculative']:.2f}x",
-            "" if eagle is None else f"{eagle[0] / THEIR_EAGLE['ouroboros'][0]:.2f}x",
-        ]
-        rows.append(
-            [
-                name,
-                compared(one, named["plain"]),
-                f"{one['tokens_per_pass']:.2f}",
-                *by_task,
-                *theirs,
-            ]
-        )
-    return markdown_table(rows)
+    plain = named["plain"]
+
+    def on(task: str) -> Callable[[Row], str]:
+        return lambda one: over(one["tasks"][task], plain["tasks"][task])
+
+    columns = {
+        "": "{name}".format_map,
+        "over plain": lambda one: compared(one, plain),
+        "tokens per pass": "{tokens_per_pass:.2f}".format_map,
+        **{task.replace("_", " "): on(task) for task in plain["tasks"]},
+        "paper: over speculative": of_paper(THEIR_CASCADE, "speculative"),
+        "paper: over Ouroboros": of_paper(THEIR_EAGLE, "ouroboros"),
+    }
+    return listed(named.values(), columns)

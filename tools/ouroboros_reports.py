@@ -1,17 +1,15 @@
-"""What the tables for Ouroboros have in common: result files, rows by name, ratios."""
+"""What the tables for Ouroboros have in common: rows by name, and ratios."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from functools import wraps
-from pathlib import Path
 from typing import Any
+
+from papers import SMALL, report
 
 from paceline.bench.metrics import speedup_interval
 
-RESULTS = Path(__file__).parent.parent / "benchmarks/results"
-MODEL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
 WHOLE = "+ history"
 
 Report = dict[str, Any]
@@ -19,15 +17,14 @@ Row = Mapping[str, Any]
 
 
 def measured(
-    *studies: str, model: str = MODEL
+    *studies: str, model: str = SMALL
 ) -> Callable[[Callable[..., str]], Callable[[], str]]:
     """Decorate a table of these result files."""
 
     def of(table: Callable[..., str]) -> Callable[[], str]:
         @wraps(table)
         def made() -> str:
-            paths = (RESULTS / f"{study}-{model}.json" for study in studies)
-            return table(*(json.loads(path.read_text("utf-8")) for path in paths))
+            return table(*(report(f"{study}-{model}") for study in studies))
 
         return made
 
@@ -55,11 +52,20 @@ def compared(one: Row, other: Row) -> str:
     return f"{found} ({low:.2f} to {high:.2f})"
 
 
+def of_paper(speeds: Mapping[str, float], base: str) -> Callable[[Row], str]:
+    """What makes the cell of a paper's speed-up over `base`; empty if the paper has no such row."""
+
+    def cell(one: Row) -> str:
+        return f"{speeds[one['name']] / speeds[base]:.2f}x" if one["name"] in speeds else ""
+
+    return cell
+
+
 def number(value: float | None) -> str:
     """With one decimal; empty for None."""
     return "" if value is None else f"{value:.1f}"
 
 
-def head(*names: str) -> list[list[str]]:
-    """A table that has only its first row."""
-    return [list(names)]
+def draft_passes(one: Row) -> str:
+    """Per pass of the target."""
+    return f"{one['draft_passes'] / one['passes']:.2f}"

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from statistics import stdev
 
 from ouroboros_copy_tables import (
@@ -16,8 +14,8 @@ from ouroboros_copy_tables import (
     tradeoff_table,
     weights_table,
 )
-from ouroboros_reports import LARGE, MODEL, RESULTS, Report, head, measured, named_rows, over
-from papers import figures
+from ouroboros_reports import Report, draft_passes, measured, named_rows, of_paper, over
+from papers import LARGE, SMALL, Blocks, figures, listed, report
 
 from paceline.tables import markdown_table
 
@@ -33,7 +31,7 @@ METHODS = ("speculative", "lookahead", "ouroboros")
 def efficiency_table(report: Report) -> str:
     """Table 12: tokens per pass of the target, ours and the paper's."""
     named = named_rows(report)
-    rows = head("", *(f"{name}{whose}" for name in METHODS for whose in ("", ", paper")))
+    rows = [["", *(f"{name}{whose}" for name in METHODS for whose in ("", ", paper"))]]
     for task, theirs in THEIR_EFFICIENCY.items():
         if task not in named["plain"]["tasks"]:
             continue
@@ -48,7 +46,7 @@ def efficiency_table(report: Report) -> str:
 def tasks_table(fixed: Report, planned: Report) -> str:
     """Speed-up over plain decoding by task, fixed and planned."""
     both = {"fixed": named_rows(fixed), "planned": named_rows(planned)}
-    rows = head("", *(f"{name}, {how}" for how in both for name in METHODS))
+    rows = [["", *(f"{name}, {how}" for how in both for name in METHODS)]]
     for task in both["fixed"]["plain"]["tasks"]:
         if task in both["planned"]["plain"]["tasks"]:
             found = [
@@ -65,12 +63,12 @@ def sampling_table(greedy: Report, sampled: Report) -> str:
     """Table 3: speed-up at three temperatures."""
     reports = {0.0: greedy, 0.5: sampled, 1.0: sampled}
     titles = [f"T = {temperature}{whose}" for temperature in reports for whose in ("", ", paper")]
-    rows = head("", *titles)
+    rows = [["", *titles]]
     for task, theirs in THEIR_SAMPLING.items():
         for name, speeds in zip(METHODS, theirs[1:]):
             cells = [f"{task.replace('_', ' ')}, {name}"]
-            for (temperature, report), speed, plain in zip(reports.items(), speeds, theirs[0]):
-                named = named_rows(report, temperature)
+            for (temperature, run), speed, plain in zip(reports.items(), speeds, theirs[0]):
+                named = named_rows(run, temperature)
                 ours = [named[one]["tasks"].get(task) for one in (name, "plain")]
                 cells += ["" if None in ours else over(*ours), f"{speed / plain:.2f}x"]
             rows.append(cells)
@@ -87,7 +85,7 @@ def sensitivity_table(report: Report) -> str:
         for name, one in named.items()
     }
     columns = list(dict.fromkeys(key[1:] for key in speeds))
-    rows = head("draft length", *(f"W {window}, N {level}" for window, level in columns))
+    rows = [["draft length", *(f"W {window}, N {level}" for window, level in columns)]]
     for length in dict.fromkeys(key[0] for key in speeds):
         rows.append([str(length), *(f"{speeds[(length, *column)]:.2f}x" for column in columns)])
     spread = stdev(speeds.values()) if len(speeds) > 1 else 0.0
@@ -99,7 +97,7 @@ def lengths_table(report: Report) -> str:
     """Table 14: speed-up by generation length."""
     named = named_rows(report)
     marks = list(named["plain"]["lengths"])
-    rows = head("", *(f"up to {mark}" for mark in marks), *(f"paper: {n}" for n in (64, 128, 256, 512)))  # fmt: skip
+    rows = [["", *(f"up to {mark}" for mark in marks), *(f"paper: {n}" for n in (64, 128, 256, 512))]]  # fmt: skip
     for name, one in named.items():
         if name == "plain":
             continue
@@ -113,28 +111,22 @@ def lengths_table(report: Report) -> str:
 def locality_table(report: Report) -> str:
     """Table 16: orders of texts of several tasks, phrases kept or not."""
     named = named_rows(report)
-    cold = named["cold start"]
-    rows = head("", "over plain", "tokens per pass", "draft passes per pass", "over cold start", "paper: over cold start")  # fmt: skip
-    for name, speed in THEIR_LOCALITY.items():
-        one = named[name]
-        rows.append(
-            [
-                name,
-                over(one, named["plain"]),
-                f"{one['tokens_per_pass']:.2f}",
-                f"{one['draft_passes'] / one['passes']:.2f}",
-                over(one, cold),
-                f"{speed / THEIR_LOCALITY['cold start']:.2f}x",
-            ]
-        )
-    return markdown_table(rows)
+    columns = {
+        "": "{name}".format_map,
+        "over plain": lambda one: over(one, named["plain"]),
+        "tokens per pass": "{tokens_per_pass:.2f}".format_map,
+        "draft passes per pass": draft_passes,
+        "over cold start": lambda one: over(one, named["cold start"]),
+        "paper: over cold start": of_paper(THEIR_LOCALITY, "cold start"),
+    }
+    return listed((named[name] for name in THEIR_LOCALITY), columns)
 
 
 @measured("ouroboros/simulation")
 def crossings_table(report: Report) -> str:
     """The plot, and the ratios at which one method beats another."""
     names = list(report["simulations"][0]["ahead"])
-    rows = head("acceptance, rows of a pass, task", *names)
+    rows = [["acceptance, rows of a pass, task", *names]]
     for one in report["simulations"]:
         label = f"{one['acceptance']}, {one['rows']}, {one['task'].replace('_', ' ')}"
         ends = report["ratios"][0], report["ratios"][-1]
@@ -163,12 +155,12 @@ STUDIES = ("fixed", "planned", "published", "copy", "tradeoff", "phrases", "othe
 
 def texts_table() -> str:
     """How many texts were compared with plain decoding's, and how many differ."""
-    rows = head("study", "texts compared", "different", "largest gap where they part")
+    rows = [["study", "texts compared", "different", "largest gap where they part"]]
     for study in STUDIES:
-        report = json.loads((RESULTS / f"ouroboros/{study}-{MODEL}.json").read_text("utf-8"))
-        gaps = [one["gap"] for one in report["different"] if one["gap"] is not None]
+        found = report(f"ouroboros/{study}-{SMALL}")
+        gaps = [one["gap"] for one in found["different"] if one["gap"] is not None]
         gap = f"{max(gaps):.1e}" if gaps else ""
-        rows.append([study, str(report["compared_texts"]), str(report["different_texts"]), gap])
+        rows.append([study, str(found["compared_texts"]), str(found["different_texts"]), gap])
     return markdown_table(rows)
 
 
@@ -176,7 +168,7 @@ def texts_table() -> str:
 def memory_table(report: Report) -> str:
     """Memory over prompts in a row."""
     marks = report["marks"]
-    rows = head("", *(f"{mark} prompts: MB, tensors, phrases" for mark in marks))
+    rows = [["", *(f"{mark} prompts: MB, tensors, phrases" for mark in marks)]]
     for one in report["methods"]:
         cells = [
             f"{(point['resident_bytes'] or 0) / 1e6:,.0f}, {point['tensors']}, {point['phrases']}"
@@ -186,7 +178,7 @@ def memory_table(report: Report) -> str:
     return markdown_table(rows)
 
 
-OUROBOROS: dict[str, Callable[[], str]] = {
+OUROBOROS: Blocks = {
     "parts-fixed": measured("ouroboros/fixed")(parts),
     "parts-planned": measured("ouroboros/planned")(parts),
     "parts-copy": measured("ouroboros/copy")(parts),
@@ -214,4 +206,3 @@ OUROBOROS: dict[str, Callable[[], str]] = {
     "texts": texts_table,
     "memory": memory_table,
 }
-"""The blocks of docs/paper-ouroboros.md."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from functools import partial
+from statistics import median_high
 from typing import Any
 
-from bench_tables import LARGE, SMALL, found
-from papers import figures
-from trained_tables import PARTS, record_of
+from bench_tables import found, overall_table, task_table
+from papers import LARGE, SMALL, Blocks, figures, listed, report
+from trained_tables import PARTS, curve_table, record_of
 
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.planning.ppd.adaptive_tree import Limits
 from paceline.planning.ppd.tree_search import build_tree
 from paceline.tables import markdown_table
-
-RESULTS = Path(__file__).parent.parent / "benchmarks/results/ppd"
-SPEED, SYNERGY, SIZES = "../ppd/speed", "../ppd/draft", "../ppd/sizes"
 
 _DISTANCES = 3
 _COMPARED = (("ppd", SMALL), ("medusa", SMALL), ("ppd", LARGE))
@@ -67,30 +64,23 @@ def memory_table(*models: str) -> str:
     """Memory of processes that loaded a model and decoded with a method (figure 6.4)."""
     rows = [["model", "method", "parts, MB", "process, MB", "over plain", "of plain"]]
     for model in models:
-        report = json.loads((RESULTS / f"memory-{model}.json").read_text("utf-8"))
-        held = {one["method"]: one["points"][-1]["resident_bytes"] for one in report["methods"]}
+        methods = report(f"ppd/memory-{model}")["methods"]
+        held = {one["method"]: one["points"][-1]["resident_bytes"] for one in methods}
         for method, resident in held.items():
             folder = PARTS / method.partition(":")[0].replace("speculative", "draft") / model
             files = folder.glob("*.safetensors") if method != "plain" else ()
             parts = sum(file.stat().st_size for file in files)
             more = resident - held["plain"]
             cells = [f"{parts / 1e6:.2f}" if parts else "", f"{resident / 1e6:,.0f}"]
-            rows.append(
-                [
-                    model,
-                    f"`{method}`",
-                    *cells,
-                    f"{more / 1e6:+,.0f}",
-                    f"{more / held['plain']:+.1%}",
-                ]
-            )
+            cells += [f"{more / 1e6:+,.0f}", f"{more / held['plain']:+.1%}"]
+            rows.append([model, f"`{method}`", *cells])
     return markdown_table(rows)
 
 
 def sizes_table(*models: str) -> str:
     """Tokens per pass by tree size, dynamic and static, predicted and measured (figure 6.6a)."""
     shapes = {"dynamic": "ppd:size={}", "static": "ppd:shape=static,size={}"}
-    run, summary = found(SIZES, SMALL)
+    run, summary = found("ppd/sizes", SMALL)
     methods = summary.overall.methods
     sizes = [int(name.rpartition("=")[2]) for name in methods if name.startswith("ppd:size=")]
     rows = [["size"]]
@@ -123,19 +113,34 @@ def _promised(model: str, size: int) -> list[float]:
 
 def trees_table(model: str) -> str:
     """Predicted and measured speed-up by width, from `paceline tune --method ppd --verify`."""
-    trees = json.loads((RESULTS / f"tune-{model}.json").read_text("utf-8"))["trees"]
-    rows = [
-        ["rows of a pass", "tokens per pass", "predicted", "tokens per pass, measured", "measured"],
-    ]
-    for one in trees["widths"]:
-        measured = one["measured"]
-        rows.append(
-            [
-                str(one["width"]),
-                f"{one['tokens_per_pass']:.2f}",
-                f"{one['speedup']:.2f}x",
-                f"{one['measured_tokens_per_pass']:.2f}" if measured else "",
-                f"{sorted(measured)[len(measured) // 2]:.2f}x" if measured else "",
-            ]
-        )
-    return markdown_table(rows, left=0)
+
+    def tokens(one: dict[str, Any]) -> str:
+        return f"{one['measured_tokens_per_pass']:.2f}" if one["measured"] else ""
+
+    def speedup(one: dict[str, Any]) -> str:
+        return f"{median_high(one['measured']):.2f}x" if one["measured"] else ""
+
+    columns = {
+        "rows of a pass": "{width}".format_map,
+        "tokens per pass": "{tokens_per_pass:.2f}".format_map,
+        "predicted": "{speedup:.2f}x".format_map,
+        "tokens per pass, measured": tokens,
+        "measured": speedup,
+    }
+    return listed(report(f"ppd/tune-{model}")["trees"]["widths"], columns, left=0)
+
+
+PPD: Blocks = {
+    "accuracy": accuracy_table,
+    "curve": lambda: curve_table("ppd"),
+    "speed": lambda: overall_table("ppd/speed", LARGE),
+    **{
+        f"speed-{kind}": partial(overall_table, f"ppd/{kind}", SMALL)
+        for kind in ("greedy", "sampled", "typical")
+    },
+    "tasks": lambda: task_table("ppd/speed", LARGE),
+    "draft": lambda: overall_table("ppd/draft", SMALL),
+    "memory": lambda: memory_table(SMALL),
+    "sizes": lambda: sizes_table(SMALL, LARGE),
+    "trees": lambda: trees_table(SMALL),
+}

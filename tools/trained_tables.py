@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paceline.tables import markdown_table
+from papers import Blocks
 
-__all__ = ["PARTS", "curve_table", "parts_accuracy", "record_of"]
+from paceline.tables import markdown_table
 
 PARTS = Path(__file__).parent.parent / "src/paceline/data"
 _CURVE_ROWS = 8
@@ -79,3 +79,9 @@ def record_of(method: str, model: str) -> dict[str, Any]:
 def _records(method: str) -> dict[str, dict[str, Any]]:
     names = sorted(path.parent.name for path in (PARTS / method).glob("*/training.json"))
     return {name: record_of(method, name) for name in names}
+
+
+TRAINING: Blocks = {
+    "accuracy": lambda: parts_accuracy("eagle", "medusa", "chimera", "draft"),
+    "curves": lambda: curve_table("eagle", "medusa", "chimera", "draft"),
+}

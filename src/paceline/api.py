@@ -13,9 +13,8 @@ from paceline.models import DEFAULT_MODEL, ProgressCallback
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
-from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
-from paceline.prepared_models import ModelOrder, OpenedModel, open_model
+from paceline.prepared_models import ModelOrder, open_model
 from paceline.session import Session, Store
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.engines import DEFAULT_ENGINE
@@ -73,31 +72,19 @@ def load(
         store=store,
         datastore=_datastore(datastore, opened.tokenizer),
         options=options,
-        curve=_curve(opened, plans, progress),
-        drafts=_draft_models(opened, order, plans, progress),
+        curve=known_curve(opened.target, opened.fingerprint, plans, progress),
+        drafts=DraftModels(
+            opened.target.late_model,
+            opened.fingerprint,
+            opened.tokenizer,
+            target=opened.target,
+            device=order.device,
+            dtype=order.dtype,
+            measure=plans,
+            progress=progress,
+        ),
         eos_ids=opened.eos_ids,
         fingerprint=opened.fingerprint,
-    )
-
-
-def _curve(opened: OpenedModel, measure: bool, progress: ProgressCallback) -> CostCurve | None:
-    return known_curve(
-        opened.target, opened.fingerprint, measure, lambda: progress("measure", 0, None)
-    )
-
-
-def _draft_models(
-    opened: OpenedModel, order: ModelOrder, measure: bool, progress: ProgressCallback
-) -> DraftModels:
-    return DraftModels(
-        opened.target.late_model,
-        opened.fingerprint,
-        opened.tokenizer,
-        target=opened.target,
-        device=order.device,
-        dtype=order.dtype,
-        measure=measure,
-        progress=progress,
     )
 
 

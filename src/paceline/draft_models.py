@@ -148,9 +148,7 @@ class DraftModels:
 
     def _host(self, target: Target, fingerprint: str, tokens: int | None) -> Host:
         """A host whose draft model has no draft model yet."""
-        curve = known_curve(
-            target, fingerprint, self._measure, lambda: self._progress("measure", 0, None)
-        )
+        curve = known_curve(target, fingerprint, self._measure, self._progress)
         return Host(target, fingerprint, curve, tokens)
 
     def _own_draft(self, name: str) -> Path | None:

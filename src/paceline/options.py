@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -23,16 +23,6 @@ MOST_LOGPROBS = 20
 
 MOST_NODES = 4096
 """Most nodes of a tree: a pass compares each with all others, and no larger one has ever paid."""
-
-_WHOLE = ("max_new_tokens", "top_k", "seed", "budget", "logprobs")
-_NUMBERS = (
-    "temperature",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
 
 
 @dataclass(frozen=True)
@@ -134,31 +124,20 @@ class Options:
 
     def sampler(self, prompt_tokens: int = 0) -> Sampler:
         """The sampler for these options and a prompt of this many tokens."""
-        return Sampler(
-            seed=self.seed,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            processors=self.processors,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias=tuple(self.logit_bias.items()),
-            prompt_tokens=prompt_tokens,
-        )
+        names = [each.name for each in fields(Sampler) if each.name != "prompt_tokens"]
+        own = {name: getattr(self, name) for name in names}
+        own["logit_bias"] = tuple(self.logit_bias.items())
+        return Sampler(**own, prompt_tokens=prompt_tokens)
 
     def _fill_in(self) -> None:
         """Replace None by defaults, and what counts as a number by an int or a float."""
         for setting in fields(self):
-            value = getattr(self, setting.name)
+            value, kind = getattr(self, setting.name), str(setting.type).removesuffix(" | None")
             if value is None:
                 made = setting.default_factory
                 value = setting.default if made is MISSING else made()
-            elif setting.name in _WHOLE:
-                value = whole_number(setting.name, value)
-            elif setting.name in _NUMBERS:
-                value = _number(setting.name, value)
+            elif kind in _CONVERTERS:
+                value = _CONVERTERS[kind](setting.name, value)
             object.__setattr__(self, setting.name, value)
 
 
@@ -185,6 +164,10 @@ def _number(name: str, value: Any) -> float:
         return float(value + 0.0)  # a text cannot be added to
     except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{name} must be a number, got {value!r}") from error
+
+
+_CONVERTERS: Mapping[str, Callable[[str, Any], float]] = {"int": whole_number, "float": _number}
+"""By the kind of a setting, as annotated; any may also be None."""
 
 
 def _biases(given: Any) -> dict[int, float]:

@@ -84,30 +84,24 @@ class Sampler:
     prompt_tokens: int = 0
 
     def __post_init__(self) -> None:
-        _require(
-            math.isfinite(self.temperature) and self.temperature >= 0,
-            f"temperature must be a number >= 0, got {self.temperature}",
-        )
-        _require(self.top_k is None or self.top_k >= 1, f"top_k must be >= 1, got {self.top_k}")
-        _require(
-            self.top_p is None or 0 < self.top_p <= 1, f"top_p must be in (0, 1], got {self.top_p}"
-        )
-        _require(
-            self.min_p is None or 0 <= self.min_p <= 1,
-            f"min_p must be in [0, 1], got {self.min_p}",
-        )
-        _require(
-            self.repetition_penalty is None or self.repetition_penalty > 0,
-            f"repetition_penalty must be > 0, got {self.repetition_penalty}",
-        )
+        penalty = self.repetition_penalty
+        self._require("temperature", 0 <= self.temperature < math.inf, "a number >= 0")
+        self._require("top_k", self.top_k is None or self.top_k >= 1, ">= 1")
+        self._require("top_p", self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]")
+        self._require("min_p", self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]")
+        self._require("repetition_penalty", penalty is None or penalty > 0, "> 0")
         for name in ("presence_penalty", "frequency_penalty"):
-            value = getattr(self, name)
-            _require(-2 <= value <= 2, f"{name} must be in [-2, 2], got {value}")
+            self._require(name, -2 <= getattr(self, name) <= 2, "in [-2, 2]")
         for token, bias in self.logit_bias:
-            _require(
-                token >= 0 and -100 <= bias <= 100,
-                f"logit_bias must map token ids to biases in [-100, 100], got {bias} for {token}",
-            )
+            if token < 0 or not -100 <= bias <= 100:
+                raise UsageError(
+                    "logit_bias must map token ids to biases in [-100, 100], got "
+                    f"{bias} for {token}"
+                )
+
+    def _require(self, name: str, fits: bool, wanted: str) -> None:
+        if not fits:
+            raise UsageError(f"{name} must be {wanted}, got {getattr(self, name)}")
 
     def coupled(self) -> Sampler:
         """The sampler for a draft model: the same settings and the same noise at every position, so
@@ -275,11 +269,6 @@ def device_gumbel(seed: int, position: int, size: int, device: torch.device) -> 
     count = max(_LEAST_NOISE, 1 << (size - 1).bit_length())
     noise = torch.empty(count, dtype=torch.float64, device=device)
     return noise.exponential_(generator=generator).log_().neg_()[:size]
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UsageError(message)
 
 
 GREEDY = Sampler()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,12 +81,12 @@ def command(
 def strangers(monkeypatch: pytest.MonkeyPatch) -> list[Contender]:
     """Contenders that take part besides those that are asked for."""
     found: list[Contender] = []
-    make = shared.make_contenders
+    make = shared.Contenders.made
 
-    def with_strangers(names: Sequence[str], *rest: Any, **placement: Any) -> list[Contender]:
-        return [*make(names, *rest, **placement), *found]
+    def with_strangers(*asked: Any) -> list[Contender]:
+        return [*make(*asked), *found]
 
-    monkeypatch.setattr(shared, "make_contenders", with_strangers)
+    monkeypatch.setattr(shared.Contenders, "made", with_strangers)
     return found
 
 
@@ -240,8 +240,8 @@ def test_where_nothing_can_be_compared_compare_says_why(
     result = compare(command, write(tmp_path / "prompts.jsonl", LONG), "--json", path)
     assert (result.code, result.out) == (2, "")
     assert result.notes == [f"error: there is nothing to compare: long was left out: {REASON}"]
-    broken: Any = lambda *rest, **placement: [Fixed("plain", [RuntimeError("broken")])]  # noqa: E731
-    monkeypatch.setattr(shared, "make_contenders", broken)
+    broken: Any = lambda *asked: [Fixed("plain", [RuntimeError("broken")])]  # noqa: E731
+    monkeypatch.setattr(shared.Contenders, "made", broken)
     result = compare(command, write(tmp_path / "prompts.jsonl", PROMPTS[1]), "--json", path)
     assert (result.code, result.out) == (2, "")
     assert result.notes == ["error: there is nothing to compare: RuntimeError: broken"]
@@ -262,7 +262,7 @@ def test_where_nothing_can_be_compared_compare_says_why(
     ],
 )
 def test_plain_decoding_comes_first_and_every_name_once(methods: str, names: list[str]) -> None:
-    assert shared.checked_methods(methods, None) == names
+    assert shared.Contenders(methods).names() == names
 
 
 def test_prompts_of_two_suites_with_one_id_stay_apart() -> None:

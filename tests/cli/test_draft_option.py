@@ -10,7 +10,7 @@ import pytest
 from tests.tiny import save_tiny_llama
 
 from paceline.cli import main
-from paceline.cli.bench.shared import checked_methods
+from paceline.cli.bench.shared import Contenders
 from paceline.cli.groups import chosen_method
 from paceline.drafters import add_draft
 from paceline.errors import UsageError
@@ -73,8 +73,8 @@ def test_it_is_refused_where_it_says_nothing() -> None:
 def test_in_a_comparison_it_goes_to_the_methods_that_take_one(
     methods: str, expected: list[str]
 ) -> None:
-    assert checked_methods(methods, None, "x") == expected
-    assert checked_methods("speculative", None) == ["plain", "speculative"]  # the shipped one
+    assert Contenders(methods, "x").names() == expected
+    assert Contenders("speculative").names() == ["plain", "speculative"]  # the shipped one
 
 
 def test_the_commands_take_it(

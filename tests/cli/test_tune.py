@@ -17,6 +17,7 @@ from tests.tiny import toy_session
 
 import paceline
 from paceline.cli import common, tune
+from paceline.cli.bench import shared
 from paceline.cli.tune import _bar
 from paceline.options import Options
 from paceline.planning import measure
@@ -24,7 +25,6 @@ from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.curve_store import curve_key, curve_path, load_curve
 from paceline.planning.planner import MOST_NODES, TreePlanner
 from paceline.planning.sizing import best_chain
-from paceline.session import Session
 
 
 @pytest.fixture(autouse=True)
@@ -237,7 +237,8 @@ def test_what_is_tried_is_planned_by_the_curve_just_measured(
     class Study:
         decodes = False
 
-        def run(self, session: Session, *rest: object) -> None:
+        def run(self, tryout: shared.Tryout) -> None:
+            session = tryout.session
             planner = session.texts.batch._batch._planner
             assert isinstance(planner, TreePlanner)
             used.extend([session.host.curve, planner.curve, session.new_planner().curve])

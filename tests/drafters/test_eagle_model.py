@@ -12,8 +12,9 @@ import torch
 from tests.c_library import needs_library
 from tests.trained_heads import HIDDEN, VOCAB, small_eagle, unrolled
 
+from paceline.drafters.attention_rows import Stretches
 from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels, levels_of
-from paceline.drafters.eagle_model import EagleModel, Stretches
+from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import EagleConfig
@@ -93,7 +94,8 @@ def test_texts_beside_one_another_do_not_see_one_another() -> None:
     points = torch.tensor([[0, 2, 3, 6, 9, 11]])
     same = text[:, None] == text.gather(1, points)[..., None]
     sees = same & (torch.arange(15) <= points[..., None])
-    found = model(Stretches(tokens, features, position, points, sees), 3)
+    start = torch.tensor([[0] * 6 + [6] * 9])
+    found = model(Stretches(tokens, features, position, start, points, sees), 3)
     alone = [unrolled(model, *each, 3) for each in (one, other)]
     for step in range(3):
         expected = torch.cat([alone[0][step][:, [0, 2, 3]], alone[1][step][:, [0, 3, 5]]], dim=1)

@@ -10,7 +10,7 @@ from tests.helpers import generate, naive_stream
 from tests.outside_methods import Attached, Nested, Quiet, Stutter
 from tests.prompt_parts import host_on
 
-from paceline.cli.bench.shared import checked_methods, split_methods
+from paceline.cli.bench.shared import Contenders, split_methods
 from paceline.drafters import (
     Plain,
     add_draft,
@@ -52,7 +52,7 @@ def test_places_stand_among_other_methods_with_their_settings() -> None:
     text = f"plain,{HERE}:Stutter:times=2,quiet=true,anpd:n=3,k=4"
     names = ["plain", f"{HERE}:Stutter:times=2,quiet=true", "anpd:n=3,k=4"]
     assert split_methods(text) == names
-    assert checked_methods(text, None) == names
+    assert Contenders(text).names() == names
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,8 @@ def test_an_installed_package_brings_methods_by_name() -> None:
     assert isinstance(drafter, Stutter)
     assert drafter.times == 3
     assert open_settings("tuned-stutter")[1] == {("times",): (1, 2)}
-    assert checked_methods("plain,stutter:times=2,quiet=true", None)[1:] == [
-        "stutter:times=2,quiet=true"
-    ]
+    names = Contenders("plain,stutter:times=2,quiet=true").names()
+    assert names[1:] == ["stutter:times=2,quiet=true"]
 
 
 @pytest.mark.usefixtures("installed")

@@ -84,7 +84,6 @@ def test_llma_matches_as_if_the_output_had_always_been_this_one(seed: int) -> No
         fresh = Llma(tie="first")
         fresh.start(TextStart(prompt, references))
         tell(fresh, output)
-        assert drafter._match.length == fresh._match.length
         assert drafter.propose(9) == fresh.propose(9)
 
 

@@ -414,7 +414,6 @@ def module(path: Path) -> Any:
 def main() -> None:
     library = ctypes.CDLL(sys.argv[1])
     signatures = module(Path(sys.argv[2]) / "signatures.py")
-    of_trees = module(Path(sys.argv[2]) / "tree_signatures.py")
     for name, (gives, takes) in signatures.SIGNATURES.items():
         getattr(library, name).restype, getattr(library, name).argtypes = gives, takes
     for tier in library.pl_tiers().decode().split(","):
@@ -427,7 +426,7 @@ def main() -> None:
         moves(library, signatures, rng)
         suffixes(library, signatures, rng)
         ngrams(library, signatures, rng)
-        chosen_trees(library, of_trees, rng)
+        chosen_trees(library, signatures, rng)
         one_pass(library, signatures, rng)
         drafts(library, signatures, rng)
         sys.stdout.write(f"{tier} is clean\n")

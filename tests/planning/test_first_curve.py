@@ -55,9 +55,9 @@ def test_it_is_made_once_and_kept(
 ) -> None:
     calls, told = times(monkeypatch, STEADY), []
     for _ in range(2):
-        curve = known_curve(target, "mark", on_measure=lambda: told.append(len(calls)))
+        curve = known_curve(target, "mark", progress=lambda *said: told.append((len(calls), *said)))
         assert curve is not None and (curve.cost(1), curve.cost(8)) == (1.0, 2.0)
-    assert len(calls) == 1 and told == [0]
+    assert len(calls) == 1 and told == [(0, "measure", 0, None)]
     assert load_curve(curve_key(target, "mark"), cache) == curve
     assert known_curve(target, "another") is not None and len(calls) == 2
 

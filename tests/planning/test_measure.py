@@ -203,7 +203,7 @@ def test_bandwidth_is_measured_with_whatever_memory_there_is(
     monkeypatch: pytest.MonkeyPatch, spare: int | None
 ) -> None:
     monkeypatch.setattr(measure, "_BUFFER_BYTES", 1 << 22)
-    monkeypatch.setattr(measure, "_spare_memory", lambda: spare)
+    monkeypatch.setattr(measure, "free_memory", lambda: spare)
     assert measure_bandwidth(torch.device("cpu")) > 0
     floor = measure_floor(llama())
     assert floor.gb_per_s > 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli import common, flags
-from paceline.cli.batch_ray import Answer, How, RayOptions, Work, on_ray
+from paceline.cli.batch_ray import Answer, RayOptions, Work, on_ray
 from paceline.cli.groups import Choice, Machine, grouped
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import check_custom_ids, read_lines
@@ -62,7 +62,7 @@ def batch(
 ) -> None:
     """Answer the requests of a batch file; after an interruption, the same command continues."""
     common.request_options(budget=budget)
-    placement = machine.given
+    placement = {**vars(machine)}
     given = AnswersOf(
         model=choice.model,
         method=choice.chosen,
@@ -80,7 +80,7 @@ def batch(
             common.note(f"nothing to do: all {total} requests have results in {files.output}")
             return
         common.check_installed()
-        with how() as answer:
+        with how as answer:
             counts = _answer_all(answer, Work(files.input_file, results, total - left, total))
     if counts.failed:
         raise typer.Exit(1)
@@ -97,23 +97,19 @@ def _checked(files: Files) -> int:
     return check_custom_ids(files.input_file)
 
 
-def _here(given: AnswersOf) -> How:
+@contextmanager
+def _here(given: AnswersOf) -> Iterator[Answer]:
     """Answer with a session of this process."""
+    from paceline.serve.batch_run import batch_server, run_batch
 
-    @contextmanager
-    def how() -> Iterator[Answer]:
-        from paceline.serve.batch_run import batch_server, run_batch
-
-        session = common.open_session(
-            given.model, given.method, threads=given.threads, **given.placement
-        )
-        session.budget = given.budget
-        server = batch_server(session, given.names, given.max_batch)
-        yield lambda work, heard: asyncio.run(
-            run_batch(server, read_lines(work.path), work.results, heard)
-        )
-
-    return how
+    session = common.open_session(
+        given.model, given.method, threads=given.threads, **given.placement
+    )
+    session.budget = given.budget
+    server = batch_server(session, given.names, given.max_batch)
+    yield lambda work, heard: asyncio.run(
+        run_batch(server, read_lines(work.path), work.results, heard)
+    )
 
 
 def _answer_all(answer: Answer, work: Work) -> BatchCounts:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
-    "How",
     "RayOptions",
     "Work",
     "on_ray",
@@ -39,9 +38,6 @@ class Work(NamedTuple):
 
 Answer = Callable[[Work, "Heard"], "BatchCounts"]
 """Answers all lines that have no result, and reports each."""
-
-How = Callable[[], AbstractContextManager[Answer]]
-"""Opens an `Answer`."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class RayOptions:
         return self.ray or self.ray_address is not None
 
 
-def on_ray(given: AnswersOf, options: RayOptions) -> How:
+def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answer]:
     """Answer with Ray actors.
 
     Raises UsageError if Ray is missing or the method unknown.
@@ -121,4 +117,4 @@ def on_ray(given: AnswersOf, options: RayOptions) -> How:
         with cluster(options.ray_address, pool):
             yield answer
 
-    return how
+    return how()

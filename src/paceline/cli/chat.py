@@ -35,11 +35,11 @@ def chat(
     The turns of a prompt file are sent first, each record as its own conversation. --json writes a
     list of conversations.
     """
-    options, references = request.options(), opening.references()
+    options, references = request.options(), common.read_references(opening.reference)
     common.check_stdin()
     common.check_writable(output.json_file)
     first = _opening(opening.prompt_file, opening.limit)
-    session = common.open_session(choice.model, choice.chosen, **kept.given, **machine.given)
+    session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:
         raise UsageError(f"{choice.model} has no chat template: use 'paceline generate' instead")

@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from paceline.errors import UsageError
 from paceline.tables import Table, terminal_table
 
 if TYPE_CHECKING:
-    from paceline.prompts import PromptRecord
     from paceline.session import Session
 
 
@@ -93,14 +91,6 @@ def open_session(
     return session
 
 
-def open_baseline(model: str, **placement: Any) -> Session:
-    """Load a session of plain decoding to compare methods on, with the cost curve for their trees.
-
-    placement: as for `open_session`.
-    """
-    return open_session(model, "plain", measure=True, **placement)
-
-
 @interruptible()
 def request_options(**options: Any) -> dict[str, Any]:
     """The options that were given, checked before a model is loaded."""
@@ -145,32 +135,6 @@ def read_references(paths: list[Path] | None, kind: str = "reference file") -> l
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise UsageError(f"cannot read the {kind} {path}: {reason}") from error
     return texts
-
-
-@interruptible()
-def gather_prompts(
-    prompt: str | None, prompt_file: Path | None, limit: int | None, raw: bool = False
-) -> list[PromptRecord]:
-    """The prompt of the command line ("-": standard input), or those of a file.
-
-    raw: without the chat template; records of a file may set it themselves.
-    """
-    from paceline.prompts import PromptRecord, read_prompts
-
-    if (prompt is None) == (prompt_file is None):
-        raise UsageError("give either a prompt or --prompt-file")
-    if prompt_file is not None:
-        return [replace(one, raw=raw or one.raw) for one in read_prompts(prompt_file, limit)]
-    if prompt == "-":
-        check_stdin()
-    try:
-        text = sys.stdin.read() if prompt == "-" else str(prompt)
-        text.encode()  # undecodable bytes on the command line arrive as lone surrogates
-    except UnicodeError as error:
-        raise UsageError("the prompt is not UTF-8 text: convert it first") from error
-    if not text.strip():
-        raise UsageError("the prompt is empty: write at least one character")
-    return [PromptRecord("prompt", (text,), raw=raw)]
 
 
 def check_stdin() -> None:

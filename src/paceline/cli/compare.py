@@ -43,7 +43,7 @@ def compare(
     names = contenders.names()
     records = _records(prompts)
     common.check_writable(json_file, prompts.files())
-    session = common.open_baseline(model, **machine.given)
+    session = common.open_session(model, "plain", measure=True, **vars(machine))
     made = contenders.made(names, session, model, machine)
     entries, interrupted = _measure(session, made, records, options, repeats)
     found = Findings(entries)
@@ -60,7 +60,7 @@ def compare(
 
 def _records(prompts: Prompts) -> list[PromptRecord]:
     """The prompts to compare on, each with all references."""
-    references = tuple(prompts.references())
+    references = tuple(common.read_references(prompts.reference))
     if prompts.prompt is None and prompts.prompt_file is None:
         from paceline.prompts import demo_prompts
 

@@ -32,33 +32,21 @@ def generate(
 ) -> None:
     """Write the answer to a prompt, or to each record of a prompt file."""
     options = request.options(stop=stop, constraint=constrained.constraint())
-    records, references = prompts.records(), prompts.references()
+    records, references = prompts.records(), common.read_references(prompts.reference)
     common.check_writable(output.json_file, prompts.files())
-    session = common.open_session(choice.model, choice.chosen, **kept.given, **machine.given)
-    _answer_all(session, records, references, options, output)
-
-
-def _answer_all(
-    session: Session,
-    prompts: list[PromptRecord],
-    references: list[str],
-    options: dict[str, Any],
-    output: Output,
-) -> None:
-    """Print all answers; whatever happens, the file gets those that are finished."""
-    records: list[dict[str, Any]] = []
+    session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
+    answers: list[dict[str, Any]] = []
     try:
-        for record in prompts:
+        for record in records:
             for completion in _answer(session, record, references, options, output.show_drafts):
-                records.append(_as_json(record, completion))
+                answers.append(_as_json(record, completion))
                 common.note(summary(completion))
                 if completion.finish_reason == "interrupted":
                     raise typer.Exit(130)
-    finally:
+    finally:  # whatever happens, the file gets the answers that are finished
         if output.json_file is not None:
-            common.write_text(
-                output.json_file, json.dumps(records, ensure_ascii=False, indent=2) + "\n"
-            )
+            text = json.dumps(answers, ensure_ascii=False, indent=2) + "\n"
+            common.write_text(output.json_file, text)
 
 
 def _answer(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
-from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -108,10 +109,6 @@ class References(PromptFile):
         """See `PromptFile.files`."""
         return super().files() + (self.reference or [])
 
-    def references(self) -> list[str]:
-        """Their texts; raises UsageError for a file that cannot be read."""
-        return common.read_references(self.reference)
-
 
 @dataclass(frozen=True)
 class Prompts(References):
@@ -122,9 +119,29 @@ class Prompts(References):
     )
     raw: flags.RawOption = False
 
+    @common.interruptible()
     def records(self) -> list[PromptRecord]:
-        """See `gather_prompts`."""
-        return common.gather_prompts(self.prompt, self.prompt_file, self.limit, self.raw)
+        """The prompt of the command line ("-": standard input), or those of a file.
+
+        Records of a file may also set `raw` themselves.
+        """
+        from paceline.prompts import PromptRecord, read_prompts
+
+        if (self.prompt is None) == (self.prompt_file is None):
+            raise UsageError("give either a prompt or --prompt-file")
+        if self.prompt_file is not None:
+            found = read_prompts(self.prompt_file, self.limit)
+            return [replace(one, raw=self.raw or one.raw) for one in found]
+        if self.prompt == "-":
+            common.check_stdin()
+        try:
+            text = sys.stdin.read() if self.prompt == "-" else str(self.prompt)
+            text.encode()  # undecodable bytes on the command line arrive as lone surrogates
+        except UnicodeError as error:
+            raise UsageError("the prompt is not UTF-8 text: convert it first") from error
+        if not text.strip():
+            raise UsageError("the prompt is empty: write at least one character")
+        return [PromptRecord("prompt", (text,), raw=self.raw)]
 
 
 @dataclass(frozen=True)
@@ -133,11 +150,6 @@ class Kept:
 
     store: flags.StoreOption = None
     datastore: flags.DatastoreOption = None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """By name, for `open_session`."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -184,16 +196,6 @@ class Placement:
     device: flags.DeviceOption = None
     dtype: flags.DtypeOption = None
     weights: flags.WeightsOption = "auto"
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """By name, for `open_session`."""
-        return asdict(self)
-
-    @property
-    def native(self) -> dict[str, Any]:
-        """What also applies to a model that transformers runs."""
-        return {"device": self.device, "dtype": self.dtype}
 
 
 @dataclass(frozen=True)

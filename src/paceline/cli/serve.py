@@ -70,7 +70,7 @@ def serve(
     bound = bound_socket(listening.host, listening.port)  # before a model is loaded in vain
     here, others = bound.getsockname()[0], listening.allowed_host or ()
     hosts = known_hosts(here, listening.host, others)
-    session = common.open_session(choice.model, chosen, datastore=datastore, **machine.given)
+    session = common.open_session(choice.model, chosen, datastore=datastore, **vars(machine))
     session.budget = budget
     log_to_stderr()
     names = [public_name(choice.model), *(alias or ())]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common, flags
+from paceline.cli.bench import shared
 from paceline.cli.groups import Choice, Placement, PromptFile, grouped
 from paceline.errors import UsageError
 from paceline.tables import Table
@@ -105,18 +106,19 @@ def tune(
     options = tried.options()
     study = _study(method, tried)
     prompts = _prompts(tried) if study is not None and study.decodes else []
-    session = common.open_session(model, method or "plain", measure=False, **placement.given)
-    curve, floor = _measure(session, repeats or _REPEATS)
-    report = _report(session, model, repeats or _REPEATS, curve, floor)
+    session = common.open_session(model, method or "plain", measure=False, **vars(placement))
+    key, curve, floor = _measure(session, repeats or _REPEATS)
+    report = _report(session, model, key, repeats or _REPEATS, curve, floor)
     try:
-        _show(session, model, curve, floor)
+        common.print_table(_table(curve, floor, f"{model}, {_setting(key)}"))
+        _print_lines(_summary(curve, floor))
         if study is not None:
             session.use_curve(curve)  # trials are planned by it, not by a stored one
-            study.run(session, prompts, options, repeats)
+            study.run(shared.Tryout(session, prompts, options, repeats))
             report |= study.as_json()
             _show_study(study)
     finally:  # also if whoever reads the tables has enough
-        path = _kept(session, curve, report, json_file)
+        path = _kept(key, curve, report, json_file)
     _print_lines([f"stored in {path}"])
     if study is not None and tried.plots is not None:
         study.save_plots(tried.plots)
@@ -169,17 +171,15 @@ def _show_study(study: Study) -> None:
     _print_lines(study.lines())
 
 
-def _kept(
-    session: Session, curve: CostCurve, report: dict[str, Any], json_file: Path | None
-) -> Path:
+def _kept(key: CurveKey, curve: CostCurve, report: dict[str, Any], json_file: Path | None) -> Path:
     """Write the result file and store the curve, even if the other fails; returns where it is."""
-    from paceline.planning.curve_store import curve_key, save_curve
+    from paceline.planning.curve_store import save_curve
 
     try:
         if json_file is not None:
             common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
     finally:
-        path = save_curve(curve_key(session.target, session.fingerprint), curve)
+        path = save_curve(key, curve)
     return path
 
 
@@ -192,22 +192,15 @@ def _check_plots(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def _show(session: Session, model: str, curve: CostCurve, floor: Floor) -> None:
+def _measure(session: Session, repeats: int) -> tuple[CurveKey, CostCurve, Floor]:
     from paceline.planning.curve_store import curve_key
-
-    key = curve_key(session.target, session.fingerprint)
-    common.print_table(_table(curve, floor, f"{model}, {_setting(key)}"))
-    _print_lines(_summary(curve, floor))
-
-
-def _measure(session: Session, repeats: int) -> tuple[CostCurve, Floor]:
     from paceline.planning.measure import count_passes, measure_curve, measure_floor
 
     target = session.target
     with common.progress("measuring") as bars:
         task = bars.add_task("", total=count_passes(target, repeats=repeats))
         curve = measure_curve(target, repeats=repeats, on_pass=lambda: bars.advance(task))
-    return curve, measure_floor(target)
+    return curve_key(target, session.fingerprint), curve, measure_floor(target)
 
 
 def _setting(key: CurveKey) -> str:
@@ -280,12 +273,10 @@ def _print_lines(lines: list[str]) -> None:
 
 
 def _report(
-    session: Session, model: str, repeats: int, curve: CostCurve, floor: Floor
+    session: Session, model: str, key: CurveKey, repeats: int, curve: CostCurve, floor: Floor
 ) -> dict[str, Any]:
-    from paceline.planning.curve_store import curve_key
     from paceline.planning.sizing import best_chain
 
-    key = curve_key(session.target, session.fingerprint)
     return common.circumstances(session, model) | {
         "dtype": key.dtype,
         "weights": key.weights,

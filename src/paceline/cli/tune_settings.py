@@ -13,8 +13,7 @@ from paceline.planning.settings_search import Settings, Step, Trial, search
 from paceline.tables import Table
 
 if TYPE_CHECKING:
-    from paceline.prompts import PromptRecord
-    from paceline.session import Session
+    from paceline.cli.bench.shared import Tryout
 
 __all__ = ["SettingsStudy"]
 
@@ -37,27 +36,12 @@ class SettingsStudy:
     steps: list[Step] = field(default_factory=list)
     last: list[Trial] = field(default_factory=list)
 
-    def run(
-        self,
-        session: Session,
-        prompts: list[PromptRecord],
-        options: dict[str, Any],
-        repeats: int | None,
-    ) -> None:
-        """Search; repeats: trials per text, None for the usual number.
-
-        Raises UsageError if a method finishes no prompt.
-        """
+    def run(self, tryout: Tryout) -> None:
+        """Search; raises UsageError if a method finishes no prompt."""
         from paceline.drafters import open_settings
 
         start, tried = open_settings(self.method)
-        measure = partial(
-            self._measure,
-            session=session,
-            prompts=prompts,
-            options=options,
-            repeats=repeats or _REPEATS,
-        )
+        measure = partial(self._measure, tryout)
         for step in search(tried, start, measure):
             self.steps.append(step)
         best = self.steps[-1].best.settings
@@ -123,28 +107,12 @@ class SettingsStudy:
     def _record(self, trial: Trial) -> dict[str, Any]:
         return {"method": self._named(trial.settings), **vars(trial)}
 
-    def _measure(
-        self,
-        candidates: Sequence[Settings],
-        session: Session,
-        prompts: list[PromptRecord],
-        options: dict[str, Any],
-        repeats: int,
-    ) -> list[Trial]:
+    def _measure(self, tryout: Tryout, candidates: Sequence[Settings]) -> list[Trial]:
         """Decode with all of these and plainly, in turns."""
-        from paceline.bench.comparison import Comparison, Text
-        from paceline.bench.results import Memory
-        from paceline.bench.trial import PLAIN, Method
-        from paceline.cli.bench import shared
         from paceline.cli.findings import Findings
 
         names = [self._named(settings) for settings in candidates]
-        contenders = [Method(name, session) for name in (PLAIN, *names)]
-        texts = [Text("prompts", record) for record in prompts]
-        chosen = session.options.with_(**options, budget=_BUDGET)
-        sink = Memory()
-        shared.run_with_bar(Comparison(session, contenders, texts, chosen, repeats), sink, "trying")
-        found = Findings(list(sink.entries))
+        found = Findings(tryout.of(names, _BUDGET, tryout.repeats or _REPEATS, "trying"))
         methods = {one.method: one for one in found.methods}
         trials = []
         for name, settings in zip(names, candidates):

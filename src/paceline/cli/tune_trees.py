@@ -11,9 +11,8 @@ from paceline.cli import common
 from paceline.tables import Table
 
 if TYPE_CHECKING:
+    from paceline.cli.bench.shared import Tryout
     from paceline.planning.ppd.tree_search import FittedTree
-    from paceline.prompts import PromptRecord
-    from paceline.session import Session
 
 __all__ = ["TreeStudy"]
 
@@ -39,25 +38,16 @@ class TreeStudy:
     measured: dict[int, list[float]] = field(default_factory=dict)
     acceptance_length: dict[int, float] = field(default_factory=dict)
 
-    def run(
-        self,
-        session: Session,
-        prompts: list[PromptRecord],
-        options: dict[str, Any],
-        repeats: int | None,
-    ) -> None:
-        """Search; repeats: trials per text, None for the usual number.
-
-        Raises ModelError if nothing was trained for the model.
-        """
+    def run(self, tryout: Tryout) -> None:
+        """Search; raises ModelError if nothing was trained for the model."""
         from paceline.drafters import make_drafter
         from paceline.drafters.ppd import Ppd
 
-        drafter = make_drafter(self.method, session.host)
+        drafter = make_drafter(self.method, tryout.session.host)
         assert isinstance(drafter, Ppd)  # noqa: S101 - it was told by its survey
         self.survey = drafter.survey()
         if self.decodes:
-            _verify(self, session, prompts, options, repeats or _REPEATS)
+            _verify(self, tryout)
 
     @property
     def best(self) -> FittedTree:
@@ -134,19 +124,9 @@ class TreeStudy:
                 figure.savefig(folder / name, dpi=120)
 
 
-def _verify(
-    study: TreeStudy,
-    session: Session,
-    prompts: list[PromptRecord],
-    options: dict[str, Any],
-    repeats: int,
-) -> None:
+def _verify(study: TreeStudy, tryout: Tryout) -> None:
     """Decode with trees around the optimum and plainly, in turns."""
-    from paceline.bench.comparison import Comparison, Text
     from paceline.bench.entries import Entry
-    from paceline.bench.results import Memory
-    from paceline.bench.trial import PLAIN, Method
-    from paceline.cli.bench import shared
     from paceline.cli.findings import Findings
     from paceline.drafters import with_settings
 
@@ -155,15 +135,10 @@ def _verify(
     # The survey's trees are those of the shape "table".
     shown = {"size": 0, "shape": "table"}
     names = {with_settings(study.method, shown | {"width": one.width}): one.width for one in near}
-    contenders = [Method(each, session) for each in (PLAIN, *names)]
-    texts = [Text("prompts", record) for record in prompts]
-    sink = Memory()
-    chosen = session.options.with_(**options, budget=_UNBOUNDED)
-    shared.run_with_bar(Comparison(session, contenders, texts, chosen, repeats), sink, "verifying")
+    repeats = tryout.repeats or _REPEATS
+    found = tryout.of(names, _UNBOUNDED, repeats, "verifying")
     for repeat in range(repeats):
-        lines = [
-            line for line in sink.entries if not isinstance(line, Entry) or line.repeat == repeat
-        ]
+        lines = [line for line in found if not isinstance(line, Entry) or line.repeat == repeat]
         for method in Findings(lines).methods:
             if method.method in names and method.decode_speedup is not None:
                 width = names[method.method]

@@ -1,18 +1,39 @@
-"""What the transformer blocks of drafters share: columns, rotary positions, attention."""
+"""What the draft models of EAGLE and Chimera share: texts to learn from, columns, rotary positions,
+attention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
 
-__all__ = ["EPSILON", "Columns", "Turns", "attended", "normal", "split", "wider"]
+__all__ = ["EPSILON", "Columns", "Stretches", "Turns", "attended", "normal", "split", "wider"]
 
 Columns = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, each [batch, KV heads, n, head size]."""
 
 EPSILON = 1e-6
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Texts side by side in rows, for training.
+
+    tokens: [batch, length] int64. features: [batch, length, width] float32, what the drafter reads
+    of the target at each: its states, for Chimera. position: [batch, length] int64, each token's
+    place in its text; start: where in the row that text begins. points: [batch, n] int64, places in
+    the row to draft after; the target has read up to and including these. sees: [batch, n, length]
+    bool: tokens of the same text up to the point.
+    """
+
+    tokens: torch.Tensor
+    features: torch.Tensor
+    position: torch.Tensor
+    start: torch.Tensor
+    points: torch.Tensor
+    sees: torch.Tensor
 
 
 def normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -12,24 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from paceline.chains import ChainEnd
+from paceline.drafters.called_levels import CalledLevels
 from paceline.drafters.chimera_model import ChimeraModel
-from paceline.drafters.chimera_programs import (
-    AT_ONCE,
-    MOST_FRESH,
-    ChimeraPrograms,
-    Floats,
-    TextColumns,
-    layers_of,
-)
+from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms, Floats, layers_of
 from paceline.drafters.context_encoder import Context, Draft
 from paceline.drafters.guesses import Guesses, guesses_of_program
 from paceline.drafters.level_drafter import TextLevels
-from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.ngram_cache import Ngram, State
-from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
-from paceline.tree import Tree
 
 __all__ = ["Levels", "ModuleLevels", "ProgramLevels", "encoded", "levels_of", "restored"]
 
@@ -81,7 +71,7 @@ class ModuleLevels(TextLevels):
         return self._model.guess(depth, self._mature, states, ranks, self._noise_at(depth))
 
 
-class ProgramLevels(TextLevels):
+class ProgramLevels(CalledLevels):
     """Runs programs over the text's own cache.
 
     capacity: tokens to make room for at first.
@@ -90,15 +80,17 @@ class ProgramLevels(TextLevels):
     Nodes take the places after the text, in the order they are added.
     """
 
+    _programs: ChimeraPrograms
+
     def __init__(self, programs: ChimeraPrograms, model: ChimeraModel, capacity: int) -> None:
         self.length = 0
-        self.most_fresh = 0 if programs.call is None else MOST_FRESH
+        self.most_fresh = 0 if programs.call is None else programs.call.most_fresh
         self._programs = programs
         self._token_list = model.token_list
         config, room = model.config, max(capacity, 1) + 64
-        self._config = config
         shape = (1, config.kv_heads, 2 * room, config.head_size)
-        self._use(torch.zeros(2, *shape, dtype=torch.float32))
+        self._held = torch.zeros(2, *shape, dtype=torch.float32)
+        self._hold(layers_of(self._held))
         self._mature = np.empty(0, dtype=np.float32)
         self._sees: list[list[int]] = []  # by node: its ancestors' slots and its own
 
@@ -114,7 +106,7 @@ class ProgramLevels(TextLevels):
     def _read(self, matures: Floats, greens: Sequence[State]) -> None:
         count, hidden = len(greens), matures.shape[1]
         end = self.length + count
-        self._make_room(end)
+        self._room_for(end)
         program = self._programs.read
         program.use_cache(self._layers)
         given = program.given(count)
@@ -133,27 +125,6 @@ class ProgramLevels(TextLevels):
         """See `TextLevels.keep`."""
         self.length = min(self.length, length)
 
-    def draft(
-        self,
-        text: Sequence[int],
-        states: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-    ) -> tuple[Tree, int] | None:
-        """See `TextLevels.draft`: in one call, except for prompts and very short texts."""
-        fresh, config = len(states) - self.length, self._config
-        call = self._programs.call
-        if call is None or fresh > self.most_fresh or len(text) < config.order + fresh:
-            return None
-        if states.dtype != torch.float32 or states.stride(-1) != 1:
-            return None
-        self._make_room(len(states) + 1 + (config.heads - 1) * settings.beam)
-        columns = TextColumns(self.length, self._addresses)
-        found = call.draft(text, columns, states, budget, settings, end, self.noise)
-        self.length += fresh
-        return found
-
     def begin(self) -> None:
         """See `ModuleLevels.begin`."""
         self._sees = []
@@ -167,7 +138,7 @@ class ProgramLevels(TextLevels):
     ) -> Guesses:
         """See `ModuleLevels.grow`."""
         count, first = len(parents), self.length + len(self._sees)
-        self._make_room(first + count)
+        self._room_for(first + count)
         for place, parent in enumerate(parents, start=first):
             above = [] if parent < 0 else self._sees[parent]
             self._sees.append([*above, 2 * place, 2 * place + 1])
@@ -192,17 +163,13 @@ class ProgramLevels(TextLevels):
         program.run(count, position + 1, see)
         return guesses_of_program(program, count, ranks, self._token_list, self._noise_at(depth))
 
-    def _make_room(self, places: int) -> None:
+    def _room_for(self, places: int) -> None:
         room = self._held.shape[3]
         if 2 * places > room:
             wider = self._held.new_zeros(*self._held.shape[:3], 4 * places, self._held.shape[4])
             wider[:, :, :, :room] = self._held
-            self._use(wider)
-
-    def _use(self, held: torch.Tensor) -> None:
-        self._held, self._layers = held, layers_of(held)
-        each = (layer.as_native() for layer in self._layers)
-        self._addresses = (native.Layer * len(self._layers))(*each)
+            self._held = wider
+            self._hold(layers_of(wider))
 
 
 Levels = ModuleLevels | ProgramLevels

@@ -29,7 +29,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.drafters.attention_rows import Columns
+from paceline.drafters.attention_rows import Columns, Stretches
 from paceline.drafters.context_encoder import ContextEncoder
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import ChimeraConfig, HeadWeights
@@ -38,25 +38,7 @@ from paceline.drafters.ngram_encoder import Embed, NgramEncoder, ngram_places
 from paceline.errors import ModelError
 from paceline.kernels.linear import PlainLinear
 
-__all__ = ["ChimeraModel", "Drafted", "Packed"]
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Texts side by side in rows, for training.
-
-    tokens: [rows, length] int64. matures: [rows, length, hidden] float32, their states.
-    position: [rows, length] int64, each token's place in its text; start: where in the row that
-    text begins. points: [rows, n] int64, places in the row to draft after. sees: [rows, n, length]
-    bool: tokens of the same text up to the point.
-    """
-
-    tokens: torch.Tensor
-    matures: torch.Tensor
-    position: torch.Tensor
-    start: torch.Tensor
-    points: torch.Tensor
-    sees: torch.Tensor
+__all__ = ["ChimeraModel", "Drafted"]
 
 
 @dataclass(frozen=True)
@@ -163,7 +145,7 @@ class ChimeraModel(HeadModule):
 
     # ---- training ----
 
-    def forward(self, texts: Packed, own_guesses: bool = False) -> Drafted:
+    def forward(self, texts: Stretches, own_guesses: bool = False) -> Drafted:
         """Draft after many points of texts at once, as if the target had read each text up to and
         including the token at the point; the root is the token after it.
 
@@ -177,10 +159,10 @@ class ChimeraModel(HeadModule):
         greens = self.bottom.whole(texts.tokens, texts.start)  # type: ignore[operator]
         points, encoder = texts.points, self.encoder
         columns = _side_by_side(
-            encoder.mature(texts.matures, texts.position), encoder.green(greens, texts.position)
+            encoder.mature(texts.features, texts.position), encoder.green(greens, texts.position)
         )
         sees = texts.sees.repeat(1, 1, 2)
-        last = _rows(texts.matures, points)
+        last = _rows(texts.features, points)
         root = texts.position.gather(1, points) + 1
         own: list[Columns] = []
         found = Drafted([], [])
@@ -200,7 +182,7 @@ class ChimeraModel(HeadModule):
                 guessed.append(best if self.token_ids is None else self.token_ids[best])
         return found
 
-    def _green_of_guesses(self, texts: Packed, guessed: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _green_of_guesses(self, texts: Stretches, guessed: Sequence[torch.Tensor]) -> torch.Tensor:
         """Green states [batch, n, hidden] of the n-grams that end with each point's last guess."""
         if not isinstance(self.bottom, NgramEncoder):
             raise ModelError("own guesses need an n-gram encoder at the bottom")
@@ -244,7 +226,7 @@ class ChimeraModel(HeadModule):
         return self.blocks(found, depth) if self.config.layers else found
 
 
-def _ahead(texts: Packed, count: int) -> torch.Tensor:
+def _ahead(texts: Stretches, count: int) -> torch.Tensor:
     """Places `count` tokens after the points, [rows, n]."""
     return (texts.points + count).clamp(max=texts.tokens.shape[1] - 1)
 

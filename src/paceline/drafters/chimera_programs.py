@@ -5,45 +5,32 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import EPSILON
+from paceline.drafters.called_levels import CalledPrograms, LevelCall
 from paceline.drafters.chimera_model import ChimeraModel
-from paceline.drafters.found_trees import FoundTree
-from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.drafters.ngram_encoder import NgramEncoder
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
-from paceline.kernels.programs.program import CacheLayer, TableAddresses
+from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join, Operand
 from paceline.records import WordTable
-from paceline.tree import Tree
 
-__all__ = [
-    "AT_ONCE",
-    "MOST_FRESH",
-    "ChimeraPrograms",
-    "Floats",
-    "TextColumns",
-    "compile_chimera",
-    "layers_of",
-]
+__all__ = ["AT_ONCE", "ChimeraPrograms", "Floats", "compile_chimera", "layers_of"]
 
 Floats = NDArray[np.float32]
 
 AT_ONCE = 256
 """Most rows per call; memory for them is kept."""
-MOST_FRESH = 8
+_MOST_FRESH = 8
 """Most new tokens that the call of a draft takes over; a prompt is read in calls of its own."""
 _MOST_LEVELS = _MOST_ORDER = 8  # MOST_LEVELS, MOST_ORDER
 _WORDS_KEPT = 2048
@@ -51,7 +38,7 @@ _WORDS_KEPT = 2048
 _ALL, _GREEN, _MATURE = range(3)
 
 
-class ChimeraPrograms:
+class ChimeraPrograms(CalledPrograms):
     """The parts of `model` as programs, with layers of this kind.
 
     bottom: its n-gram encoder. heads: for each compact head, the one or two matrices that read its
@@ -91,10 +78,8 @@ class ChimeraPrograms:
             self._built_level([layer_of(kind, [one]) for one in weights], depth + 1 == len(heads))
             for depth, weights in enumerate(heads)
         ]
-        self.call: ChimeraCall | None = None
         if model.words is not None and ChimeraCall.fits(len(heads), bottom.order):
-            ids, outputs = model.token_ids, model.outputs
-            self.call = ChimeraCall(self, model.words, ids, outputs, bottom.order)
+            self.call = ChimeraCall(self, model, model.words, bottom.order)
 
     def encoded(self, ngrams: Sequence[Sequence[int]]) -> list[Floats]:
         """Green states [hidden] of n-grams."""
@@ -171,88 +156,35 @@ class ChimeraPrograms:
         return Columns(layer, self._model.config.kv_heads, self._model.config.head_size)
 
 
-class TextColumns(NamedTuple):
-    """What is kept of a text from call to call.
+class ChimeraCall(LevelCall):
+    """Drafts of `model` with these programs. words: see `LevelCall`. order: of n-grams."""
 
-    length: tokens that have columns. layers: where these are.
-    """
-
-    length: int
-    layers: ctypes.Array[native.Layer]
-
-
-class ChimeraCall:
-    """Drafts with these programs, for any text.
-
-    words: the target's embeddings. token_ids, outputs: see `HeadModule`. order: of n-grams.
-    """
+    most_fresh = _MOST_FRESH
 
     def __init__(
-        self,
-        programs: ChimeraPrograms,
-        words: WordTable,
-        token_ids: torch.Tensor | None,
-        outputs: int,
-        order: int,
+        self, programs: ChimeraPrograms, model: ChimeraModel, words: WordTable, order: int
     ) -> None:
-        self._programs, self._words = programs, words
-        self._tables = TableAddresses(programs.rotary)
-        self._found, self._end = FoundTree(outputs, token_ids), NativeEnd()
-        self._text = (ctypes.c_int64 * (order + MOST_FRESH))()
-        self._order = order
-        self._rows = 0
-        self._one = native.Chimera(
-            order=order,
-            hidden=words.hidden,
-            text=ctypes.addressof(self._text),
-            words=words.address,
-            words_format=words.format,
-            words_count=words.count,
-        )
+        self.before, self.levels = order, len(programs.levels)
+        one, run = native.Chimera(order=order), kernels().draft_chimera
+        super().__init__(one, run, model, words, programs.rotary)
+        self._programs, self._rows = programs, 0
 
     @staticmethod
     def fits(levels: int, order: int) -> bool:
         """Whether the library supports this many levels, and n-grams of this order."""
         return levels <= _MOST_LEVELS and order <= _MOST_ORDER
 
-    def draft(
-        self,
-        text: Sequence[int],
-        columns: TextColumns,
-        states: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-        noise: torch.Tensor | None = None,
-    ) -> tuple[Tree, int]:
-        """The likeliest guesses, and how many levels were grown.
-
-        text: up to the root, at least `order` tokens and the new ones. columns: with room for the
-        new ones and the draft's. states: float32 [tokens that the target has read, hidden], at most
-        `MOST_FRESH` of them new. end: see `LevelPlan.end`. noise: see `FoundTree.native`.
-        """
-        one, fresh = self._one, len(states) - columns.length
-        one.depth = min(len(end.least), len(self._programs.levels))
-        self._make_room(1 + MOST_FRESH if fresh >= settings.beam else settings.beam)
-        self._tables.extend(one, len(states) + one.depth)
-        self._text[: self._order + fresh] = list(text[len(text) - self._order - fresh :])
-        one.length, one.fresh = columns.length, fresh
-        one.beam, one.least = settings.beam, max(settings.least, end.worth)
-        one.states, one.states_stride = states.data_ptr(), states.stride(0)
-        one.layers, one.end = ctypes.addressof(columns.layers), self._end.address(end)
-        one.guesses = self._found.native(budget, settings.ranks, noise)
-        kernels().draft_chimera(ctypes.addressof(one))
-        return self._found.tree(one.guesses.nodes), one.grown
-
-    def _make_room(self, rows: int) -> None:
+    def make_room(self, fresh: int, beam: int) -> None:
+        """See `LevelCall.make_room`."""
+        rows = 1 + _MOST_FRESH if fresh >= beam else beam
         if rows <= self._rows:
             return
         programs, self._rows = self._programs, rows
         self._parts = [each.part(rows) for each in (programs.green, programs.read)]
         self._of_levels = [level.part(rows) for level in programs.levels]
         self._levels = (native.Part * len(self._of_levels))(*(p.native for p in self._of_levels))
-        self._one.green, self._one.read = (part.native for part in self._parts)
-        self._one.levels = ctypes.addressof(self._levels)
+        self.one.green, self.one.read = (part.native for part in self._parts)
+        self.one.levels = ctypes.addressof(self._levels)
 
 
 def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraPrograms | None:

@@ -7,36 +7,30 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from paceline.chains import ChainEnd
+from paceline.drafters.called_levels import CalledLevels
 from paceline.drafters.eagle_graphs import GraphLevels, graphs_of
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.eagle_programs import (
-    AT_ONCE,
-    MOST_FRESH,
-    EaglePrograms,
-    Floats,
-    TextColumns,
-)
+from paceline.drafters.eagle_programs import AT_ONCE, EaglePrograms, Floats
 from paceline.drafters.eagle_rows import ROOM, Levels, ModuleLevels
 from paceline.drafters.guesses import Guesses, guesses_of_program
-from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.builder import GivenRows
 from paceline.kernels.programs.program import CacheLayer
-from paceline.tree import Tree
 
 __all__ = ["ProgramLevels", "levels_of"]
 
 
-class ProgramLevels(Levels):
+class ProgramLevels(CalledLevels, Levels):
     """Runs programs over the text's own cache. capacity: tokens to make room for at first."""
+
+    _programs: EaglePrograms
 
     def __init__(self, programs: EaglePrograms, model: EagleModel, capacity: int) -> None:
         config = model.config
         shape = 2, config.kv_heads, capacity + ROOM, config.head_size
         super().__init__(torch.zeros(shape, dtype=torch.float32))
-        self.most_fresh = 0 if programs.call is None else MOST_FRESH
+        self.most_fresh = 0 if programs.call is None else programs.call.most_fresh
         self._programs, self._model = programs, model
         # The output of the root, and those of all nodes.
         self._root = np.zeros((1, model.hidden_size), dtype=np.float32)
@@ -66,26 +60,6 @@ class ProgramLevels(Levels):
 
         self.length = end
         return program.run(end - first, end, see)
-
-    def draft(
-        self,
-        text: Sequence[int],
-        states: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-    ) -> tuple[Tree, int] | None:
-        """See `Levels.draft`: in one call, except for prompts."""
-        call = self._programs.call
-        if call is None or len(states) - self.length > MOST_FRESH:
-            return None
-        if states.dtype != torch.float32 or states.stride(-1) != 1:
-            return None
-        self._room_for(len(states) + len(end.least) * settings.beam)
-        columns = TextColumns(self.length, self._root.ctypes.data, self._addresses)
-        found = call.draft(text, columns, states, budget, settings, end, self.noise)
-        self.length = len(states)
-        return found
 
     def begin(self, ranks: int) -> Guesses:
         """See `Levels.begin`."""
@@ -124,14 +98,17 @@ class ProgramLevels(Levels):
     def _put_words(self, tokens: Sequence[int], given: np.ndarray) -> None:
         given[:] = self._model.embeddings(torch.tensor(tokens)).float().numpy()
 
-    def _room_for(self, columns: int) -> None:
-        if self._make_room(columns):
+    def _point(self, one: native.Chimera | native.Eagle) -> None:
+        super()._point(one)
+        one.root = self._root.ctypes.data
+
+    def _room_for(self, places: int) -> None:
+        if self._make_room(places):
             self._use()
 
     def _use(self) -> None:
         keys, values = self._held[:, None]
-        self._layers = [CacheLayer(keys, values)]
-        self._addresses = (native.Layer * 1)(self._layers[0].as_native())
+        self._hold([CacheLayer(keys, values)])
 
 
 def levels_of(model: EagleModel, capacity: int = 256) -> Levels:

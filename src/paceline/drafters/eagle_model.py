@@ -22,39 +22,19 @@ and embeddings are normalised before they meet, each with its own scale.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.drafters.attention_rows import Columns, Turns, attended, normal, split
+from paceline.drafters.attention_rows import Columns, Stretches, Turns, attended, normal, split
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import EagleConfig
 from paceline.drafters.medusa_heads import HeadModule, OutputHead
+from paceline.drafters.ngram_encoder import Embed
 
-__all__ = ["EagleModel", "Stretches"]
-
-Embed = Callable[[torch.Tensor], torch.Tensor]
-"""Token ids int64 [...] -> the target's embeddings [..., hidden]."""
-
-
-@dataclass(frozen=True)
-class Stretches:
-    """Texts side by side in rows, for training.
-
-    tokens: [batch, length] int64. features: [batch, length, width]. position: [batch, length]
-    int64, each token's place in its text. points: [batch, n] int64, places to draft after; the
-    target has read up to and including these. sees: [batch, n, length] bool: tokens of the same
-    text up to the point.
-    """
-
-    tokens: torch.Tensor
-    features: torch.Tensor
-    position: torch.Tensor
-    points: torch.Tensor
-    sees: torch.Tensor
+__all__ = ["EagleModel"]
 
 
 class EagleModel(HeadModule):

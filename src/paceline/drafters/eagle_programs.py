@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Sequence
 from functools import reduce
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import EPSILON
+from paceline.drafters.called_levels import CalledPrograms, LevelCall
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.found_trees import FoundTree
-from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
-from paceline.kernels.programs.program import TableAddresses
 from paceline.kernels.programs.steps import Join, Operand
+from paceline.planning.draft_length import LONGEST
 from paceline.records import WordTable
-from paceline.tree import Tree
 
-__all__ = ["AT_ONCE", "MOST_FRESH", "EaglePrograms", "Floats", "TextColumns", "compile_eagle"]
+__all__ = ["AT_ONCE", "EaglePrograms", "Floats", "compile_eagle"]
 
 Floats = NDArray[np.float32]
 
 AT_ONCE = 512
 """Most rows per call; memory for them is kept."""
-MOST_FRESH = 16
+_MOST_FRESH = 16
 """Most rows of the text in the call of a draft; a prompt is read in calls of its own."""
 
 
-class EaglePrograms:
+class EaglePrograms(CalledPrograms):
     """The parts of `model` as programs, with layers of this kind.
 
     read: features and the embeddings after them side by side -> outputs, and columns in the cache.
@@ -65,9 +58,8 @@ class EaglePrograms:
         self.store, self.read = self._built_store(), self._built_read()
         self.grow = self._built_grow()
         self.head = self._built_head(model.shared_layer(kind))
-        self.call: EagleCall | None = None
         if model.words is not None:
-            self.call = EagleCall(self, model.words, model.width, model.token_ids, model.outputs)
+            self.call = EagleCall(self, model, model.words)
 
     def _built_store(self) -> GivenRows:
         build, keys = self._of_text(), self._keys
@@ -126,82 +118,24 @@ class EaglePrograms:
         )
 
 
-class TextColumns(NamedTuple):
-    """What is kept of a text from call to call.
+class EagleCall(LevelCall):
+    """Drafts of `model` with these programs. words: see `LevelCall`."""
 
-    length: rows that have columns. root: the address of the root's output. layers: where columns
-    are.
-    """
+    before, most_fresh, levels = 0, _MOST_FRESH, LONGEST
 
-    length: int
-    root: int
-    layers: ctypes.Array[native.Layer]
+    def __init__(self, programs: EaglePrograms, model: EagleModel, words: WordTable) -> None:
+        one, run = native.Eagle(width=model.width), kernels().draft_eagle
+        super().__init__(one, run, model, words, programs.rotary)
+        self._programs, self._rows = programs, 0
 
-
-class EagleCall:
-    """Drafts with these programs, for any text.
-
-    words: the target's embeddings. width: numbers of a feature. token_ids, outputs: see
-    `HeadModule`.
-    """
-
-    def __init__(
-        self,
-        programs: EaglePrograms,
-        words: WordTable,
-        width: int,
-        token_ids: torch.Tensor | None,
-        outputs: int,
-    ) -> None:
-        self._programs, self._words = programs, words
-        self._tables = TableAddresses(programs.rotary)
-        self._found, self._end = FoundTree(outputs, token_ids), NativeEnd()
-        self._text = (ctypes.c_int64 * MOST_FRESH)()
-        self._rows = 0
-        self._one = native.Eagle(
-            width=width,
-            hidden=words.hidden,
-            text=ctypes.addressof(self._text),
-            words=words.address,
-            words_format=words.format,
-            words_count=words.count,
-        )
-
-    def draft(
-        self,
-        text: Sequence[int],
-        columns: TextColumns,
-        features: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-        noise: torch.Tensor | None = None,
-    ) -> tuple[Tree, int]:
-        """The likeliest guesses, and how many levels were grown.
-
-        text: up to the root. columns: those of its rows, with room for the new ones and the
-        draft's. features: float32 [tokens that the target has read, width], at most `MOST_FRESH` of
-        them new. end: see `LevelPlan.end`. noise: see `FoundTree.native`.
-        """
-        one, fresh = self._one, len(features) - columns.length
-        one.depth, one.beam = len(end.least), settings.beam
-        one.least = max(settings.least, end.worth)
-        self._make_room(max(settings.beam, MOST_FRESH))
-        self._tables.extend(one, len(features) + one.depth)
-        self._text[:fresh] = list(text[len(text) - fresh :])
-        one.length, one.fresh, one.root = columns.length, fresh, columns.root
-        one.states, one.states_stride = features.data_ptr(), features.stride(0)
-        one.layers, one.end = ctypes.addressof(columns.layers), self._end.address(end)
-        one.guesses = self._found.native(budget, settings.ranks, noise)
-        kernels().draft_eagle(ctypes.addressof(one))
-        return self._found.tree(one.guesses.nodes), one.grown
-
-    def _make_room(self, rows: int) -> None:
+    def make_room(self, fresh: int, beam: int) -> None:
+        """See `LevelCall.make_room`."""
+        rows = max(beam, _MOST_FRESH)
         if rows <= self._rows:
             return
         programs, self._rows = self._programs, rows
         self._parts = [each.part(rows) for each in (programs.read, programs.grow, programs.head)]
-        self._one.read, self._one.grow, self._one.head = (part.native for part in self._parts)
+        self.one.read, self.one.grow, self.one.head = (part.native for part in self._parts)
 
 
 def compile_eagle(module: HeadModule, kind: type[BlockLinear]) -> EaglePrograms | None:

@@ -73,20 +73,16 @@ class LevelTree:
             self.path_chances += [sure * share for share in shares]
 
     def likeliest(self, beam: int, least: float) -> list[int]:
-        """The `beam` likeliest nodes of the last level, except those less likely than `least`."""
-        first, path_chances = self._first, self.path_chances
-        likeliest = _best(path_chances[first:], beam)
-        return [first + node for node in likeliest if path_chances[first + node] >= least]
+        """The `beam` likeliest nodes of the last level, except those less likely than `least`; ties
+        go to the first."""
+        chances, level = self.path_chances, range(self._first, len(self.tokens))
+        best = sorted(level, key=lambda node: -chances[node])[:beam]
+        return sorted(node for node in best if chances[node] >= least)
 
     def best(self, budget: int) -> Tree:
-        """The `budget` likeliest nodes of all levels."""
-        kept = _best(self.path_chances, budget)
-        place = {node: number for number, node in enumerate(kept)} | {ROOT: ROOT}
-        return Tree(
-            tuple(self.tokens[node] for node in kept),
-            tuple(place[self.parents[node]] for node in kept),
-            tuple(self.path_chances[node] for node in kept),
-        )
+        """The `budget` likeliest nodes of all levels; ties go to the first."""
+        whole = Tree(tuple(self.tokens), tuple(self.parents), tuple(self.path_chances))
+        return whole.prune(budget)
 
 
 def grown(
@@ -115,18 +111,3 @@ def grown(
             break
         before = likely
     return tree.best(budget), levels
-
-
-def _best(path_chances: Sequence[float], count: int) -> list[int]:
-    """Places of the `count` largest, in ascending order; ties go to the first."""
-    if count >= len(path_chances):
-        return [*range(len(path_chances))]
-    # The `count`-th largest, and how many are larger; its equals are added as they are kept.
-    limit = sorted(path_chances, reverse=True)[count - 1]
-    above = sum(chance > limit for chance in path_chances)
-    found = []
-    for place, chance in enumerate(path_chances):
-        if chance > limit or (chance == limit and above < count):
-            found.append(place)
-            above += chance == limit
-    return found

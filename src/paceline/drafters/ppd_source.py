@@ -13,8 +13,9 @@ from paceline.drafters.ppd import PpdSettings
 from paceline.drafters.prompt_guesses import PromptGuesses, acceptance_of
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.row_source import RowSource
-from paceline.planning.candidate_tree import likeliest_of
+from paceline.planning.candidate_tree import CandidateTree, likeliest_of
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree
+from paceline.planning.ppd.dynamic_tree import StateTree, lay_out
 from paceline.protocols import TREES, VIRTUAL_TOKENS
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
@@ -78,12 +79,9 @@ class PpdSource(RowSource):
 
 def _prompts(first: int, prompt_tokens: int, epts: int) -> Tree:
     """All prompt tokens after one node: a chain for each of their embeddings."""
-    rows = [(ept, prompt) for ept in range(epts) for prompt in range(prompt_tokens)]
-    return Tree(
-        tuple([first + prompt * epts + ept for ept, prompt in rows]),
-        tuple([place - 1 if prompt else ROOT for place, (_, prompt) in enumerate(rows)]),
-        (0.0,) * len(rows),
-    )
+    shape = lay_out(StateTree(CandidateTree(), (), prompt_tokens, epts))
+    tokens = tuple([first + embedding for embedding in shape.prompts])
+    return Tree(tokens, shape.parents, (0.0,) * len(tokens))
 
 
 def _likeliest_ends(tree: Tree) -> list[int]:

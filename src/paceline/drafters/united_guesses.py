@@ -9,7 +9,7 @@ import ctypes
 from collections.abc import Sequence
 from itertools import repeat
 
-from paceline.kernels.native import tree_signatures as native
+from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.tree import EMPTY, ROOT, Tree
 from paceline.union import Union

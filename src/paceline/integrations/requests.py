@@ -12,7 +12,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from paceline.errors import UsageError
 from paceline.generation import Generation
-from paceline.integrations.rows import PromptRow
+from paceline.integrations.rows import PromptRow, RowProcessor
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.support import check_supported
@@ -91,7 +91,7 @@ def sampler_of(
         # Rows may repeat a prompt: each gets its own noise.
         seed=seed + (row.index << 64),
         temperature=1.0 if config.do_sample else 0.0,
-        processors=tuple(row.processor(processor) for processor in processors),
+        processors=tuple(RowProcessor(row, processor) for processor in processors),
     )
 
 

@@ -31,9 +31,8 @@ from transformers import (
 )
 
 from paceline.errors import UsageError
-from paceline.sampling import LogitsProcessor
 
-__all__ = ["PromptRow", "RowRules", "for_each_row", "split_rows"]
+__all__ = ["PromptRow", "RowProcessor", "Rules", "for_each_row", "split_rows"]
 
 # Their result depends on their arguments alone, on any device.
 _STATELESS = {
@@ -52,6 +51,9 @@ _STATELESS = {
 # What rows may share: it keeps nothing of a text, and some of it is large.
 _SHARED = _STATELESS | {MaxTimeCriteria, StopStringCriteria}
 _SHARED_PARTS = (PreTrainedModel, PreTrainedTokenizerBase)
+
+Rules = Sequence[Callable[..., Any]]
+"""Logits processors, or stopping criteria, of transformers."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,7 @@ class PromptRow:
         """Length of the row, padding included."""
         return self.padding.shape[1] + self.prompt.shape[1]
 
-    def processor(self, processor: Callable[..., Any]) -> LogitsProcessor:
-        """Wrap a processor of transformers for this row alone."""
-        return _RowProcessor(self, processor)
-
-    def condition(self, criteria: Sequence[Callable[..., Any]]) -> Callable[[int], bool]:
+    def condition(self, criteria: Rules) -> Callable[[int], bool]:
         """Combine stopping criteria of transformers into one condition on this row's tokens."""
         ids = [*self.padding[0].tolist(), *self.tokens]
 
@@ -100,13 +98,14 @@ class PromptRow:
 
 
 @dataclass(frozen=True)
-class _RowProcessor:
-    """See `PromptRow.processor`."""
+class RowProcessor:
+    """A processor of transformers, for one row alone."""
 
     row: PromptRow
     processor: Callable[..., Any]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores of the text as if padding stood before it."""
         row = self.row
         full = torch.cat([row.padding.to(input_ids), input_ids], dim=1)
         result: torch.Tensor = self.processor(
@@ -116,41 +115,30 @@ class _RowProcessor:
 
     @property
     def stateless(self) -> bool:
-        """See `LogitsProcessor`. Third-party classes may keep any state."""
+        """See `paceline.sampling.LogitsProcessor`. Third-party classes may keep any state."""
         return type(self.processor) in _STATELESS
 
 
-@dataclass(frozen=True)
-class RowRules:
-    """The logits processors and stopping criteria of one row."""
-
-    processors: Sequence[Callable[..., Any]]
-    criteria: Sequence[Callable[..., Any]]
-
-
 def for_each_row(
-    rows: Sequence[PromptRow],
-    model: PreTrainedModel,
-    processors: Sequence[Callable[..., Any]],
-    criteria: Sequence[Callable[..., Any]],
-) -> list[RowRules]:
+    rows: Sequence[PromptRow], model: PreTrainedModel, processors: Rules, criteria: Rules
+) -> list[tuple[Rules, Rules]]:
     """Processors and criteria for every row. They may keep state, and rows are not in step, so each
     of several rows gets copies.
 
     Raises UsageError for one that cannot be copied.
     """
     if len(rows) == 1:
-        return [RowRules(processors, criteria)]
+        return [(processors, criteria)]
     shared = _shared_by_rows(model, [*processors, *criteria])
     # With one memo per row, what a processor and a criterion share, their copies share as well.
     memos = [dict(shared) for _ in rows]
     return [
-        RowRules([_copied(p, memo) for p in processors], [_copied(c, memo) for c in criteria])
+        ([_copied(p, memo) for p in processors], [_copied(c, memo) for c in criteria])
         for memo in memos
     ]
 
 
-def _shared_by_rows(model: PreTrainedModel, rules: Sequence[Callable[..., Any]]) -> dict[int, Any]:
+def _shared_by_rows(model: PreTrainedModel, rules: Rules) -> dict[int, Any]:
     """What is not copied, by id: a memo of `deepcopy`."""
     parts = [part for rule in rules for part in getattr(rule, "__dict__", {}).values()]
     shared = [rule for rule in rules if type(rule) in _SHARED]

@@ -30,7 +30,7 @@ from paceline.errors import UsageError
 from paceline.integrations.known_model import KnownModel
 from paceline.integrations.lent_drafters import LentDrafters
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
-from paceline.integrations.rows import PromptRow, RowRules, for_each_row, split_rows
+from paceline.integrations.rows import PromptRow, Rules, for_each_row, split_rows
 from paceline.kernels.attention import GROUPED, attending_by_text
 from paceline.loop import Generation, decode
 from paceline.options import check_budget, whole_number
@@ -140,7 +140,9 @@ class Pace:
                 kind = type(model), model.config._attn_implementation
                 target = open_target(model, weights=NATIVE, check=kind not in self._checked)
                 self._checked.add(kind)
-                known = self._meet(model, target)
+                known = self._known
+                if known is None or not known.fits(model):  # another model, or it has changed
+                    known = self._known = KnownModel.of(model, target, measure=self._plans)
             yield target, known
 
     def _generate(
@@ -149,7 +151,7 @@ class Pace:
         known: KnownModel,
         target: Target,
         rows: Sequence[PromptRow],
-        rules: Sequence[RowRules],
+        rules: Sequence[tuple[Rules, Rules]],
         config: GenerationConfig,
         references: Sequence[Sequence[int]],
         streamer: BaseStreamer | None,
@@ -163,21 +165,14 @@ class Pace:
                 Generation(
                     row.tokens,
                     drafter,
-                    stopping_of(row, own.criteria),
-                    sampler_of(row, config, own.processors, seed or 0),
+                    stopping_of(row, criteria),
+                    sampler_of(row, config, processors, seed or 0),
                     references,
                 )
-                for row, own, drafter in zip(rows, rules, drafters)
+                for row, (processors, criteria), drafter in zip(rows, rules, drafters)
             ]
             self._play(known, target, generations, sizing, streamer)
         return generations
-
-    def _meet(self, model: PreTrainedModel, target: Target) -> KnownModel:
-        """What is known about the model; starts afresh if it is another one or has changed."""
-        known = self._known
-        if known is None or not known.fits(model):
-            known = self._known = KnownModel.of(model, target, measure=self._plans)
-        return known
 
     @contextmanager
     def _drafters(

@@ -134,20 +134,27 @@ class Int8Linear(_Quantised):
 class BlockEmbedding(nn.Module):
     """A table of embeddings in blocks.
 
-    matrix: [num_embeddings, embedding_dim]. dtype: of the output. Ids out of range raise
-    ValueError.
+    matrix: [num_embeddings, embedding_dim]. dtype: of the output. scale: all numbers are multiplied
+    by it, as Gemma's are. Ids out of range raise ValueError.
     """
 
-    def __init__(self, matrix: BlockMatrix, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        matrix: BlockMatrix,
+        dtype: torch.dtype = torch.float32,
+        scale: torch.Tensor | None = None,
+    ) -> None:
         super().__init__()
         self.matrix = matrix
         self.num_embeddings, self.embedding_dim = matrix.outputs, matrix.inputs
         self.dtype = dtype
+        self.embed_scale = None if scale is None else scale.to(dtype)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """[...] -> [..., embedding_dim]."""
         found = self.matrix.values(ids.reshape(-1)).to(self.dtype)
-        return found.view(*ids.shape, self.embedding_dim)
+        rows = found.view(*ids.shape, self.embedding_dim)
+        return rows if self.embed_scale is None else rows * self.embed_scale
 
 
 def move_matrices(module: nn.Module, memory: WeightMemory) -> None:

@@ -28,24 +28,12 @@ __all__ = [
 ]
 
 
-class ScaledBlockEmbedding(BlockEmbedding):
-    """An embedding in blocks whose numbers are all multiplied by `scale`, as Gemma's are."""
-
-    def __init__(self, matrix: BlockMatrix, dtype: torch.dtype, scale: torch.Tensor) -> None:
-        super().__init__(matrix, dtype)
-        self.embed_scale = scale.to(dtype)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """[...] -> [..., inputs]."""
-        found: torch.Tensor = super().forward(ids)
-        return found * self.embed_scale
-
-
 def plain_table(embedding: object) -> BlockMatrix | torch.Tensor | None:
     """The matrix [tokens, hidden] whose rows the module returns unchanged, in blocks or in float32
     on the CPU; None for any other module."""
-    if type(embedding) is BlockEmbedding and embedding.dtype == torch.float32:
-        return embedding.matrix
+    if isinstance(embedding, BlockEmbedding):
+        as_it_is = embedding.embed_scale is None and embedding.dtype == torch.float32
+        return embedding.matrix if as_it_is else None
     if type(embedding) is not nn.Embedding or embedding.max_norm is not None:
         return None
     table = embedding.weight.detach()
@@ -69,11 +57,7 @@ def block_embedding(
     It has an empty parameter: a model takes its device and dtype from its parameters, and once its
     norms are replaced, too, there may be no others.
     """
-    if type(embedding) is nn.Embedding:
-        table = BlockEmbedding(matrix, dtype)
-    else:
-        scale: Any = embedding.embed_scale
-        table = ScaledBlockEmbedding(matrix, dtype, scale)
+    table = BlockEmbedding(matrix, dtype, scale_of(embedding))
     table.register_parameter("like", nn.Parameter(torch.empty(0, dtype=dtype)))
     return table
 

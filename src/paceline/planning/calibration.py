@@ -82,16 +82,14 @@ class Watch:
                 return
             still_open = []
             for tree, node, depth in self._open:
-                right = None
-                for guess, child in _children(tree, node):
+                children = tree.children.get(node, {})
+                for guess, child in children.items():
                     if tree.weights is None or tree.weights[child] > 0:
                         claim = UNKNOWN if tree.weights is None else _bounded(tree.claims[child])
                         sources = 0 if tree.sources is None else tree.sources[child]
                         yield Evidence(_kind(claim, depth + 1, sources), claim, guess == token)
-                    if guess == token:
-                        right = child
-                if right is not None:
-                    still_open.append((tree, right, depth + 1))
+                if token in children:
+                    still_open.append((tree, children[token], depth + 1))
             self._open = still_open
 
 
@@ -152,12 +150,8 @@ class Calibration:
         sources = tree.sources or (0,) * len(tree)
         trust = {by: self._trust(by) for by in set(sources)}
         path_chances: list[float] = []
-        depths: list[int] = []
-        for parent, claim, by in zip(tree.parents, _claims(tree), sources):
-            depth, above = (
-                (1, 1.0) if parent == ROOT else (depths[parent] + 1, path_chances[parent])
-            )
-            depths.append(depth)
+        for parent, depth, claim, by in zip(tree.parents, tree.depths, _claims(tree), sources):
+            above = 1.0 if parent == ROOT else path_chances[parent]
             path_chances.append(above * self._chance(claim, _kind(claim, depth, by), trust[by]))
         return path_chances
 
@@ -210,15 +204,6 @@ def _members(sources: int) -> Iterator[int]:
     while sources:
         yield sources & -sources
         sources &= sources - 1
-
-
-def _children(tree: Tree, node: int) -> Iterator[tuple[int, int]]:
-    """Tokens and indices of the children; of equal siblings the first counts, as in the walk."""
-    found: set[int] = set()
-    for child in range(node + 1, len(tree)):
-        if tree.parents[child] == node and tree.tokens[child] not in found:
-            found.add(tree.tokens[child])
-            yield tree.tokens[child], child
 
 
 def _claims(tree: Tree) -> list[float]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from itertools import combinations
 from statistics import median
 
 from paceline.errors import ModelError, UsageError
 from paceline.models.cache import cache_root
+from paceline.models.progress import ProgressCallback, ignore_progress
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.curve_store import curve_key, load_curve, save_curve
 from paceline.planning.measure import PassTimes, curve_of, time_passes
@@ -30,12 +30,12 @@ def known_curve(
     target: Target,
     fingerprint: str,
     measure: bool = True,
-    on_measure: Callable[[], None] = lambda: None,
+    progress: ProgressCallback = ignore_progress,
 ) -> CostCurve | None:
     """The stored curve of a target on this machine, or else a rough one, which is then stored.
 
     fingerprint: as in `Session.fingerprint`. measure: whether to measure a missing curve; if not,
-    None is returned. on_measure: called before passes are timed.
+    None is returned. progress: told before passes are timed.
 
     Measuring takes as long as about ninety tokens of plain decoding, or about forty if they are
     slow. The result is stored unless other work on the machine disturbs it or the cache folder
@@ -46,7 +46,7 @@ def known_curve(
     curve = load_curve(key, root)
     if curve is not None or not measure:
         return curve
-    on_measure()
+    progress("measure", 0, None)
     try:
         times = time_passes(target, _WIDTHS, (_CONTEXT,), _repeats(target))
     except UsageError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path as FilePath
 from random import Random
 from statistics import median
 from time import perf_counter
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from paceline.errors import UsageError
+from paceline.models.memory import free_memory
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.protocols import Target
 from paceline.records import Path
@@ -234,7 +234,7 @@ def _kernels(device: torch.device) -> tuple[int, list[Callable[[], object]]]:
         source = torch.ones(_buffer_bytes(free), dtype=torch.uint8, device=device)
         place = torch.empty_like(source)
         return source.nbytes + place.nbytes, [lambda: place.copy_(source)]
-    rows = max(1, _buffer_bytes(_spare_memory()) // (4 * _COLUMNS))
+    rows = max(1, _buffer_bytes(free_memory()) // (4 * _COLUMNS))
     matrix = torch.ones(rows, _COLUMNS)
     return matrix.nbytes, list(_read_kernels(matrix))
 
@@ -270,13 +270,3 @@ def _rate(kernel: Callable[[], object], moved: int, device: torch.device) -> flo
 def _buffer_bytes(spare: int | None) -> int:
     """At most a quarter of the free memory: some kernels make a copy."""
     return _BUFFER_BYTES if spare is None else max(1, min(_BUFFER_BYTES, spare // 4))
-
-
-def _spare_memory() -> int | None:
-    """Bytes of free main memory, or None if the system does not say."""
-    info = FilePath("/proc/meminfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None

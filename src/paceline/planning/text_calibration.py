@@ -13,7 +13,7 @@ from typing import NamedTuple
 from weakref import finalize
 
 from paceline.kernels.native.calls import kernels, unavailable
-from paceline.kernels.native.tree_signatures import Kinds, Sizing
+from paceline.kernels.native.signatures import Kinds, Sizing
 from paceline.planning.calibration import (
     BORDERS,
     DEPTHS,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from time import time
 from typing import Any
+from uuid import uuid4
 
 from paceline.records import TokenLogprob
-from paceline.serve.answers import Heading, in_text, metrics_of, sources_of, usage_of
+from paceline.serve.answers import in_text, metrics_of, usage_of
 from paceline.serve.schemas import TextRequest
 from paceline.serve.ticket import News, Ticket
 from paceline.stream import Chunk, Completion
@@ -29,7 +31,14 @@ class Answer(ABC):
     def __init__(
         self, request: TextRequest, ticket: Ticket, tokenizer: Tokenizer, fingerprint: str
     ) -> None:
-        self.heading = Heading(self.kind, request.model, fingerprint)
+        prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
+        self._heading: dict[str, Any] = {
+            "id": f"{prefix}-{uuid4().hex}",
+            "object": self.kind,
+            "created": int(time()),
+            "model": request.model,
+            "system_fingerprint": fingerprint,
+        }
         self._request, self._ticket, self._tokenizer = request, ticket, tokenizer
         self._with_logprobs = ticket.orders[0].options.logprobs is not None
         self._with_sources = bool(request.paceline and request.paceline.sources)
@@ -41,7 +50,7 @@ class Answer(ABC):
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """The answer in one piece."""
         choices = [self._choice(place, each) for place, each in enumerate(completions)]
-        return {**self.heading.as_json(), "choices": choices, **self._end(completions)}
+        return {**self._heading, "choices": choices, **self._end(completions)}
 
     def begin(self) -> list[dict[str, Any]]:
         """The first pieces of a stream, before any text."""
@@ -58,7 +67,11 @@ class Answer(ABC):
             # Text that may be part of a call is held back, and so are its sources.
             held = [*self._held.pop(news.index, ()), *news.chunks]
             if choices and held:
-                choices[0]["paceline"] = {"pieces": sources_of(held)}
+                sources = [
+                    {"text": each.text, "drafted": each.drafted, "sources": list(each.sources)}
+                    for each in held
+                ]
+                choices[0]["paceline"] = {"pieces": sources}
             elif held:
                 self._held[news.index] = held
         return [self._piece([choice]) for choice in choices]
@@ -81,7 +94,7 @@ class Answer(ABC):
         return found
 
     def _piece(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        piece = {**self.heading.as_json(self.part), "choices": choices}
+        piece = {**self._heading, "object": f"{self.kind}{self.part}", "choices": choices}
         return {**piece, "usage": None} if self._with_usage else piece
 
     def _end(self, completions: Sequence[Completion]) -> dict[str, Any]:

@@ -3,56 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from time import time
 from typing import Any
-from uuid import uuid4
 
 from paceline.records import TokenLogprob
 from paceline.serve.ticket import Times
 from paceline.serve.token_text import Places, token_bytes, token_text
 from paceline.stats import SourceStats, Stats
-from paceline.stream import Chunk, Completion
+from paceline.stream import Completion
 from paceline.text import Tokenizer
 
 __all__ = [
-    "Heading",
     "chat_logprobs",
     "completion_logprobs",
     "finish_reason",
     "in_text",
     "metrics_of",
-    "sources_of",
     "usage_of",
 ]
 
 _REFERENCE_SOURCES = ("anpd", "llma", "suffix")
 """Drafters that search references. They also search the text itself, and do not tell which."""
-
-
-@dataclass(frozen=True)
-class Heading:
-    """The fields that all parts of an answer begin with.
-
-    kind: "chat.completion" or "text_completion". model: as named in the request.
-    """
-
-    kind: str
-    model: str
-    fingerprint: str
-    id: str = field(default_factory=lambda: uuid4().hex)
-    created: int = field(default_factory=lambda: int(time()))
-
-    def as_json(self, part: str = "") -> dict[str, Any]:
-        """The fields. part: suffix of the kind for a piece of a stream."""
-        prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
-        return {
-            "id": f"{prefix}-{self.id}",
-            "object": f"{self.kind}{part}",
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
-        }
 
 
 def finish_reason(completion: Completion) -> str:
@@ -124,14 +94,6 @@ def metrics_of(stats: Stats, times: Times) -> dict[str, Any]:
             "num_spec_tokens": deepest,
         },
     }
-
-
-def sources_of(chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
-    """Which pieces of a text were drafted, and by which drafters."""
-    return [
-        {"text": chunk.text, "drafted": chunk.drafted, "sources": list(chunk.sources)}
-        for chunk in chunks
-    ]
 
 
 def chat_logprobs(tokenizer: Tokenizer, found: Sequence[TokenLogprob]) -> dict[str, Any]:

@@ -54,10 +54,6 @@ class BatchCounts:
 Heard = Callable[[BatchCounts], None]
 
 
-def _nobody(counts: BatchCounts) -> None:
-    pass
-
-
 def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Server:
     """The server that answers a batch on a session. names: of the model in requests.
 
@@ -68,10 +64,7 @@ def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Serv
 
 
 async def run_batch(
-    server: Server,
-    lines: Iterable[BatchLine],
-    results: Results,
-    heard: Heard = _nobody,
+    server: Server, lines: Iterable[BatchLine], results: Results, heard: Heard
 ) -> BatchCounts:
     """Answer all lines that have no result yet, and write results as they complete.
 
@@ -103,9 +96,7 @@ async def run_batch(
     return counts
 
 
-def take_down(
-    found: Iterable[Outcome], results: Results, known: int, heard: Heard = _nobody
-) -> BatchCounts:
+def take_down(found: Iterable[Outcome], results: Results, known: int, heard: Heard) -> BatchCounts:
     """Write results from elsewhere; see `run_batch`. known: lines that already had a result."""
     counts = BatchCounts(known)
     for outcome in found:

@@ -248,7 +248,8 @@ class CausalLMTarget(Target):
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
         """See `Target.follow`."""
         text = self._followed(slot, kept, tokens)
-        scores = self._pass.follow(text.start, len(text.cached), text.pending)
+        chain, states = self._pass.chain()
+        scores = chain.run(text.start, len(text.cached), text.pending, states)
         text.have_read(len(text.pending))
         return scores
 
@@ -257,7 +258,8 @@ class CausalLMTarget(Target):
     ) -> ChainFound:
         """See `Target.generate_chain`; all passes in one call."""
         text = self._followed(slot, kept, tokens, wanted.passes - 1)
-        found = self._pass.generate_chain(text.start, len(text.cached), text.pending, wanted)
+        chain, states = self._pass.chain()
+        found = chain.run_on(text.start, len(text.cached), text.pending, states, wanted)
         text.pending += [ranked[0][0] for ranked in found.ranked[:-1]]
         text.have_read(len(text.pending))
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from contextlib import suppress
 from functools import cached_property
 from itertools import chain
@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paceline.chains import ChainFound, ChainRequest
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.token_table import device_of_table
 from paceline.protocols import Target
-from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.hidden_states import call_with_states, decoder_layers
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.late_model import LateModel
 from paceline.targets.layout import PassLayout
+from paceline.targets.one_call.chain_pass import ChainPass
 from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError, compiled
 from paceline.targets.one_call.device_pass import DevicePass, device_steps
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
@@ -184,20 +183,11 @@ class ModelPass:
             return self._call(inputs, **tokens, logits_to_keep=index)[0]
         return self._call(inputs, **tokens)[0, index]
 
-    def follow(self, start: int, cached: int, pending: Sequence[int]) -> TokenScores:
-        """Run one compiled pass over a text's next tokens; see `CompiledPass.follow`."""
+    def chain(self) -> tuple[ChainPass, torch.Tensor | None]:
+        """See `CompiledPass.chain`. Raises ValueError if passes are not compiled."""
         if self.compiled is None:
             raise ValueError("cannot follow a text: passes are not compiled")
-        return self.compiled.follow(start, cached, pending, self.cache, self.keeps_states)
-
-    def generate_chain(
-        self, start: int, cached: int, pending: Sequence[int], wanted: ChainRequest
-    ) -> ChainFound:
-        """Run compiled passes over the model's own tokens; see `CompiledPass.generate_chain`."""
-        if self.compiled is None:
-            raise ValueError("cannot generate a chain: passes are not compiled")
-        where = start, cached, pending, self.cache, self.keeps_states
-        return self.compiled.generate_chain(*where, wanted)
+        return self.compiled.chain(self.cache, self.keeps_states)
 
     def reserve(self, layout: PassLayout) -> Hashable:
         """Prepare for the positions of a pass. Returns what changes whenever something that passes

@@ -9,7 +9,6 @@ changes from pass to pass is read from `InputsInOne` on the device.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,7 +49,7 @@ class StaticPasses:
         self._device = device
         self._recorder = cuda_graph.recorder_for(device)
         self._memory: Hashable = None
-        self._passes: dict[_Shape, _Pass] = {}
+        self._passes: dict[_Shape, tuple[InputsInOne, Repeated]] = {}
         self._shapes: set[_Shape] = set()
         self._captured = 0
         self._failed: str | None = None
@@ -77,32 +76,19 @@ class StaticPasses:
                 self._passes, self._memory = {}, memory
                 if self._recorder is not None:
                     self._recorder.renew()
-            known = self._passes.get(shape)
-            return self._run_first(layout, shape) if known is None else self._again(known, layout)
+            self._shapes.add(shape)
+            inputs, repeated = self._passes.get(shape) or self._made(shape)
+            inputs.fill(layout, static=True)
+            recorded, logits = repeated.recorded, repeated()
+            # Kept only now: an interrupted pass may have moved half of the cache.
+            self._passes[shape] = inputs, repeated
+            self._captured += repeated.recorded - recorded
+            if repeated.failed:
+                self._failed = repeated.failed
+                self._passes.clear()
+            return logits
 
-    def _run_first(self, layout: PassLayout, shape: _Shape) -> torch.Tensor:
-        self._shapes.add(shape)
-        inputs = InputsInOne(*shape, self._device, pinned=True).fill(layout, static=True)
-        new = _Pass(inputs, Repeated(lambda: self._forward(inputs), self._recorder))
-        logits = new.run()
-        # Kept only now: an interrupted pass may have moved half of the cache.
-        self._passes[shape] = new
-        return logits
-
-    def _again(self, known: _Pass, layout: PassLayout) -> torch.Tensor:
-        known.inputs.fill(layout, static=True)
-        recorded = known.run.recorded
-        logits = known.run()
-        self._captured += known.run.recorded - recorded
-        if known.run.failed:
-            self._failed = known.run.failed
-            self._passes.clear()
-        return logits
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """One shape: its inputs, and what runs the model on them."""
-
-    inputs: InputsInOne
-    run: Repeated
+    def _made(self, shape: _Shape) -> tuple[InputsInOne, Repeated]:
+        """The inputs of a shape, and what runs the model on them."""
+        inputs = InputsInOne(*shape, self._device, pinned=True)
+        return inputs, Repeated(lambda: self._forward(inputs), self._recorder)

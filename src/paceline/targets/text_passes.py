@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -26,26 +25,6 @@ __all__ = ["TextPasses"]
 # Most pending tokens per text of a pass with a static shape: the root, and the lag of a draft
 # model, which is a target of its own. Passes that read a prompt seldom repeat a shape.
 _FEW_PENDING = 4
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A pass's work for one text: read these tokens and, if there is a tree, score it below the
-    last one."""
-
-    slot: int
-    pending: Sequence[int] = field(repr=False)
-    tree: Tree | None = None
-
-    @property
-    def rows(self) -> int:
-        """Rows of the pass, without padding."""
-        return len(self.pending) + (0 if self.tree is None else len(self.tree))
-
-    @property
-    def logits(self) -> int:
-        """Rows whose logits are wanted."""
-        return 0 if self.tree is None else 1 + len(self.tree)
 
 
 class TextPasses:
@@ -73,12 +52,12 @@ class TextPasses:
         self, texts: TextSlots, trees: Mapping[int, Tree], pieces: Mapping[int, int]
     ) -> dict[int, torch.Tensor]:
         """Run one pass: read the pieces into the cache, and return the logits of every tree."""
-        jobs = [_Job(slot, texts[slot].pending, tree) for slot, tree in trees.items()]
-        jobs += [_Job(slot, texts[slot].pending[:size]) for slot, size in pieces.items()]
-        needed = sum(job.rows for job in jobs)
-        static = self._static if self._recurs(jobs, needed) else None
+        read = {slot: texts[slot].pending for slot in trees}
+        read |= {slot: texts[slot].pending[:size] for slot, size in pieces.items()}
+        needed = sum(map(len, read.values())) + sum(map(len, trees.values()))
+        static = self._static if self._recurs(read, needed) else None
         width = padded_width(needed, self._forward.min_rows, static=static is not None)
-        layout = _lay_out(texts, jobs, width)
+        layout = _lay_out(texts, read, trees, width - needed)
         if static is not None:
             slots = static_slots(sum(text.used for text in layout.texts))
             logits = static.run(layout, slots, self._forward.reserve(layout))
@@ -89,26 +68,29 @@ class TextPasses:
             logits = self._forward.run(layout, texts.slots)
         for slot, size in pieces.items():
             texts[slot].have_read(size)
-        scored = [job for job in jobs if job.tree is not None]
-        ends = accumulate(job.logits for job in scored)
-        return {job.slot: logits[end - job.logits : end] for job, end in zip(scored, ends)}
+        ends = accumulate(1 + len(tree) for tree in trees.values())
+        return {slot: logits[end - 1 - len(trees[slot]) : end] for slot, end in zip(trees, ends)}
 
-    def _recurs(self, jobs: Sequence[_Job], rows: int) -> bool:
-        """Whether the next pass, of `rows` rows, gets a static shape."""
+    def _recurs(self, read: Mapping[int, Sequence[int]], rows: int) -> bool:
+        """Whether the next pass, of `rows` rows, gets a static shape. read: tokens by slot."""
         if self._static is None or not self._static.usable or rows > STATIC_WIDTHS[-1]:
             return False
-        return max(len(job.pending) for job in jobs) <= _FEW_PENDING
+        return max(map(len, read.values())) <= _FEW_PENDING
 
 
-def _lay_out(texts: TextSlots, jobs: Sequence[_Job], width: int) -> PassLayout:
-    """Lay out the rows of a pass, and make room for them in the cache."""
-    padding = max(0, width - sum(job.rows for job in jobs))
-    rows = {job.slot: job.rows for job in jobs}
-    texts.make_room({**rows, jobs[-1].slot: jobs[-1].rows + padding})
+def _lay_out(
+    texts: TextSlots, read: Mapping[int, Sequence[int]], trees: Mapping[int, Tree], padding: int
+) -> PassLayout:
+    """Lay out the rows of a pass, and make room for them in the cache: of each slot the tokens to
+    read, then its tree, if any; after the last slot so many rows of padding."""
+    rows = {slot: len(tokens) + len(trees.get(slot, EMPTY)) for slot, tokens in read.items()}
+    rows[next(reversed(rows))] += padding
+    texts.make_room(rows)
     laid = []
-    for job in jobs:
-        text = texts[job.slot]
-        text.tree_at = text.start + len(text.cached) + len(job.pending)
-        where = text.start, len(text.cached)
-        laid.append(TextRows(*where, job.pending, job.tree or EMPTY, job.tree is not None))
-    return PassLayout(laid).padded(width) if padding else PassLayout(laid)
+    for slot, tokens in read.items():
+        text = texts[slot]
+        text.tree_at = text.start + len(text.cached) + len(tokens)
+        tree = trees.get(slot, EMPTY)
+        laid.append(TextRows(text.start, len(text.cached), tokens, tree, slot in trees))
+    layout = PassLayout(laid)
+    return layout.padded(layout.rows + padding) if padding else layout

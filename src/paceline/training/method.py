@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from paceline.errors import ModelError, UsageError
@@ -144,13 +145,15 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     module: its parameters in float32; those that require gradients learn.
 
     name: of the method and its command. summary: for the help. use: template of the --method value
-    for a folder. Settings: a dataclass whose fields are the command's options.
+    for a folder. Settings: a dataclass whose fields are the command's options. Parts: what `parts`
+    makes, as "module:class": one of `TrainedParts`, unless the method has a `parts` of its own.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     use: ClassVar[str] = "{name}:parts={folder}"
     Settings: ClassVar[type[Any]]
+    Parts: ClassVar[str]
 
     module: nn.Module
 
@@ -170,14 +173,20 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Guess after all places of a batch, and pass the guesses to the scorer."""
 
-    @abstractmethod
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> Finished:
         """Make what the folder holds. tensors: from `tensors`, rounded to the saved precision."""
+        kind: Any = self.finished()
+        ids = {} if common.token_ids is None else {"token_ids": common.token_ids}
+        made: Finished = kind(
+            self.module.config, common.base, {**tensors, **ids}, common.table, common.record
+        )
+        return made
 
     @classmethod
-    @abstractmethod
     def finished(cls) -> type[Finished]:
         """The class that `parts` returns."""
+        found: type[Finished] = resolve_name(cls.Parts)
+        return found
 
     @classmethod
     def packaged(cls, fingerprint: str) -> Path | None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from math import cos, pi
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from paceline.errors import UsageError
+from paceline.errors import ModelError, UsageError
 
 __all__ = [
     "HOW",
@@ -107,6 +107,17 @@ class TrainerSettings:
                 f"tokens of context: increase the length, or reduce the context"
             )
         self._check_choices()
+        try:
+            self.config()
+        except ModelError as error:
+            raise UsageError(str(error)) from error
+
+    def config(self) -> object:
+        """What is trained, for methods whose settings are enough to describe it.
+
+        Raises ModelError for a value out of range.
+        """
+        return None
 
     def _check_range(self, names: tuple[str, ...], least: float, most: float | None) -> None:
         for name in names:

@@ -37,7 +37,7 @@ def ablate(
     options = sampling.options(budget=budget)
     ablation = _checked(name)
     texts = chosen.read(suites)
-    session = common.open_baseline(model, **placement.given)
+    session = common.open_session(model, "plain", measure=True, **vars(placement))
     asked = {
         "kind": "ablate",
         "ablation": name,
@@ -47,6 +47,7 @@ def ablate(
         "options": options,
         "repeats": trials.repeats,
         "dtype": placement.dtype,
+        "texts": shared.digest(texts),
     }
     path = shared.result_path(trials.out, f"ablate-{name}", model)
     found = Findings(shared.measure_methods(path, session, model, texts, asked, trials.resume))

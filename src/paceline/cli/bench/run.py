@@ -41,7 +41,7 @@ def run(
     options = request.options()
     names = contenders.names()
     texts = chosen.read(suites, chosen.by_category)
-    session = common.open_baseline(model, **placement.given)
+    session = common.open_session(model, "plain", measure=True, **vars(placement))
     asked = {
         "kind": "run",
         "state": contenders.state,
@@ -53,13 +53,7 @@ def run(
         "repeats": trials.repeats,
         "dtype": placement.dtype,
     }
-    from paceline.bench.comparison import Comparison  # slow, unless a session is open
-
-    # Before the file: what cannot be compared must leave none behind.
     made = contenders.made(names, session, model, placement)
-    given = session.options.with_(**options)
-    comparison = Comparison(session, made, texts, given, trials.repeats)
     path = shared.result_path(trials.out, "run", model)
-    with shared.open_results(path, session, model, asked, trials.resume) as results:
-        shared.play(comparison, results)
+    shared.measure_methods(path, session, model, texts, asked, trials.resume, made)
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")

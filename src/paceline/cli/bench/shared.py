@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,8 +21,9 @@ from paceline.file_locks import alone, lock_beside
 if TYPE_CHECKING:
     from paceline.bench.comparison import Comparison, Conversation, Text
     from paceline.bench.entries import Entry, LeftOut
-    from paceline.bench.results import Memory, ResultFile
+    from paceline.bench.results import Memory
     from paceline.bench.trial import Contender
+    from paceline.prompts import PromptRecord
     from paceline.session import Session
 
 DataOption = Annotated[
@@ -57,21 +58,49 @@ class Contenders:
         Path | None, typer.Option("--gguf", help="The model's GGUF file, for llama.cpp.")
     ] = None
 
+    @common.interruptible()
     def names(self) -> list[str]:
-        """See `checked_methods`."""
-        return checked_methods(self.methods, self.gguf, self.draft_model)
+        """Plain decoding first, every name once; raises UsageError for one that could not run.
+
+        The draft model is for methods that take one and name none; if none takes it, `speculative`
+        is added.
+        """
+        from paceline.bench.baselines import check_baseline, is_baseline
+        from paceline.bench.trial import PLAIN
+        from paceline.drafters import add_draft, check_method
+
+        names = list(dict.fromkeys([PLAIN, *split_methods(self.methods)]))
+        if (draft := self.draft_model) is not None:
+            found = [None if is_baseline(name) else add_draft(name, draft) for name in names]
+            more = [] if any(found) else [chosen_method(None, draft)]
+            names = [*(drafting or name for drafting, name in zip(found, names)), *more]
+        for name in names:
+            check_baseline(name, self.gguf) if is_baseline(name) else check_method(name)
+        return names
 
     @property
     def state(self) -> str:
         """How texts start, in the words of result files."""
-        return state_of(self.warm)
+        from paceline.bench.results import COLD, WARM
 
+        return WARM if self.warm else COLD
+
+    @common.interruptible()
     def made(
         self, names: Sequence[str], session: Session, model: str, placement: Placement
     ) -> list[Contender]:
-        """See `make_contenders`."""
-        native = {**placement.native, "gguf": self.gguf}
-        return make_contenders(names, session, model, self.warm, **native)
+        """Methods on the session, and baselines that load the model themselves and start every text
+        cold."""
+        from paceline.bench.baselines import Native, is_baseline, make_baseline
+        from paceline.bench.trial import Method
+
+        native = Native(model, placement.device, placement.dtype, session.eos_ids, self.gguf)
+        return [
+            make_baseline(name, native)
+            if is_baseline(name)
+            else Method(name, session, warm=self.warm)
+            for name in names
+        ]
 
 
 @dataclass(frozen=True)
@@ -100,6 +129,34 @@ class SuiteTexts:
         return read_suites(suites, self.data, self.limit, by_category)
 
 
+@dataclass(frozen=True)
+class Tryout:
+    """Prompts to try methods on.
+
+    options: of requests. repeats: trials per prompt, None for as many as is usual.
+    """
+
+    session: Session
+    prompts: Sequence[PromptRecord]
+    options: dict[str, Any]
+    repeats: int | None
+
+    def of(
+        self, names: Iterable[str], budget: int, repeats: int, label: str
+    ) -> list[Entry | LeftOut]:
+        """Try plain decoding and these methods in turns, `repeats` times, with a progress bar."""
+        from paceline.bench.comparison import Comparison, Text
+        from paceline.bench.results import Memory
+        from paceline.bench.trial import PLAIN, Method
+
+        session, sink = self.session, Memory()
+        methods = [Method(name, session) for name in (PLAIN, *names)]
+        texts = [Text("prompts", record) for record in self.prompts]
+        options = session.options.with_(**self.options, budget=budget)
+        run_with_bar(Comparison(session, methods, texts, options, repeats), sink, label)
+        return sink.entries
+
+
 def split_methods(text: str) -> list[str]:
     """Split "plain,anpd:n=5,k=7,llma": a part "setting=…" or "-…" belongs to the method before it."""
     from paceline.drafters.settings import split_at_commas
@@ -115,96 +172,16 @@ def split_methods(text: str) -> list[str]:
     return names
 
 
-@common.interruptible()
-def checked_methods(text: str, gguf: Path | None, draft_model: str | None = None) -> list[str]:
-    """Plain decoding first, every name once; raises UsageError for one that could not run.
-
-    draft_model: for methods that take one and name none; if none takes it, `speculative` is added.
-    """
-    from paceline.bench.baselines import check_baseline, is_baseline
-    from paceline.bench.trial import PLAIN
-    from paceline.drafters import add_draft, check_method
-
-    names = list(dict.fromkeys([PLAIN, *split_methods(text)]))
-    if draft_model is not None:
-        found = [None if is_baseline(name) else add_draft(name, draft_model) for name in names]
-        more = [] if any(found) else [chosen_method(None, draft_model)]
-        names = [*(drafting or name for drafting, name in zip(found, names)), *more]
-    for name in names:
-        check_baseline(name, gguf) if is_baseline(name) else check_method(name)
-    return names
-
-
-@common.interruptible()
-def make_contenders(
-    names: Sequence[str], session: Session, model: str, warm: bool = False, **placement: Any
-) -> list[Contender]:
-    """Methods on the session, and baselines that load the model themselves.
-
-    warm: see `Method`; baselines start every text cold. placement: device, dtype and GGUF file, see
-    `Native`.
-    """
-    from paceline.bench.baselines import Native, is_baseline, make_baseline
-    from paceline.bench.trial import Method
-
-    native = Native(model, **placement, eos_ids=session.eos_ids)
-    return [
-        make_baseline(name, native) if is_baseline(name) else Method(name, session, warm=warm)
-        for name in names
-    ]
-
-
-def state_of(warm: bool) -> str:
-    """How texts start, in the words of result files."""
-    from paceline.bench.results import COLD, WARM
-
-    return WARM if warm else COLD
-
-
 def result_path(out: Path, kind: str, model: str) -> Path:
     """The file of a run, e.g. "DIR/run-smollm2-135m.jsonl"."""
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", model).strip("-")[-60:]
     return out / f"{kind}-{slug}.jsonl"
 
 
-@contextmanager
-def open_results(
-    path: Path, session: Session, model: str, run: dict[str, Any], resume: bool
-) -> Iterator[ResultFile]:
-    """Begin a result file, or resume one, and lock out other processes meanwhile.
-
-    run: what must be the same to resume, besides model and machine.
-
-    Raises UsageError if another process has it, and what `ResultFile` raises.
-    """
-    from paceline.bench.results import ResultFile
-
-    found = common.circumstances(session, model)
-    same = ("model", "machine", "versions", "preparation", "budget")
-    run = {"state": state_of(warm=False), **run, **{name: found[name] for name in same}}
-    header = {name: value for name, value in found.items() if name not in same}
-    lock = lock_beside(path)
-    with alone(lock, path, f"results to {path}", "wait until it is done, or choose another --out"):
-        try:
-            yield ResultFile(path, {**header, "run": run}, resume)
-        finally:
-            with suppress(OSError):  # Windows keeps a file that is open
-                lock.unlink()
-
-
 def digest(texts: Sequence[Conversation]) -> str:
     """Identify what is asked, so that a run is not resumed on other prompts."""
     content = [[text.suite, vars(text.record)] for text in texts]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-
-
-def play(comparison: Comparison, results: ResultFile) -> None:
-    """Run with a progress bar; Ctrl-C leaves a file that can be resumed."""
-    try:
-        run_with_bar(comparison, results, "measuring")
-    except KeyboardInterrupt:
-        common.note(f"interrupted: {results.path} keeps what was measured; continue with --resume")
-        raise
 
 
 def run_with_bar(comparison: Comparison, sink: Memory, label: str) -> None:
@@ -221,19 +198,39 @@ def measure_methods(
     texts: Sequence[Conversation],
     asked: dict[str, Any],
     resume: bool,
+    contenders: Sequence[Contender] | None = None,
 ) -> list[Entry | LeftOut]:
-    """Run methods on texts; returns all that the result file holds then.
+    """Run contenders on texts with a progress bar, or resume; returns all that the result file
+    holds then. Other processes are locked out meanwhile; Ctrl-C leaves a file to continue with.
 
-    asked: methods, options, repeats, and whatever else must be the same to resume a run.
+    asked: methods, options, repeats, and whatever else must be the same to resume a run, besides
+    model and machine. contenders: by default, the methods asked for.
+
+    Raises UsageError if another process writes the file, and what `ResultFile` raises.
     """
     from paceline.bench.comparison import Comparison
+    from paceline.bench.results import COLD, ResultFile
     from paceline.bench.trial import Method
 
-    asked = asked | {"texts": digest(texts)}
-    contenders = [Method(name, session) for name in asked["methods"]]
+    if contenders is None:
+        contenders = [Method(name, session) for name in asked["methods"]]
     options = session.options.with_(**asked["options"])
     # Before the file: what cannot be compared must leave none behind.
     comparison = Comparison(session, contenders, texts, options, asked["repeats"])
-    with open_results(path, session, model, asked, resume) as results:
-        play(comparison, results)
+    found = common.circumstances(session, model)
+    same = ("model", "machine", "versions", "preparation", "budget")
+    run = {"state": COLD, **asked, **{name: found[name] for name in same}}
+    header = {name: value for name, value in found.items() if name not in same}
+    lock = lock_beside(path)
+    with alone(lock, path, f"results to {path}", "wait until it is done, or choose another --out"):
+        try:
+            results = ResultFile(path, {**header, "run": run}, resume)
+            try:
+                run_with_bar(comparison, results, "measuring")
+            except KeyboardInterrupt:
+                common.note(f"interrupted: {path} keeps what was measured; continue with --resume")
+                raise
+        finally:
+            with suppress(OSError):  # Windows keeps a file that is open
+                lock.unlink()
     return results.entries

@@ -68,7 +68,7 @@ def simulate(
     options = sampling.options(budget=budget)
     names = _checked(methods)
     recordings = _read(traces, chosen)
-    session = common.open_baseline(model, **placement.given)
+    session = common.open_session(model, "plain", measure=True, **vars(placement))
     asked = {
         "kind": "simulate",
         "methods": names,
@@ -78,6 +78,7 @@ def simulate(
         "options": options,
         "repeats": trials.repeats,
         "dtype": placement.dtype,
+        "texts": shared.digest(recordings),
     }
     path = shared.result_path(trials.out, "simulate", model)
     _show(Findings(shared.measure_methods(path, session, model, recordings, asked, trials.resume)))

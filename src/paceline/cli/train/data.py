@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +14,6 @@ from paceline.cli.groups import Placement, grouped
 from paceline.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from paceline.session import Session
     from paceline.training.answering import Asking
     from paceline.training.manifest import Manifest
     from paceline.training.order import PromptFile
@@ -59,8 +59,17 @@ def data(
     files, asking = _checked(prompts, licence or [], asked)
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    session = common.open_session(model, asked.method, measure=False, **placement.given)
-    manifest = _make(session, files, tokens, out, asking, common.circumstances(session, model))
+    session = common.open_session(model, asked.method, measure=False, **vars(placement))
+    from paceline.training.self_distillation import make_data  # slow, unless a session is open
+
+    about = common.circumstances(session, model)
+    with common.progress("tokens") as bars:
+        heard = partial(bars.advance, bars.add_task("", total=tokens))
+        try:
+            manifest = make_data(session, files, tokens, out, asking, about, on_tokens=heard)
+        except KeyboardInterrupt:
+            common.note(f"interrupted: {out} keeps whole shards; repeat the command to continue")
+            raise
     _report(manifest, out, asking)
 
 
@@ -72,34 +81,6 @@ def _checked(
     from paceline.training.order import read_prompt_files
 
     return read_prompt_files(prompts, licences), Asking(**asdict(asked))
-
-
-def _make(
-    session: Session,
-    files: list[PromptFile],
-    tokens: int,
-    out: Path,
-    asking: Asking,
-    about: dict[str, Any],
-) -> Manifest:
-    """Run with a progress bar; Ctrl-C says how to continue."""
-    from paceline.training.self_distillation import make_data
-
-    with common.progress("tokens") as bars:
-        task = bars.add_task("", total=tokens)
-        try:
-            return make_data(
-                session,
-                files,
-                tokens,
-                out,
-                asking,
-                about,
-                on_tokens=lambda count: bars.advance(task, count),
-            )
-        except KeyboardInterrupt:
-            common.note(f"interrupted: {out} keeps whole shards; repeat the command to continue")
-            raise
 
 
 def _report(manifest: Manifest, out: Path, asking: Asking) -> None:

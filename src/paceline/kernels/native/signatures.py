@@ -1,4 +1,4 @@
-"""Signatures of the C library's functions, for ctypes: native/src/api.h and tier.h."""
+"""Signatures of the C library's functions and its structures, for ctypes: native/src/*.h."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ __all__ = [
     "Chimera",
     "Eagle",
     "Guesses",
+    "Kinds",
     "Layer",
     "Medusa",
     "NGramDraft",
@@ -21,10 +22,12 @@ __all__ = [
     "Part",
     "Pass",
     "Seen",
+    "Sizing",
     "Step",
     "Store",
     "Suffixes",
     "Texts",
+    "Union",
 ]
 
 # Name of a function -> its result, its arguments. Sizes are int64_t, pointers void*.
@@ -71,148 +74,103 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_product": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int)),
 }
 
+_KINDS: dict[str, Any] = {"i": c_int32, "q": c_int64, "f": c_float, "d": c_double, "P": c_void_p}
+
+
+def _laid(layout: str) -> tuple[tuple[str, Any], ...]:
+    """Fields from "q rows heads, P query": after a type as in `struct`, the names that have it."""
+    groups = (group.split() for group in layout.split(","))
+    return tuple((name, _KINDS[kind]) for kind, *names in groups for name in names)
+
 
 class Attention(ctypes.Structure):
     """`struct pl_attention` of native/src/tier.h; callers leave names with `_` alone."""
 
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("rows", "heads", "key_heads", "size", "value_size")),
-        ("query", ctypes.c_void_p),
-        ("query_head", ctypes.c_int64),
-        ("query_row", ctypes.c_int64),
-        ("keys", ctypes.c_void_p),
-        ("key_head", ctypes.c_int64),
-        ("key_slot", ctypes.c_int64),
-        ("values", ctypes.c_void_p),
-        ("value_head", ctypes.c_int64),
-        ("value_slot", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("first", "count", "extra_begin", "extra", "out")),
-        ("scale", ctypes.c_float),
-        ("kind", ctypes.c_int32),
-        ("cap", ctypes.c_float),
-        ("_unused", ctypes.c_int32),
-        ("_ranges", ctypes.c_void_p),
-        ("_part", ctypes.c_int64),
-        ("_tail", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("_partial", "_done", "_failed")),
+    _fields_ = _laid(
+        "q rows heads key_heads size value_size, P query, q query_head query_row, "
+        "P keys, q key_head key_slot, P values, q value_head value_slot, "
+        "P first count extra_begin extra out, f scale, i kind, f cap, i _unused, "
+        "P _ranges, q _part _tail, P _partial _done _failed"
     )
 
 
 class Operand(ctypes.Structure):
     """`struct pl_operand` of native/src/program.h; likewise below."""
 
-    _fields_ = (
-        ("data", c_void_p),
-        *((name, c_int64) for name in ("table", "buffer", "stride", "at", "period", "each")),
-    )
+    _fields_ = _laid("P data, q table buffer stride at period each")
 
 
 class Step(ctypes.Structure):
     """`struct pl_step`."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("op", "function", "join", "layer", "seen", "halves")),
-        *((name, c_int64) for name in ("count", "size", "heads", "key_heads")),
+        *_laid("i op function join layer seen halves, q count size heads key_heads"),
         *((name, Operand) for name in ("input", "other", "third")),
-        *((name, c_int64) for name in ("out_buffer", "out_stride", "out_at")),
-        ("order", c_void_p),
-        ("format", c_int32),
-        ("number", c_float),
-        ("cap", c_float),
-        ("of_kept", c_int32),
-        ("outputs", c_int64),
-        ("inputs", c_int64),
-        ("panels", c_void_p),
-        ("bias", c_void_p),
+        *_laid(
+            "q out_buffer out_stride out_at, P order, i format, f number cap, i of_kept, "
+            "q outputs inputs, P panels bias"
+        ),
     )
 
 
 class Layer(ctypes.Structure):
     """`struct pl_layer`."""
 
-    _fields_ = (
-        ("keys", c_void_p),
-        ("values", c_void_p),
-        *((name, c_int64) for name in ("key_head", "key_slot", "value_head", "value_slot")),
-    )
+    _fields_ = _laid("P keys values, q key_head key_slot value_head value_slot")
 
 
 class Store(ctypes.Structure):
     """`struct pl_store`."""
 
-    _fields_ = (
-        ("begin", c_void_p),
-        *((name, c_int64) for name in ("heads", "head", "slot", "bytes")),
-    )
+    _fields_ = _laid("P begin, q heads head slot bytes")
 
 
 class Seen(ctypes.Structure):
     """`struct pl_seen`."""
 
-    _fields_ = tuple((name, c_void_p) for name in ("first", "count", "extra_begin", "extra"))
+    _fields_ = _laid("P first count extra_begin extra")
 
 
 class Pass(ctypes.Structure):
     """`struct pl_pass`."""
 
-    _fields_ = (
-        *((name, c_int64) for name in ("rows", "kept", "given_count", "states_stride")),
-        *((name, c_void_p) for name in ("tokens", "positions", "where", "keep", "given")),
-        *((name, c_void_p) for name in ("tables", "table_strides", "layers", "seen")),
-        *((name, c_void_p) for name in ("arena", "arena_of_kept", "logits", "states")),
-        *((name, c_int64) for name in ("cache_kind", "table_rows")),
+    _fields_ = _laid(
+        "q rows kept given_count states_stride, P tokens positions where keep given tables "
+        "table_strides layers seen arena arena_of_kept logits states, q cache_kind table_rows"
     )
 
 
 class Texts(ctypes.Structure):
     """`struct pl_texts`; `each` is an array of `pl_text`, five int64 each."""
 
-    _fields_ = (
-        *((name, c_int64) for name in ("count", "kinds")),
-        *((name, c_void_p) for name in ("each", "tokens", "parents", "windows")),
-    )
+    _fields_ = _laid("q count kinds, P each tokens parents windows")
 
 
 class Chain(ctypes.Structure):
     """`struct pl_chain`."""
 
-    _fields_ = (
-        *(
-            (name, c_int64)
-            for name in ("count", "most", "numbers", "kinds", "start", "cached", "made")
-        ),
-        *((name, c_void_p) for name in ("ids", "windows", "end")),
-        *((name, c_void_p) for name in ("reads", "tokens", "shares", "seconds")),
+    _fields_ = _laid(
+        "q count most numbers kinds start cached made, "
+        "P ids windows end reads tokens shares seconds"
     )
 
 
 class ChainEnd(ctypes.Structure):
     """`struct pl_chain_end`."""
 
-    _fields_ = (
-        *((name, c_double) for name in ("share", "path_chance", "trust", "low", "high")),
-        *((name, c_void_p) for name in ("least", "borders", "lines", "rows")),
-        ("columns", c_int64),
-    )
+    _fields_ = _laid("d share path_chance trust low high, P least borders lines rows, q columns")
 
 
 class Part(ctypes.Structure):
     """`struct pl_part` of native/src/drafts.h; likewise below."""
 
-    _fields_ = (
-        ("steps", c_void_p),
-        ("count", c_int64),
-        *((name, c_void_p) for name in ("arena", "given", "out")),
-    )
+    _fields_ = _laid("P steps, q count, P arena given out")
 
 
 class Guesses(ctypes.Structure):
     """`struct pl_guesses`."""
 
-    _fields_ = (
-        *((name, c_int64) for name in ("outputs", "ranks", "budget", "nodes", "heard")),
-        *((name, c_void_p) for name in ("ids", "noise", "tokens", "parents", "path_chances")),
-    )
+    _fields_ = _laid("q outputs ranks budget nodes heard, P ids noise tokens parents path_chances")
 
 
 class Medusa(ctypes.Structure):
@@ -221,9 +179,7 @@ class Medusa(ctypes.Structure):
     _fields_ = (
         ("blocks", Part),
         ("head", Part),
-        ("heads", c_int64),
-        ("hidden", c_int64),
-        ("state", c_void_p),
+        *_laid("q heads hidden, P state"),
         ("guesses", Guesses),
     )
 
@@ -234,15 +190,10 @@ class Chimera(ctypes.Structure):
     _fields_ = (
         ("green", Part),
         ("read", Part),
-        ("levels", c_void_p),
-        *((name, c_int64) for name in ("depth", "order", "hidden", "beam", "length", "fresh")),
-        ("least", c_double),
-        *((name, c_void_p) for name in ("end", "text", "states")),
-        ("states_stride", c_int64),
-        ("words", c_void_p),
-        ("words_format", c_int64),
-        ("words_count", c_int64),
-        *((name, c_void_p) for name in ("layers", "tables", "table_strides")),
+        *_laid(
+            "P levels, q depth order hidden beam length fresh, d least, P end text states, "
+            "q states_stride, P words, q words_format words_count, P layers tables table_strides"
+        ),
         ("guesses", Guesses),
         ("grown", c_int64),
     )
@@ -253,14 +204,10 @@ class Eagle(ctypes.Structure):
 
     _fields_ = (
         *((name, Part) for name in ("read", "grow", "head")),
-        *((name, c_int64) for name in ("width", "hidden", "depth", "beam", "length", "fresh")),
-        ("least", c_double),
-        *((name, c_void_p) for name in ("end", "text", "states")),
-        ("states_stride", c_int64),
-        *((name, c_void_p) for name in ("root", "words")),
-        ("words_format", c_int64),
-        ("words_count", c_int64),
-        *((name, c_void_p) for name in ("layers", "tables", "table_strides")),
+        *_laid(
+            "q width hidden depth beam length fresh, d least, P end text states, q states_stride, "
+            "P root words, q words_format words_count, P layers tables table_strides"
+        ),
         ("guesses", Guesses),
         ("grown", c_int64),
     )
@@ -269,27 +216,41 @@ class Eagle(ctypes.Structure):
 class Suffixes(ctypes.Structure):
     """`struct pl_suffixes` of native/src/suffixes.h."""
 
-    _fields_ = (
-        ("tokens", c_void_p),
-        ("order", c_void_p),
-        *((name, c_int64) for name in ("count", "size", "most")),
-        ("tail", c_void_p),
-        *((name, c_int64) for name in ("length", "least", "hits", "budget", "per_match")),
-        *((name, c_int64) for name in ("depth", "branches")),
-        ("doubt", c_double),
-        *((name, c_int64) for name in ("matched", "shorter", "begin", "end", "nodes")),
-        *((name, c_void_p) for name in ("node_tokens", "node_parents", "weights")),
-        ("total", c_double),
+    _fields_ = _laid(
+        "P tokens order, q count size most, P tail, q length least hits budget per_match depth "
+        "branches, d doubt, q matched shorter begin end nodes, P node_tokens node_parents weights, "
+        "d total"
     )
 
 
 class NGramDraft(ctypes.Structure):
     """`struct pl_ngram_draft` of native/src/ngram_tables.h."""
 
-    _fields_ = (
-        *((name, c_void_p) for name in ("own", "others", "tail")),
-        *((name, c_int64) for name in ("length", "budget", "depth")),
-        ("doubt", c_double),
-        ("nodes", c_int64),
-        *((name, c_void_p) for name in ("node_tokens", "node_parents", "weights")),
+    _fields_ = _laid(
+        "P own others tail, q length budget depth, d doubt, q nodes, "
+        "P node_tokens node_parents weights"
+    )
+
+
+class Kinds(ctypes.Structure):
+    """`struct pl_kinds` of native/src/calibration.h."""
+
+    _fields_ = _laid("P borders depths, q border_count depth_count, d least most unknown prior")
+
+
+class Sizing(ctypes.Structure):
+    """`struct pl_sizing` of native/src/calibration.h."""
+
+    _fields_ = _laid(
+        "P of, q nodes, P tokens parents sources weights, d sure, P costs path_chances kept, "
+        "q keeps, d promised"
+    )
+
+
+class Union(ctypes.Structure):
+    """`struct pl_union` of native/src/unions.h."""
+
+    _fields_ = _laid(
+        "q alike room nodes, P tokens parents sources claims weights, d sure, q count at by, "
+        "P given_tokens given_parents given_weights, d unweighted, P places"
     )

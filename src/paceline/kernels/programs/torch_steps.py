@@ -37,6 +37,10 @@ _JOINS: Mapping[Join, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     Join.FROM: lambda one, other: other - one,
     Join.UNDER: lambda one, other: other / one,
 }
+_NORMS: Mapping[Op, Callable[..., torch.Tensor]] = {
+    Op.RMS_NORM: F.rms_norm,
+    Op.LAYER_NORM: F.layer_norm,
+}
 
 
 def out_of(step: Step) -> Value:
@@ -121,27 +125,16 @@ def _mean(operands: Operands, step: Step) -> Run:
     return run
 
 
-def _rms_norm(operands: Operands, step: Step) -> Run:
+def _norm(operands: Operands, step: Step) -> Run:
     out, read = out_of(step), operands.read(step.of[0])
-    scale = operands.read(step.of[1], step.size)
-
-    def run(now: TorchPass) -> None:
-        rows = read(now)
-        segments, weight = rows.view(len(rows), -1, step.size), scale(now).expand(step.size)
-        now.values[out] = F.rms_norm(segments, (step.size,), weight, step.number).view(rows.shape)
-
-    return run
-
-
-def _layer_norm(operands: Operands, step: Step) -> Run:
-    out, read = out_of(step), operands.read(step.of[0])
-    scale, shift = (operands.read(each, step.size) for each in step.of[1:])
+    factors = [operands.read(each, step.size) for each in step.of[1:]]
+    norm = _NORMS[step.op]
 
     def run(now: TorchPass) -> None:
         rows = read(now)
         segments = rows.view(len(rows), -1, step.size)
-        weight, bias = (each(now).expand(step.size) for each in (scale, shift))
-        found = F.layer_norm(segments, (step.size,), weight, bias, step.number)
+        numbers = (each(now).expand(step.size) for each in factors)
+        found = norm(segments, (step.size,), *numbers, step.number)
         now.values[out] = found.view(rows.shape)
 
     return run
@@ -241,8 +234,8 @@ STEPS: Mapping[Op, Callable[[Operands, Step], Run]] = {
     Op.GIVEN: _given,
     Op.MAP: _map,
     Op.MEAN: _mean,
-    Op.RMS_NORM: _rms_norm,
-    Op.LAYER_NORM: _layer_norm,
+    Op.RMS_NORM: _norm,
+    Op.LAYER_NORM: _norm,
     Op.ROTATE: _rotate,
     Op.GATHER: _gather,
     Op.ATTEND: _attend,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -82,7 +82,8 @@ class Arithmetic:
             turned = {Join.MINUS: Join.FROM, Join.OVER: Join.UNDER}
             operands.reverse()
             join = turned.get(join, join)
-        return self._emit.map(operands[0], join, operands[1], _count(shape, axis)), axis
+        count = shape.numel() // shape[axis]
+        return self._emit.map(operands[0], join, operands[1], count), axis
 
     def _spread(self, given: Any, shape: torch.Size, axis: int) -> Operand:
         """Make an operand, broadcast to a shape."""
@@ -123,10 +124,3 @@ def _function_of(node: Node) -> Function:
 
 def _is_of_place(operand: Operand) -> bool:
     return operand.value is not None and operand.value.kind == Kind.PLACE
-
-
-def _count(shape: Sequence[int], axis: int) -> int:
-    count = 1
-    for place, size in enumerate(shape):
-        count *= 1 if place == axis else size
-    return count

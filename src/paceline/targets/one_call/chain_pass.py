@@ -59,7 +59,12 @@ class ChainPass:
     def run(
         self, start: int, cached: int, pending: Sequence[int], states: torch.Tensor | None
     ) -> TokenScores:
-        """See `CompiledPass.follow`. states: where the last hidden states go; None to drop them."""
+        """Run one pass over a text's next tokens. Returns the scores of the token after them, a
+        view that the next pass overwrites.
+
+        start: of the text's stretch of the cache. cached: tokens there. states: where the last
+        hidden states go; None to drop them.
+        """
         self._chain.most = 0
         self._play(start, cached, pending, states, 1)
         return TokenScores(self._scores, self._tokens)
@@ -72,7 +77,7 @@ class ChainPass:
         states: torch.Tensor | None,
         wanted: ChainRequest,
     ) -> ChainFound:
-        """See `CompiledPass.generate_chain`."""
+        """Like `run`, then passes over the likeliest token of the previous one, in one call."""
         chain, known = self._chain, wanted.known
         if self._tokens is not None and known <= self._tokens[-1]:
             known = bisect_left(self._tokens, known)

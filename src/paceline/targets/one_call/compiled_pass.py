@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paceline.chains import ChainFound, ChainRequest
 from paceline.errors import UsageError
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.program import CacheLayer, PassTexts, Program
 from paceline.kernels.programs.steps import LAST, Lowered, Op, Step
-from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import TextRows
@@ -110,31 +108,10 @@ class CompiledPass:
         states = cache.all_states() if keeps_states else None
         return self._program.run(said, tuple(windows.values()), states)
 
-    def follow(
-        self, start: int, cached: int, pending: Sequence[int], cache: TreeCache, keeps_states: bool
-    ) -> TokenScores:
-        """Run one pass over a text's next tokens. Returns the scores of the token after them, a
-        view that the next pass overwrites.
-
-        start: of the text's stretch of the cache. cached: tokens there.
-        """
+    def chain(self, cache: TreeCache, keeps_states: bool) -> tuple[ChainPass, torch.Tensor | None]:
+        """Passes over one text in this cache, and where their last hidden states go."""
         self.use_cache(cache)
-        states = cache.all_states() if keeps_states else None
-        return self._chain.run(start, cached, pending, states)
-
-    def generate_chain(
-        self,
-        start: int,
-        cached: int,
-        pending: Sequence[int],
-        cache: TreeCache,
-        keeps_states: bool,
-        wanted: ChainRequest,
-    ) -> ChainFound:
-        """Like `follow`, then passes over the likeliest token of the previous one, in one call."""
-        self.use_cache(cache)
-        states = cache.all_states() if keeps_states else None
-        return self._chain.run_on(start, cached, pending, states, wanted)
+        return self._chain, cache.all_states() if keeps_states else None
 
     def keep_outputs(self, layers: Sequence[int]) -> None:
         """Keep the outputs of these layers, ascending and counted from 1, beside the last states

@@ -35,12 +35,10 @@ def row_axis(shape: torch.Size) -> int:
 def new_codes(value: int, shape: torch.Size, axis: int) -> Codes:
     """Make codes for value number `value`, whose features fill a tensor of this shape, with its
     rows in order along `axis`."""
-    others = [size for place, size in enumerate(shape) if place != axis]
-    count = 1
-    for size in others:
-        count *= size
+    count = shape.numel() // shape[axis]
     if count >= 1 << _FEATURE_BITS:
         raise UnfitError(f"a value has too many numbers per row ({count})")
+    others = [size for place, size in enumerate(shape) if place != axis]
     features = torch.arange(count).view(others).unsqueeze(axis)
     rows = torch.arange(ROWS).view([-1 if place == axis else 1 for place in range(len(shape))])
     return ((value << _FEATURE_BITS) + features << _ROW_BITS) + rows

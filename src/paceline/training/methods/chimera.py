@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from paceline.errors import ModelError, UsageError
-from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.errors import UsageError
+from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
 from paceline.training.settings import WHAT, Form, TrainerSettings, option
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from paceline.drafters.chimera_model import ChimeraModel
     from paceline.drafters.head_configs import ChimeraConfig
-    from paceline.drafters.trained_heads import ChimeraParts
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -64,10 +63,6 @@ class ChimeraSettings(TrainerSettings):
                 "a transformer at the bottom can learn only after the tokens of texts: leave out "
                 "own guesses"
             )
-        try:
-            self.config()
-        except ModelError as error:
-            raise UsageError(str(error)) from error
 
     def config(self) -> ChimeraConfig:
         """The configuration, before it is sized for a model."""
@@ -94,6 +89,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
     name = "chimera"
     summary = "Train Chimera's draft model: n-gram encoder, context encoder and residual heads."
     Settings = ChimeraSettings
+    Parts = "paceline.drafters.trained_heads:ChimeraParts"
 
     def __init__(self, base: Base, settings: ChimeraSettings) -> None:
         from paceline.drafters.chimera_model import ChimeraModel
@@ -118,11 +114,13 @@ class Chimera(TrainedMethod[ChimeraSettings]):
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Draft after all places, along the text."""
-        from paceline.drafters.chimera_model import Drafted, Packed
+        from paceline.drafters.attention_rows import Stretches
+        from paceline.drafters.chimera_model import Drafted
 
         points, valid = batch.points()
         last = batch.last
-        texts = Packed(batch.tokens, last, batch.position, batch.start, points, batch.sees(points))
+        sees = batch.sees(points)
+        texts = Stretches(batch.tokens, last, batch.position, batch.start, points, sees)
         found: Drafted = self.module(texts, self.settings.own_guesses)
         tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
         scale = last[batch.text >= 0].square().mean()
@@ -137,21 +135,10 @@ class Chimera(TrainedMethod[ChimeraSettings]):
                 distance = (states - wanted)[there].square().mean() / scale
                 scorer.penalty(self.settings.state_weight / self.settings.heads * distance)
 
-    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> ChimeraParts:
-        """See `ChimeraParts`."""
-        from paceline.drafters.trained_heads import ChimeraParts
+    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> Finished:
+        """See `TrainedMethod`; with the training texts' common n-grams."""
         from paceline.training.vocabulary import frequent_ngrams
 
-        own = dict(tensors)
-        if common.token_ids is not None:
-            own["token_ids"] = common.token_ids
         texts = [text.tokens for text in self._train]
-        own["common_ngrams"] = frequent_ngrams(texts, self.settings.order, _COMMON_NGRAMS)
-        return ChimeraParts(self.module.config, common.base, own, common.table, common.record)
-
-    @classmethod
-    def finished(cls) -> type[ChimeraParts]:
-        """See `TrainedMethod`."""
-        from paceline.drafters.trained_heads import ChimeraParts
-
-        return ChimeraParts
+        common_ngrams = frequent_ngrams(texts, self.settings.order, _COMMON_NGRAMS)
+        return super().parts({**tensors, "common_ngrams": common_ngrams}, common)

@@ -81,6 +81,7 @@ class Draft(TrainedMethod[DraftSettings]):
     summary = "Train a draft model: some layers of the model, on its embeddings and output head."
     use = "speculative:draft={folder}"
     Settings = DraftSettings
+    Parts = "paceline.training.methods.draft_parts:DraftParts"
 
     def __init__(self, base: Base, settings: DraftSettings) -> None:
         from paceline.models.draft_model import own_tensors
@@ -153,10 +154,3 @@ class Draft(TrainedMethod[DraftSettings]):
         from paceline.models.draft_folder import shipped_draft
 
         return shipped_draft(fingerprint)
-
-    @classmethod
-    def finished(cls) -> type[DraftParts]:
-        """See `TrainedMethod`."""
-        from paceline.training.methods.draft_parts import DraftParts
-
-        return DraftParts

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from paceline.errors import ModelError, UsageError
-from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.errors import UsageError
+from paceline.training.method import Base, TrainedMethod
 from paceline.training.settings import WHAT, SoftLoss, TrainerSettings, option
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from paceline.drafters.eagle_model import EagleModel
     from paceline.drafters.head_configs import EagleConfig
-    from paceline.drafters.trained_heads import EagleParts
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -61,6 +59,12 @@ class EagleSettings(TrainerSettings):
                 "at last"
             )
 
+    def config(self) -> EagleConfig:
+        """The configuration, before it is fitted to a model."""
+        from paceline.drafters.head_configs import EagleConfig
+
+        return EagleConfig(steps=self.heads, vocabulary=self.vocabulary)
+
 
 class Eagle(TrainedMethod[EagleSettings]):
     """Each step reads the output of the one before, and sees what it will see when drafting."""
@@ -70,6 +74,7 @@ class Eagle(TrainedMethod[EagleSettings]):
     name = "eagle"
     summary = "Train EAGLE's draft model: one block that continues from the model's own features."
     Settings = EagleSettings
+    Parts = "paceline.drafters.trained_heads:EagleParts"
 
     def __init__(self, base: Base, settings: EagleSettings) -> None:
         import torch
@@ -85,23 +90,14 @@ class Eagle(TrainedMethod[EagleSettings]):
         self.settings = settings
         layers = base.model.config.get_text_config().num_hidden_layers
         copied = settings.block == "last-layer"
-        config = sized_like(self._config(layers), base.model.config, settings.intermediate)
+        config = replace(settings.config(), layers=self.taps(settings, layers))
+        config = sized_like(config, base.model.config, settings.intermediate)
         config = replace(config, biases=copied and last_layer_has_biases(base))
         self.module = EagleModel(config, base.head, base.embed, base.token_ids)
         if copied:
             copy_last_layer(self.module, base, _NORMS, "EAGLE")
             with torch.no_grad():
                 self.module.last_norm.copy_(gains_of(base.final_norm))
-
-    def _config(self, layers: int) -> EagleConfig:
-        from paceline.drafters.head_configs import EagleConfig
-
-        settings = self.settings
-        taps = self.taps(settings, layers)
-        try:
-            return EagleConfig(taps, settings.heads, settings.vocabulary)
-        except ModelError as error:
-            raise UsageError(str(error)) from error
 
     @classmethod
     def taps(cls, settings: EagleSettings, layers: int) -> tuple[int, ...]:
@@ -113,17 +109,12 @@ class Eagle(TrainedMethod[EagleSettings]):
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Take all steps after all places, along the text."""
-        from paceline.drafters.eagle_model import Stretches
+        from paceline.drafters.attention_rows import Stretches
 
         points, valid = batch.points()
         features = batch.states[:, :, :-1] if self.settings.features == "three" else batch.last
-        texts = Stretches(
-            batch.tokens,
-            features.flatten(2).float(),
-            batch.position,
-            points,
-            batch.sees(points),
-        )
+        features, sees = features.flatten(2).float(), batch.sees(points)
+        texts = Stretches(batch.tokens, features, batch.position, batch.start, points, sees)
         for step, outputs in enumerate(self.module(texts, self.settings.heads)):
             ends = self.module.ends(outputs)
             scorer.add(step, ends, points, valid)
@@ -149,19 +140,3 @@ class Eagle(TrainedMethod[EagleSettings]):
         scale = last[batch.text >= 0].square().mean().sqrt()
         distance = F.smooth_l1_loss(ends[there] / scale, wanted[there] / scale)
         return self.settings.state_weight / self.settings.heads * distance
-
-    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> EagleParts:
-        """See `EagleParts`."""
-        from paceline.drafters.trained_heads import EagleParts
-
-        ids = {} if common.token_ids is None else {"token_ids": common.token_ids}
-        return EagleParts(
-            self.module.config, common.base, {**tensors, **ids}, common.table, common.record
-        )
-
-    @classmethod
-    def finished(cls) -> type[EagleParts]:
-        """See `TrainedMethod`."""
-        from paceline.drafters.trained_heads import EagleParts
-
-        return EagleParts

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.errors import ModelError, UsageError
-from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.method import Base, TrainedMethod
 from paceline.training.settings import WHAT, Form, TrainerSettings, option
 
 if TYPE_CHECKING:
-    import torch
-
     from paceline.drafters.head_configs import MedusaConfig
-    from paceline.drafters.trained_heads import MedusaParts
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -31,13 +26,6 @@ class MedusaSettings(TrainerSettings):
     layers: int = option(1, "Residual blocks of a head.", WHAT)
     form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)
     learning_rate: float = option(1e-3, "Learning rate of AdamW after the warm-up.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        try:
-            self.config()
-        except ModelError as error:
-            raise UsageError(str(error)) from error
 
     def config(self) -> MedusaConfig:
         """The configuration."""
@@ -58,6 +46,7 @@ class Medusa(TrainedMethod[MedusaSettings]):
         "Train Medusa-1 heads: each guesses a token further ahead from the model's last state."
     )
     Settings = MedusaSettings
+    Parts = "paceline.drafters.trained_heads:MedusaParts"
 
     def __init__(self, base: Base, settings: MedusaSettings) -> None:
         from paceline.drafters.medusa_heads import MedusaHeads
@@ -75,18 +64,3 @@ class Medusa(TrainedMethod[MedusaSettings]):
         tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
         for head, guesses in enumerate(found):
             tell(head, guesses, points, valid & batch.on_policy(points, head + 1))
-
-    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> MedusaParts:
-        """See `MedusaParts`."""
-        from paceline.drafters.trained_heads import MedusaParts
-
-        ids = {} if common.token_ids is None else {"token_ids": common.token_ids}
-        config = self.settings.config()
-        return MedusaParts(config, common.base, {**tensors, **ids}, common.table, common.record)
-
-    @classmethod
-    def finished(cls) -> type[MedusaParts]:
-        """See `TrainedMethod`."""
-        from paceline.drafters.trained_heads import MedusaParts
-
-        return MedusaParts

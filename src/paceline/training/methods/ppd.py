@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from paceline.errors import ModelError, UsageError
+from paceline.errors import UsageError
 from paceline.training.method import Base, PartsInputs, TrainedMethod
 from paceline.training.settings import WHAT, SavedFloats, Schedule, TrainerSettings, option
 
@@ -58,10 +58,6 @@ class PpdSettings(TrainerSettings):
         self._check_range(("points",), 1, None)
         if not self.head_rate > 0:
             raise UsageError(f"head_rate must be positive, got {self.head_rate}")
-        try:
-            self.config()
-        except ModelError as error:
-            raise UsageError(str(error)) from error
 
     def config(self) -> PromptConfig:
         """The configuration."""
@@ -91,6 +87,7 @@ class Ppd(TrainedMethod[PpdSettings]):
     name = "ppd"
     summary = "Train prompt tokens for PPD: embeddings that let a model guess several tokens ahead."
     Settings = PpdSettings
+    Parts = "paceline.drafters.prompt_tokens:PromptTokens"
 
     def __init__(self, base: Base, settings: PpdSettings) -> None:
         from paceline.training.methods.prompt_model import PromptModel
@@ -137,10 +134,3 @@ class Ppd(TrainedMethod[PpdSettings]):
 
         config = self.settings.config()
         return PromptTokens(config, common.base, tensors, common.table, common.record)
-
-    @classmethod
-    def finished(cls) -> type[PromptTokens]:
-        """See `TrainedMethod`."""
-        from paceline.drafters.prompt_tokens import PromptTokens
-
-        return PromptTokens
