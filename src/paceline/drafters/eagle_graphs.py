@@ -1,9 +1,9 @@
 """EAGLE's drafts on a GPU, replayed from recordings.
 
-A level is some fifty small operators, and calling them takes ten times as long as running them. So
-two pieces of work are recorded: reading the text's new rows with a guess after the root, and
-growing one level. Their shapes and addresses are fixed: missing rows repeat the last one, and the
-text's columns are copied to where the recordings read them, as texts take turns.
+A level is dozens of small operators, and calling them takes longer than running them. So two pieces
+of work are recorded: reading the text's new rows with a guess after the root, and growing one
+level. Their shapes and addresses are fixed: missing rows repeat the last one, and the text's
+columns are copied to where the recordings read them, as texts take turns.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class RecordedDraft:
     ) -> Guesses:
         """Guess after the nodes of a level: their tokens, places, slots, and parents' and own
         numbers. sees: [nodes, room]."""
-        room = len(self._level.tensors[0])
-        self._level.fill([*(_filled(each, room) for each in nodes), _filled(sees, room)])
+        beam = len(self._level.tensors[0])
+        self._level.fill([_filled(each, beam) for each in (*nodes, sees)])
         return self._nodes.found(noise)
 
     def _run_text(self) -> torch.Tensor:
