@@ -30,8 +30,8 @@ from paceline.tree import EMPTY, Tree
 
 __all__ = ["Llma", "LlmaSettings"]
 
-_LONGEST = 128
-"""Tokens of a match that are compared."""
+_COMPARED = 128
+"""Tokens of a match that are compared, at least."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,13 @@ class Llma(LookupDrafter):
     settings: see `LlmaSettings`. changes: fields to override, by name.
 
     Only the output is matched, as in the paper, not the prompt, which is a reference itself. The
-    official code tries n-grams of five tokens down to one; here a match has any length, though
-    beyond `_LONGEST` tokens equally many count as longer.
+    official code tries n-grams of five tokens down to one; here a match has any length, and those
+    that agree in the last `_COMPARED` tokens count as equally long.
     """
+
+    _references: list[tuple[int, ...]]
+    _prompt: list[int]
+    _said: list[int]
 
     def __init__(self, settings: LlmaSettings | None = None, **changes: Any) -> None:
         own = replace(settings or LlmaSettings(), **changes)
@@ -76,9 +80,6 @@ class Llma(LookupDrafter):
         self.copy_length = own.k
         self._search = Search(least=min(own.n, LONGEST), hits=1, depth=1)
         self._seed = own.seed if own.tie == "random" else None
-        self._references: list[tuple[int, ...]] = []
-        self._prompt: list[int] = []
-        self._said: list[int] = []
         self._forget()
 
     def start(self, text: TextStart) -> None:
@@ -89,9 +90,8 @@ class Llma(LookupDrafter):
         if list(context[:known]) != self._prompt or texts != self._references:
             known, new = 0, [*texts]
             self._forget()
-            self._references = texts
         self._add([*new, context[known:]])
-        self._prompt, self._said = list(context), []
+        self._references, self._prompt, self._said = texts, list(context), []
 
     @property
     def knows_more(self) -> bool:
@@ -112,7 +112,7 @@ class Llma(LookupDrafter):
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """A chain of up to `k` tokens copied from the reference."""
-        output = [*self._said[-_LONGEST - self.match_length :], *path]
+        output = [*self._said[-_COMPARED - self.match_length :], *path]
         count = min(self.copy_length, budget)
         found = self._array.look_up(output, min(1, count), self._search)
         if not found.matched:
@@ -140,6 +140,7 @@ class Llma(LookupDrafter):
         return int(places[order.argmin()]), matched
 
     def _forget(self) -> None:
+        self._references, self._prompt, self._said = [], [], []
         self._array = GrowingSuffixArray()
         # Of places: the lowest is copied. So the choice does not change from round to round.
         self._random = np.random.default_rng(self._seed)

@@ -133,7 +133,7 @@ class SuiteTexts:
 class Tryout:
     """Prompts to try methods on.
 
-    options: of requests. repeats: trials per prompt, None for as many as is usual.
+    options: of requests. repeats: trials per prompt that the user wants; None leaves it to the study.
     """
 
     session: Session
