@@ -21,7 +21,7 @@ INLINE floats_t pairs_times_plus(floats_t weights, floats_t numbers, floats_t su
 
 /* `rows` rows from `place`. */
 INLINE void float_block(const enum pl_format format, const int rows, const struct pl_work *work,
-                        int64_t block, int64_t place, struct stream stream) {
+                        int64_t block, int64_t place, const uint8_t *next) {
     const struct pl_matrix *matrix = work->matrix;
     const int pairs = format == PL_BF16_DOT, width = pairs || format == PL_F32 ? 4 : 2;
     const int64_t count = pairs ? (matrix->inputs + 1) / 2 : matrix->inputs;
@@ -43,7 +43,7 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
     }
     for (int64_t k = 0; k < count; k++) {
         floats_t weights[FLOAT_COLUMNS];
-        fetch(&stream, 2 * rows > ROWS_OF_FLOATS ? 0 : width * FLOAT_COLUMNS * LANES);
+        fetch(&next, width * FLOAT_COLUMNS * LANES);
         UNROLL
         for (int c = 0; c < FLOAT_COLUMNS; c++) {
             const uint8_t *at = columns[c] + k * width * PL_PANEL;
@@ -64,8 +64,7 @@ INLINE void float_block(const enum pl_format format, const int rows, const struc
 
 #define FLOAT_ROWS(format, rows) ROWS_WITH(float_block, format, rows)
 #define FOR_FLOATS(format) UP_TO(ROWS_OF_FLOATS)(FLOAT_ROWS, format) \
-    RUN_WITH(format, ROWS_OF_FLOATS, 1, FLOAT_OUTPUTS / PL_PANEL, \
-             (format) == PL_BF16_DOT ? (work->matrix->inputs + 1) / 2 : work->matrix->inputs)
+    RUN_WITH(format, ROWS_OF_FLOATS, 1, FLOAT_OUTPUTS / PL_PANEL)
 #ifndef ADDED
 FOR_FLOATS(PL_F32)
 FOR_FLOATS(PL_F16)

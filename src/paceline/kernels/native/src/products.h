@@ -90,13 +90,12 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
         find_codes(bits, in, group, code_bytes, first, j, high, begin, end);
         UNROLL
         for (int r = 0; r < rows; r++) {
-            const bytes_t here = broadcast(codes_of(fours, r, group) + 4 * j);
-            const bytes_t there = broadcast(codes_of(fours, r, group) + 4 * j + 16);
+            const int8_t *here = codes_of(fours, r, group) + 4 * j;
             UNROLL
             for (int t = 0; t < TOGETHER; t++) {
                 part[r][t] = dot(part[r][t], begin[t], here);
-                if (bits == 6) other[r][t] = dot(other[r][t], end[t], there);
-                else part[r][t] = dot(part[r][t], end[t], there);
+                if (bits == 6) other[r][t] = dot(other[r][t], end[t], here + 16);
+                else part[r][t] = dot(part[r][t], end[t], here + 16);
             }
         }
         const int dots = (bits == 6 ? 1 : 2) * (j + 1);
@@ -123,7 +122,7 @@ INLINE void large_codes(const int rows, const struct columns *in, int64_t group,
             eight[t] = signed_codes(load_bytes(in->codes[first + t] + group * 512 + 64 * j));
         UNROLL
         for (int r = 0; r < rows; r++) {
-            const bytes_t here = broadcast(codes_of(fours, r, group) + 4 * j);
+            const int8_t *here = codes_of(fours, r, group) + 4 * j;
             UNROLL
             for (int t = 0; t < TOGETHER; t++) sums[r][t] = signed_dot(sums[r][t], eight[t], here);
         }
@@ -152,12 +151,12 @@ INLINE void find_scales(const enum pl_format format, const struct columns *in, i
 
 /* `rows` rows from `place` on times the panels of one block. */
 INLINE void one_block(const enum pl_format format, const int rows, const struct pl_work *work,
-                      int64_t block, int64_t place, struct stream stream) {
+                      int64_t block, int64_t place, const uint8_t *next) {
     const struct pl_layout at = pl_layouts[format];
     const struct pl_matrix *matrix = work->matrix;
     const struct pl_rows *in = work->rows;
     const int64_t groups = in->groups;
-    const int fetched = 2 * rows > MOST_ROWS ? 0 : at.codes + at.scales + at.supers / PL_SUPER;
+    const int fetched = OUTPUTS / PL_PANEL * (at.codes + at.scales + at.supers / PL_SUPER);
     const struct columns columns = find_columns(matrix, format, block);
     const struct pl_four *fours[MOST_ROWS / PL_FOUR];
     floats_t found[MOST_ROWS][COLUMNS];
@@ -169,7 +168,7 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
         for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
     }
     for (int64_t group = 0; group < groups; group++) {
-        fetch(&stream, fetched);
+        fetch(&next, fetched);
         UNROLL
         for (int first = 0; first < COLUMNS; first += TOGETHER) {
             IN_ORDER;
@@ -179,9 +178,9 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
                 UNROLL
                 for (int t = 0; t < TOGETHER; t++) {
                     const struct pl_four *four = fours[r / PL_FOUR] + group;
-                    sums[r][t] = same_sums(at.zero || (at.bits == 8 && SIGNED_ZERO)
-                                               ? four->start[r % PL_FOUR] : 0);
-                    if (at.halves) second[r][t] = same_sums(four->second[r % PL_FOUR]);
+                    const int zero = at.bits == 8 ? SIGNED_ZERO : at.zero;
+                    sums[r][t] = zero ? sums_at(four->start + r % PL_FOUR) : no_sums();
+                    if (at.halves) second[r][t] = sums_at(four->second + r % PL_FOUR);
                 }
             }
             if (at.bits == 8) large_codes(rows, &columns, group, first, fours, sums);
@@ -216,7 +215,7 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
 
 #define BLOCK_ROWS(format, rows) ROWS_WITH(one_block, format, rows)
 #define FOR_FORMAT(format) UP_TO(MOST_ROWS)(BLOCK_ROWS, format) \
-    RUN_WITH(format, MOST_ROWS, PL_FOUR, OUTPUTS / PL_PANEL, pl_groups(work->matrix->inputs))
+    RUN_WITH(format, MOST_ROWS, PL_FOUR, OUTPUTS / PL_PANEL)
 FOR_FORMAT(PL_Q4_0)
 FOR_FORMAT(PL_Q4_1)
 FOR_FORMAT(PL_Q5_0)

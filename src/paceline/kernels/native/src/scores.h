@@ -83,21 +83,19 @@ static void turn_chunk(const struct pl_attention *of, const char *slots, int64_t
 /* What to fetch while a tile's scores are computed: the keys of the next tile, and the values of this
    one, which are needed soon. */
 struct wanted {
-    struct stream keys, values;
+    const uint8_t *keys, *values;
+    int64_t of_keys, of_values; /* bytes of a step */
 };
 
-/* Part `part` of `parts` of what to fetch for a tile at `slot`; nothing if slots are far apart. */
+/* What to fetch for a tile at `slot`, in `size` steps; nothing if slots are far apart. */
 static struct wanted wanted_of(const struct pl_attention *of, const char *keys,
-                               const char *values, int64_t slot, int64_t part, int64_t parts) {
-    struct wanted found = {{NULL, NULL, 0}, {NULL, NULL, 0}};
+                               const char *values, int64_t slot) {
+    struct wanted found = {NULL, NULL, 0, 0};
     if (of->key_slot > 4 * of->size || of->value_slot > 4 * of->value_size) return found;
-    found.keys.bytes = TILE * of->key_slot / parts;
-    found.values.bytes = values ? TILE * of->value_slot / parts : 0;
-    found.keys.at = (const uint8_t *)keys + (slot + TILE) * of->key_slot + part * found.keys.bytes;
-    if (values) found.values.at = (const uint8_t *)values + slot * of->value_slot + part * found.values.bytes;
-    found.keys.until = found.keys.at, found.values.until = found.values.at;
-    found.keys.bytes = (found.keys.bytes + of->size - 1) / of->size;
-    found.values.bytes = (found.values.bytes + of->size - 1) / of->size;
+    found.keys = (const uint8_t *)keys + (slot + TILE) * of->key_slot;
+    if (values) found.values = (const uint8_t *)values + slot * of->value_slot;
+    found.of_keys = (TILE * of->key_slot + of->size - 1) / of->size;
+    found.of_values = (TILE * of->value_slot + of->size - 1) / of->size;
     return found;
 }
 
@@ -114,8 +112,8 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
     }
     for (int64_t d = 0; d < of->size; d++) {
         floats_t slots[IN_TILE];
-        fetch(&wanted.keys, 0);
-        fetch(&wanted.values, 0);
+        fetch(&wanted.keys, wanted.of_keys);
+        fetch(&wanted.values, wanted.of_values);
         UNROLL
         for (int v = 0; v < IN_TILE; v++) slots[v] = load_floats(keys + d * TILE + v * LANES);
         UNROLL
@@ -139,9 +137,8 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
 static void score_tile(const struct pl_attention *of, const char *keys, const char *values,
                        int64_t slot, int64_t count, const struct pair *pairs, const float *room,
                        float *to, int64_t stride) {
-    const int64_t parts = (count + ROWS_OF_SCORES - 1) / ROWS_OF_SCORES;
-    for (int64_t part = 0, some; count; part++, count -= some) {
-        const struct wanted wanted = wanted_of(of, keys, values, slot, part, parts);
+    struct wanted wanted = wanted_of(of, keys, values, slot);
+    for (int64_t some; count; count -= some) {
         some = count >= ROWS_OF_SCORES ? ROWS_OF_SCORES : count >= 3 ? 3 : count;
         if (some == ROWS_OF_SCORES) scores(of, ROWS_OF_SCORES, pairs, room, wanted, to, stride);
 #if ROWS_OF_SCORES > 3
@@ -152,6 +149,7 @@ static void score_tile(const struct pl_attention *of, const char *keys, const ch
 #endif
         else scores(of, 1, pairs, room, wanted, to, stride);
         pairs += some, to += some * stride;
+        wanted.keys = wanted.values = NULL;
     }
 }
 
@@ -159,9 +157,8 @@ static void score_tile(const struct pl_attention *of, const char *keys, const ch
 static void ask_for_keys(const struct pl_attention *of, const char *keys, int64_t first,
                          int64_t slots) {
     if (of->key_slot > 4 * of->size) return; /* slots are far apart */
-    const uint8_t *at = (const uint8_t *)keys + first * of->key_slot;
-    struct stream all = {at, at, slots * of->key_slot};
-    fetch(&all, 0);
+    const uint8_t *next = (const uint8_t *)keys + first * of->key_slot;
+    fetch(&next, slots * of->key_slot);
 }
 
 /* Scores of pairs for `slots` slots from `first` on, [count, stride], written in whole tiles. values:

@@ -35,7 +35,7 @@ static void shape_tiles(int64_t rows) {
 
 /* Sums of a block for the rows of one tile or two, whose pairs begin at `rows`. */
 INLINE void tile_sums(const int two, const struct pl_work *work, int64_t block, const float *rows,
-                      struct stream stream, float (*sums)[FLOAT_OUTPUTS]) {
+                      const uint8_t *next, float (*sums)[FLOAT_OUTPUTS]) {
     const uint8_t *one = panel_at(work->matrix, PL_BF16_TILES, 2 * block);
     const uint8_t *other = panel_at(work->matrix, PL_BF16_TILES, 2 * block + 1);
     const int64_t groups = work->rows->groups, stride = groups * PL_GROUP * 2;
@@ -47,7 +47,7 @@ INLINE void tile_sums(const int two, const struct pl_work *work, int64_t block, 
         _tile_zero(3);
     }
     for (int64_t group = 0; group < groups; group++) {
-        fetch(&stream, 0);
+        fetch(&next, PANELS_OF_BLOCK * TILE_BYTES);
         const float *numbers = rows + group * PAIRS_OF_GROUP;
         _tile_loadd(4, numbers, stride);
         _tile_loadd(6, one + group * TILE_BYTES, 64);
@@ -69,11 +69,12 @@ INLINE void tile_sums(const int two, const struct pl_work *work, int64_t block, 
 }
 
 static __attribute__((noinline)) void tile_block(const struct pl_work *work, int64_t block,
-                                                 int64_t place, int64_t rows, struct stream stream) {
+                                                 int64_t place, int64_t rows,
+                                                 const uint8_t *next) {
     const float *from = work->rows->pairs + place * work->rows->groups * PAIRS_OF_GROUP;
     float sums[ROWS_OF_TILES][FLOAT_OUTPUTS];
-    if (rows > ROWS_OF_TILE) tile_sums(1, work, block, from, stream, sums);
-    else tile_sums(0, work, block, from, stream, sums);
+    if (rows > ROWS_OF_TILE) tile_sums(1, work, block, from, next, sums);
+    else tile_sums(0, work, block, from, next, sums);
     for (int64_t row = 0; row < rows; row++) {
         const floats_t found[] = {load_floats(sums[row]), load_floats(sums[row] + LANES)};
         write_block(work, FLOAT_COLUMNS, block, place + row, found);
@@ -81,7 +82,7 @@ static __attribute__((noinline)) void tile_block(const struct pl_work *work, int
 }
 
 static void run_PL_BF16_TILES(const struct pl_work *work, int64_t first, int64_t end) {
-    const int64_t rows = work->end_row - work->first_row, groups = work->rows->groups;
+    const int64_t rows = work->end_row - work->first_row;
     const int64_t parts = (rows + ROWS_OF_TILES - 1) / ROWS_OF_TILES;
     int64_t shaped = 0;
     for (int64_t block = first; block < end; block++)
@@ -90,7 +91,7 @@ static void run_PL_BF16_TILES(const struct pl_work *work, int64_t first, int64_t
             const int64_t some = left < ROWS_OF_TILES ? left : ROWS_OF_TILES;
             if (some != shaped) shape_tiles(shaped = some);
             tile_block(work, block, work->first_row + done, some,
-                       stream_of(work, PANELS_OF_BLOCK, block, part, parts, groups));
+                       part ? NULL : fetched_in(work, PANELS_OF_BLOCK, block));
         }
     if (shaped) _tile_release();
 }

@@ -48,7 +48,8 @@ static inline bytes_t pair_as_16(bytes_t bits, int place) {
 }
 static inline bytes_t join(bytes_t one, bytes_t other) { return _mm256_or_si256(one, other); }
 
-static inline sums_t same_sums(int32_t value) { return _mm256_set1_epi32(value); }
+static inline sums_t sums_at(const int32_t *at) { return _mm256_set1_epi32(*at); }
+static inline sums_t no_sums(void) { return _mm256_setzero_si256(); }
 static inline part_t no_part(void) { return _mm256_setzero_si256(); }
 
 #ifdef PL_VNNI
@@ -59,29 +60,29 @@ static inline part_t no_part(void) { return _mm256_setzero_si256(); }
 #else
 #define PL_DPBUSD _mm256_dpbusd_avx_epi32
 #endif
-static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
-    return PL_DPBUSD(part, codes, row);
+static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
+    return PL_DPBUSD(part, codes, broadcast(four));
 }
 static inline sums_t widen(sums_t sums, part_t part) { return _mm256_add_epi32(sums, part); }
 static inline bytes_t signed_codes(bytes_t codes) {
     return _mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80));
 }
-static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
-    return PL_DPBUSD(sums, codes, row);
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, const int8_t *four) {
+    return PL_DPBUSD(sums, codes, broadcast(four));
 }
 #else
 #define DOTS_BEFORE_WIDENING(bits) ((bits) == 4 ? 8 : (bits) == 5 ? 4 : 2)
 #define SIGNED_ZERO 0
-static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
-    return _mm256_add_epi16(part, _mm256_maddubs_epi16(codes, row));
+static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
+    return _mm256_add_epi16(part, _mm256_maddubs_epi16(codes, broadcast(four)));
 }
 static inline sums_t widen(sums_t sums, part_t part) {
     return _mm256_add_epi32(sums, _mm256_madd_epi16(part, _mm256_set1_epi16(1)));
 }
 static inline bytes_t signed_codes(bytes_t codes) { return codes; }
-static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, const int8_t *four) {
     const __m256i pairs =
-        _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(row, codes));
+        _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(broadcast(four), codes));
     return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
 #endif

@@ -17,11 +17,6 @@ typedef __m512i sums_t;
 typedef __m512 floats_t;
 
 static inline bytes_t load_bytes(const uint8_t *from) { return _mm512_loadu_si512(from); }
-static inline bytes_t broadcast(const int8_t *four) {
-    int32_t word;
-    __builtin_memcpy(&word, four, 4);
-    return _mm512_set1_epi32(word);
-}
 static inline bytes_t low_half(bytes_t both) {
     return _mm512_and_si512(both, _mm512_set1_epi8(15));
 }
@@ -42,20 +37,40 @@ static inline bytes_t pair_as_16(bytes_t bits, int place) {
 }
 static inline bytes_t join(bytes_t one, bytes_t other) { return _mm512_or_si512(one, other); }
 
-static inline sums_t same_sums(int32_t value) { return _mm512_set1_epi32(value); }
+#ifndef PL_EMULATE
+/* Compilers load the number apart, then take a second instruction to repeat it. */
+static inline sums_t sums_at(const int32_t *at) {
+    sums_t sums;
+    __asm__("vpbroadcastd %1, %0" : "=v"(sums) : "m"(*at));
+    return sums;
+}
+#else
+static inline sums_t sums_at(const int32_t *at) { return _mm512_set1_epi32(*at); }
+#endif
+static inline sums_t no_sums(void) { return _mm512_setzero_si512(); }
 static inline part_t no_part(void) { return _mm512_setzero_si512(); }
 
 #define DOTS_BEFORE_WIDENING(bits) 1000
 #define SIGNED_ZERO 128
-static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
-    return _mm512_dpbusd_epi32(part, codes, row);
+#ifndef PL_EMULATE
+/* The instruction reads the row's numbers itself; compilers spend one more to repeat them. */
+static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(part) : "v"(codes), "m"(*(const int32_t *)four));
+    return part;
 }
+#else
+static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
+    int32_t word;
+    __builtin_memcpy(&word, four, 4);
+    return _mm512_dpbusd_epi32(part, codes, _mm512_set1_epi32(word));
+}
+#endif
 static inline sums_t widen(sums_t sums, part_t part) { return _mm512_add_epi32(sums, part); }
 static inline bytes_t signed_codes(bytes_t codes) {
     return _mm512_xor_si512(codes, _mm512_set1_epi8((char)0x80));
 }
-static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
-    return _mm512_dpbusd_epi32(sums, codes, row);
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, const int8_t *four) {
+    return dot(sums, codes, four);
 }
 
 static inline floats_t no_floats(void) { return _mm512_setzero_ps(); }

@@ -43,18 +43,19 @@ static inline bytes_t pair_as_16(bytes_t bits, int place) {
 }
 static inline bytes_t join(bytes_t one, bytes_t other) { return vorrq_s8(one, other); }
 
-static inline sums_t same_sums(int32_t value) { return vdupq_n_s32(value); }
+static inline sums_t sums_at(const int32_t *at) { return vld1q_dup_s32(at); }
+static inline sums_t no_sums(void) { return vdupq_n_s32(0); }
 static inline part_t no_part(void) { return vdupq_n_s32(0); }
 
 #define DOTS_BEFORE_WIDENING(bits) 1000
 #define SIGNED_ZERO 0
-static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
-    return vdotq_s32(part, codes, row);
+static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
+    return vdotq_s32(part, codes, broadcast(four));
 }
 static inline sums_t widen(sums_t sums, part_t part) { return vaddq_s32(sums, part); }
 static inline bytes_t signed_codes(bytes_t codes) { return codes; }
-static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
-    return vdotq_s32(sums, codes, row);
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, const int8_t *four) {
+    return vdotq_s32(sums, codes, broadcast(four));
 }
 
 #ifdef PL_I8MM

@@ -27,9 +27,6 @@ typedef struct { float at[LANES]; } floats_t;
     } while (0)
 
 static inline bytes_t load_bytes(const uint8_t *from) { EACH(bytes_t, 4 * LANES, from[i]); }
-static inline bytes_t broadcast(const int8_t *four) {
-    EACH(bytes_t, 4 * LANES, (uint8_t)four[i % 4]);
-}
 static inline bytes_t low_half(bytes_t both) { EACH(bytes_t, 4 * LANES, both.at[i] & 15); }
 static inline bytes_t high_half(bytes_t both) { EACH(bytes_t, 4 * LANES, both.at[i] >> 4); }
 static inline bytes_t bit_as_16(bytes_t bits, int place) {
@@ -42,21 +39,22 @@ static inline bytes_t join(bytes_t one, bytes_t other) {
     EACH(bytes_t, 4 * LANES, one.at[i] | other.at[i]);
 }
 
-static inline sums_t same_sums(int32_t value) { EACH(sums_t, LANES, value); }
-static inline part_t no_part(void) { return same_sums(0); }
+static inline sums_t sums_at(const int32_t *at) { EACH(sums_t, LANES, *at); }
+static inline sums_t no_sums(void) { EACH(sums_t, LANES, 0); }
+static inline part_t no_part(void) { return no_sums(); }
 
 #define DOTS_BEFORE_WIDENING(bits) 1000
 #define SIGNED_ZERO 0
-static inline part_t dot(part_t part, bytes_t codes, bytes_t row) {
-    for (int i = 0; i < 4 * LANES; i++) part.at[i / 4] += codes.at[i] * (int8_t)row.at[i];
+static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
+    for (int i = 0; i < 4 * LANES; i++) part.at[i / 4] += codes.at[i] * four[i % 4];
     return part;
 }
 static inline sums_t widen(sums_t sums, part_t part) {
     EACH(sums_t, LANES, sums.at[i] + part.at[i]);
 }
 static inline bytes_t signed_codes(bytes_t codes) { return codes; }
-static inline sums_t signed_dot(sums_t sums, bytes_t codes, bytes_t row) {
-    for (int i = 0; i < 4 * LANES; i++) sums.at[i / 4] += (int8_t)codes.at[i] * (int8_t)row.at[i];
+static inline sums_t signed_dot(sums_t sums, bytes_t codes, const int8_t *four) {
+    for (int i = 0; i < 4 * LANES; i++) sums.at[i / 4] += (int8_t)codes.at[i] * four[i % 4];
     return sums;
 }
 
