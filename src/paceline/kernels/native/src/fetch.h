@@ -12,11 +12,21 @@ INLINE void fetch(const uint8_t **next, const int64_t bytes) {
     *next += bytes;
 }
 
-/* What to fetch during a block of `panels` panels. */
-static const uint8_t *fetched_in(const struct pl_work *work, const int panels, int64_t block) {
+/* Blocks of some panels, and how many of them before its use one is fetched. */
+struct ahead {
+    int64_t bytes, blocks;
+};
+
+static struct ahead ahead_of(const struct pl_work *work, int panels) {
     const struct pl_matrix *matrix = work->matrix;
     const int64_t bytes = panels * pl_panel_bytes(matrix->format, matrix->inputs);
-    const int64_t later = block + (AHEAD + bytes - 1) / bytes;
-    if (later < work->last) return matrix->panels + later * bytes;
-    return work->next ? work->next + (later - work->last) * bytes : NULL;
+    return (struct ahead){bytes, (AHEAD + bytes - 1) / bytes};
+}
+
+/* What to fetch during a block. */
+static const uint8_t *fetched_in(const struct pl_work *work, const struct ahead *of,
+                                 int64_t block) {
+    const int64_t later = block + of->blocks;
+    if (later < work->last) return work->matrix->panels + later * of->bytes;
+    return work->next ? work->next + (later - work->last) * of->bytes : NULL;
 }

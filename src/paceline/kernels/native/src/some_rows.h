@@ -20,8 +20,9 @@ static void all_rows(some_rows *const *of, const int64_t most, const int64_t who
     const int64_t rows = work->end_row - work->first_row, parts = (rows + most - 1) / most;
     const int64_t wholes = (rows + whole - 1) / whole;
     const int64_t least = parts ? wholes / parts : 0, longer = parts ? wholes % parts : 0;
+    const struct ahead ahead = ahead_of(work, panels);
     for (int64_t block = first; block < end; block++) {
-        const uint8_t *next = fetched_in(work, panels, block);
+        const uint8_t *next = fetched_in(work, &ahead, block);
         for (int64_t part = 0, place = work->first_row, some; part < parts; part++, place += some) {
             const int64_t left = work->end_row - place;
             some = (least + (part < longer)) * whole;

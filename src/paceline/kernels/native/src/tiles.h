@@ -84,6 +84,7 @@ static __attribute__((noinline)) void tile_block(const struct pl_work *work, int
 static void run_PL_BF16_TILES(const struct pl_work *work, int64_t first, int64_t end) {
     const int64_t rows = work->end_row - work->first_row;
     const int64_t parts = (rows + ROWS_OF_TILES - 1) / ROWS_OF_TILES;
+    const struct ahead ahead = ahead_of(work, PANELS_OF_BLOCK);
     int64_t shaped = 0;
     for (int64_t block = first; block < end; block++)
         for (int64_t part = 0; part < parts; part++) {
@@ -91,7 +92,7 @@ static void run_PL_BF16_TILES(const struct pl_work *work, int64_t first, int64_t
             const int64_t some = left < ROWS_OF_TILES ? left : ROWS_OF_TILES;
             if (some != shaped) shape_tiles(shaped = some);
             tile_block(work, block, work->first_row + done, some,
-                       part ? NULL : fetched_in(work, PANELS_OF_BLOCK, block));
+                       part ? NULL : fetched_in(work, &ahead, block));
         }
     if (shaped) _tile_release();
 }
