@@ -4,8 +4,8 @@
 #define AHEAD 8192 /* bytes, at least */
 #endif
 
-/* Fetches what comes next, if anything does. A branch less often taken in some steps than in others
-   would be mispredicted: `bytes` are the same in every step. */
+/* Fetches the next `bytes`, unless `next` points to NULL. They should be the same in every step of a
+   loop: processors mispredict a count that changes. */
 INLINE void fetch(const uint8_t **next, const int64_t bytes) {
     if (!*next) return;
     for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(*next + line);

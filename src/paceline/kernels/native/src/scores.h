@@ -149,7 +149,7 @@ static void score_tile(const struct pl_attention *of, const char *keys, const ch
 #endif
         else scores(of, 1, pairs, room, wanted, to, stride);
         pairs += some, to += some * stride;
-        wanted.keys = wanted.values = NULL;
+        wanted.keys = wanted.values = NULL; /* the first pairs fetch for all */
     }
 }
 

@@ -2,7 +2,8 @@
 #ifndef PL_SOME_ROWS_H
 #define PL_SOME_ROWS_H
 
-/* One function each for 1, 2, … rows: with all in one, compilers run out of registers. */
+/* One function each for 1, 2, … rows: with all in one, compilers run out of registers. next: weights
+   to fetch meanwhile, or NULL. */
 typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place,
                        const uint8_t *next);
 
@@ -18,8 +19,9 @@ typedef void some_rows(const struct pl_work *work, int64_t block, int64_t place,
 static void all_rows(some_rows *const *of, const int64_t most, const int64_t whole, const int panels,
                      const struct pl_work *work, int64_t first, int64_t end) {
     const int64_t rows = work->end_row - work->first_row, parts = (rows + most - 1) / most;
+    if (rows < 1) return;
     const int64_t wholes = (rows + whole - 1) / whole;
-    const int64_t least = parts ? wholes / parts : 0, longer = parts ? wholes % parts : 0;
+    const int64_t least = wholes / parts, longer = wholes % parts;
     const struct ahead ahead = ahead_of(work, panels);
     for (int64_t block = first; block < end; block++) {
         const uint8_t *next = fetched_in(work, &ahead, block);

@@ -37,32 +37,29 @@ static inline bytes_t pair_as_16(bytes_t bits, int place) {
 }
 static inline bytes_t join(bytes_t one, bytes_t other) { return _mm512_or_si512(one, other); }
 
-#ifndef PL_EMULATE
-/* Compilers load the number apart, then take a second instruction to repeat it. */
-static inline sums_t sums_at(const int32_t *at) {
-    sums_t sums;
-    __asm__("vpbroadcastd %1, %0" : "=v"(sums) : "m"(*at));
-    return sums;
-}
-#else
-static inline sums_t sums_at(const int32_t *at) { return _mm512_set1_epi32(*at); }
-#endif
 static inline sums_t no_sums(void) { return _mm512_setzero_si512(); }
 static inline part_t no_part(void) { return _mm512_setzero_si512(); }
 
 #define DOTS_BEFORE_WIDENING(bits) 1000
 #define SIGNED_ZERO 128
-#ifndef PL_EMULATE
-/* The instruction reads the row's numbers itself; compilers spend one more to repeat them. */
-static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(part) : "v"(codes), "m"(*(const int32_t *)four));
-    return part;
-}
-#else
+#ifdef PL_EMULATE
+static inline sums_t sums_at(const int32_t *at) { return _mm512_set1_epi32(*at); }
 static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
     int32_t word;
     __builtin_memcpy(&word, four, 4);
     return _mm512_dpbusd_epi32(part, codes, _mm512_set1_epi32(word));
+}
+#else
+/* These instructions repeat a number that they read from memory. Compilers load it with one and repeat
+   it with another. */
+static inline sums_t sums_at(const int32_t *at) {
+    sums_t sums;
+    __asm__("vpbroadcastd %1, %0" : "=v"(sums) : "m"(*at));
+    return sums;
+}
+static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(part) : "v"(codes), "m"(*(const int32_t *)four));
+    return part;
 }
 #endif
 static inline sums_t widen(sums_t sums, part_t part) { return _mm512_add_epi32(sums, part); }
