@@ -80,28 +80,27 @@ static void turn_chunk(const struct pl_attention *of, const char *slots, int64_t
         for (int64_t j = 0; j < CHUNK; j++) to[d * TILE + j] = rows[j][d];
 }
 
-/* What to fetch while a tile's scores are computed: the keys of the next tile, and the values of this
-   one, which are needed soon. */
+/* What is fetched while a tile's scores are computed, in whole lines a step; `at` is NULL at the end. */
 struct wanted {
-    const uint8_t *keys, *values;
-    int64_t of_keys, of_values; /* bytes of a step */
+    const uint8_t *at, *end;
+    int64_t step;
 };
 
-/* What to fetch for a tile at `slot`, in `size` steps; nothing if slots are far apart. */
-static struct wanted wanted_of(const struct pl_attention *of, const char *keys,
-                               const char *values, int64_t slot) {
-    struct wanted found = {NULL, NULL, 0, 0};
-    if (of->key_slot > 4 * of->size || of->value_slot > 4 * of->value_size) return found;
-    found.keys = (const uint8_t *)keys + (slot + TILE) * of->key_slot;
-    if (values) found.values = (const uint8_t *)values + slot * of->value_slot;
-    found.of_keys = (TILE * of->key_slot + of->size - 1) / of->size;
-    found.of_values = (TILE * of->value_slot + of->size - 1) / of->size;
-    return found;
+/* `slots` from `begin` on in so many steps; nothing if they are far apart or nobody wants them. */
+static struct wanted wanted_from(const char *begin, int64_t slot, int64_t size, int64_t steps) {
+    if (!begin || slot > 4 * size) return (struct wanted){NULL, NULL, 0};
+    const uint8_t *at = (const uint8_t *)begin;
+    return (struct wanted){at, at + TILE * slot, (TILE * slot / steps + 63) / 64 * 64};
+}
+
+static void go_on(struct wanted *of, int64_t steps) {
+    if (of->at && (of->at += steps * of->step) >= of->end) of->at = NULL;
 }
 
 /* Scores of `count` pairs for a tile of keys [size, TILE], to `to` [count, stride]. */
 INLINE void scores(const struct pl_attention *of, const int count, const struct pair *pairs,
-                   const float *keys, struct wanted wanted, float *to, int64_t stride) {
+                   const float *keys, const struct wanted *wanted, float *to, int64_t stride) {
+    const uint8_t *next_keys = wanted[0].at, *values = wanted[1].at;
     floats_t found[ROWS_OF_SCORES][IN_TILE];
     const float *queries[ROWS_OF_SCORES];
     UNROLL
@@ -112,8 +111,8 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
     }
     for (int64_t d = 0; d < of->size; d++) {
         floats_t slots[IN_TILE];
-        fetch(&wanted.keys, wanted.of_keys);
-        fetch(&wanted.values, wanted.of_values);
+        fetch(&next_keys, wanted[0].step);
+        fetch(&values, wanted[1].step);
         UNROLL
         for (int v = 0; v < IN_TILE; v++) slots[v] = load_floats(keys + d * TILE + v * LANES);
         UNROLL
@@ -137,7 +136,13 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
 static void score_tile(const struct pl_attention *of, const char *keys, const char *values,
                        int64_t slot, int64_t count, const struct pair *pairs, const float *room,
                        float *to, int64_t stride) {
-    struct wanted wanted = wanted_of(of, keys, values, slot);
+    const int64_t steps = (count + ROWS_OF_SCORES - 1) / ROWS_OF_SCORES * of->size;
+    /* The keys of the next tile, and the values of this one, which are needed soon. */
+    struct wanted wanted[] = {
+        wanted_from(keys + (slot + TILE) * of->key_slot, of->key_slot, of->size, steps),
+        wanted_from(values ? values + slot * of->value_slot : NULL, of->value_slot,
+                    of->value_size, steps),
+    };
     for (int64_t some; count; count -= some) {
         some = count >= ROWS_OF_SCORES ? ROWS_OF_SCORES : count >= 3 ? 3 : count;
         if (some == ROWS_OF_SCORES) scores(of, ROWS_OF_SCORES, pairs, room, wanted, to, stride);
@@ -149,7 +154,8 @@ static void score_tile(const struct pl_attention *of, const char *keys, const ch
 #endif
         else scores(of, 1, pairs, room, wanted, to, stride);
         pairs += some, to += some * stride;
-        wanted.keys = wanted.values = NULL; /* the first pairs fetch for all */
+        go_on(&wanted[0], of->size);
+        go_on(&wanted[1], of->size);
     }
 }
 
