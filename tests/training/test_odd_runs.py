@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.training.shared import make, make_data, prompt_file
 from paceline.errors import UsageError
 from paceline.training.order import read_prompt_files
 from paceline.training.precision import products_in, usable_precision
+from paceline.training.run import one_ahead
 from paceline.training.settings import TrainerSettings
 
 
@@ -80,3 +82,14 @@ def test_products_stay_exact_where_torch_has_no_setting(monkeypatch: pytest.Monk
             pass
         with pytest.raises(UsageError, match="leave --precision at auto"):
             usable_precision("bfloat16", device)
+
+
+def test_batches_made_ahead_keep_their_order_and_errors() -> None:
+    def made() -> Iterator[int]:
+        yield from range(3)
+        raise OSError("the disk is gone")
+
+    ahead = one_ahead(made())
+    assert [next(ahead) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(ahead)

@@ -36,7 +36,7 @@ def dense(logits: torch.Tensor, chances: torch.Tensor, labels: torch.Tensor, kin
 def test_losses_and_gradients_are_those_of_the_dense_ones(
     kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soft_loss, "_ROWS", 3)
+    monkeypatch.setattr(soft_loss, "rows_at_once", lambda device: 3)
     torch.manual_seed(0)
     states = torch.randn(8, 5, requires_grad=True)
     weight, bias = torch.randn(11, 5), torch.randn(11)
@@ -84,7 +84,7 @@ def test_a_head_is_scored_against_the_state_it_leads_to(
     kept: bool, dense_head: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One place after the other, by the definition of a place."""
-    monkeypatch.setattr(scorer_module, "_TABLE_BYTES", 1 << 28 if kept else 0)
+    monkeypatch.setattr(scorer_module, "_TABLE_BYTES", {"cpu": 1 << 28 if kept else 0})
     ids = torch.tensor([0, 2, 3, 4, 6, 8])
     batch, settings = batch_of(), TrainerSettings(heads=2, decay=0.5)
     weight, bias = torch.randn(6, 5), torch.randn(6)

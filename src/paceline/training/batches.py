@@ -91,6 +91,8 @@ class Batch:
 class Batches:
     """Makes batches of a dataset whose states are cached.
 
+    device: where their tensors go.
+
     A training batch depends only on the settings and the number of its step.
     """
 
@@ -104,7 +106,7 @@ class Batches:
         self.dataset = dataset
         self._cache = cache
         self._settings = settings
-        self._device = device
+        self.device = torch.device(device)
         self._half = getattr(torch, cache.shape.dtype)
 
     def train(self, first: int) -> Iterator[Batch]:
@@ -158,7 +160,7 @@ class Batches:
                 first += len(stretch)
         tensors = {name: torch.from_numpy(each) for name, each in {**numbers, **flags}.items()}
         tensors["states"] = torch.from_numpy(states).view(self._half)
-        return Batch(**{name: each.to(self._device) for name, each in tensors.items()})
+        return Batch(**{name: each.to(self.device) for name, each in tensors.items()})
 
 
 # Values of padding.

@@ -19,7 +19,7 @@ from paceline.training.state_cache import StateShape
 
 __all__ = ["TargetReader"]
 
-_PASS_TOKENS = 2048
+_PASS_TOKENS = {"cpu": 2048, "cuda": 8192}  # a GPU needs more of them to be busy
 _ROWS = 1024  # through the output head at a time
 
 
@@ -46,7 +46,8 @@ class TargetReader:
         """
         found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         order = sorted(range(len(texts)), key=lambda number: len(texts[number].tokens))
-        for group in _passes(order, texts):
+        most = _PASS_TOKENS.get(self._target.device.type, _PASS_TOKENS["cpu"])
+        for group in _passes(order, texts, most):
             for number, states in zip(group, self._pass([texts[number] for number in group])):
                 found[number] = self._kept(texts[number], states)
         return [found[number] for number in range(len(texts))]
@@ -69,13 +70,13 @@ class TargetReader:
     def _kept(self, text: Text, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         states = states[text.begin :]
         greedy = self._greedy(text, states[:, -1])
-        half = states.to("cpu", getattr(torch, self._shape.dtype)).contiguous()
+        half = states.to(getattr(torch, self._shape.dtype))
         if not bool(half.isfinite().all()):
             raise ModelError(
                 f"the states of {type(self.model).__name__} are too large for half precision: load "
                 "it with --dtype bfloat16"
             )
-        return half, greedy.to("cpu", torch.int32)
+        return half.to("cpu").contiguous(), greedy.to("cpu", torch.int32)
 
     def _greedy(self, text: Text, states: torch.Tensor) -> torch.Tensor:
         """The likeliest token after each; a greedy answer already holds it."""
@@ -92,12 +93,12 @@ class TargetReader:
         return torch.cat(found).cpu() if len(states) else torch.empty(0, dtype=torch.int64)
 
 
-def _passes(order: Sequence[int], texts: Sequence[Text]) -> Iterator[list[int]]:
-    """Group the numbers of texts that share a pass."""
+def _passes(order: Sequence[int], texts: Sequence[Text], most: int) -> Iterator[list[int]]:
+    """Group the numbers of texts that share a pass of at most so many tokens."""
     group: list[int] = []
     size = 0
     for number in order:
-        if group and size + len(texts[number].tokens) > _PASS_TOKENS:
+        if group and size + len(texts[number].tokens) > most:
             yield group
             group, size = [], 0
         group.append(number)

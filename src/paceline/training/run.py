@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,7 +19,9 @@ from paceline.training.settings import TrainerSettings
 from paceline.training.trainee import Trainee
 from paceline.training.trainer import Trainer
 
-__all__ = ["OnStep", "run_training"]
+__all__ = ["OnStep", "one_ahead", "run_training"]
+
+_T = TypeVar("_T")
 
 OnStep = Callable[[int, float], None]
 """Called with every step and its loss."""
@@ -85,6 +88,8 @@ class _Training:
         trainer, settings = self.trainer, self.trainer.settings
         begin = perf_counter() - self.seconds
         batches = self.batches.train(trainer.step)
+        if self.batches.device.type == "cuda":
+            batches = one_ahead(batches)
         while not trainer.finished:
             with trainer.timed("batches"):
                 batch = next(batches)
@@ -133,3 +138,13 @@ class _Training:
         self.log, self.recent = found.log, found.numbers["recent"]
         self.seconds, self.places = found.numbers["seconds"], found.numbers["places"]
         self.on_step(self.trainer.step, self.recent[-1] if self.recent else 0.0)
+
+
+def one_ahead(batches: Iterator[_T]) -> Iterator[_T]:
+    """Make the next batch in another thread meanwhile: a GPU learns faster than they are made."""
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, batches)
+        while True:
+            batch = following.result()
+            following = thread.submit(next, batches)
+            yield batch

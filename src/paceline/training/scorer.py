@@ -8,13 +8,13 @@ import torch
 
 from paceline.training.batches import Batch
 from paceline.training.settings import TrainerSettings
-from paceline.training.soft_loss import Chances, Taught, head_loss, logit_loss
+from paceline.training.soft_loss import Chances, Taught, head_loss, logit_loss, rows_at_once
 from paceline.training.tally import RANKS, Tally
 
 __all__ = ["Scorer", "Teacher"]
 
-_TABLE_BYTES = 1 << 28  # most that distributions kept for all heads of a batch may take
-_ROWS = 512
+# Most that distributions kept for all heads of a batch may take.
+_TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
 
 
 class Teacher:
@@ -184,13 +184,15 @@ class Scorer:
         rows = torch.zeros(needed.numel(), dtype=torch.int64, device=index.device)
         rows[index] = torch.arange(len(index), device=index.device)
         columns = len(self._teacher.head[1])
-        if len(index) * columns * 4 > _TABLE_BYTES:
+        most = _TABLE_BYTES.get(index.device.type, _TABLE_BYTES["cpu"])
+        if len(index) * columns * 4 > most:
             return None, rows
         table = torch.empty(len(index), columns, device=index.device)
         entropies = torch.empty(len(index), device=index.device)
         states = self._last_states(index)
-        for first in range(0, len(index), _ROWS):
-            some = slice(first, first + _ROWS)
+        size = rows_at_once(index.device)
+        for first in range(0, len(index), size):
+            some = slice(first, first + size)
             table[some], entropies[some] = self._teacher.chances(states[some])
         return (table, entropies), rows
 

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -38,6 +40,7 @@ __all__ = ["KeptStates", "StateCache", "StateReader", "StateShape"]
 _INDEX = "cache.json"
 _SHARD_TOKENS = 1 << 15
 _GIGABYTE = 1e9
+_THREADS = 4  # that write and check shards while the model reads
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,29 @@ class StateCache:
             missing = list({t.digest: t for t in texts if t.digest not in self._places}.values())
             total = sum(len(text.tokens) - text.begin for text in missing)
             self._check_room(total, len(missing))
-            done = 0
-            opened = reader(self._kept) if missing else None
-            for group in _groups(missing):
-                assert opened is not None  # noqa: S101 - for the type checker
-                done += self._write(group, opened.read(group))
-                on_tokens(done, total)
+            if missing:
+                self._read(missing, reader(self._kept), lambda done: on_tokens(done, total))
         return total
+
+    def _read(
+        self, missing: Sequence[Text], reader: StateReader, on_tokens: Callable[[int], None]
+    ) -> None:
+        done, writing = 0, deque[Future[dict[str, Any]]]()
+        names = self._free_names()
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for group in _groups(missing):
+                found = reader.read(group)
+                writing.append(threads.submit(self._write, next(names), group, found))
+                if len(writing) == _THREADS:
+                    self._list(writing.popleft())
+                done += sum(len(greedy) for _, greedy in found)
+                on_tokens(done)
+            while writing:
+                self._list(writing.popleft())
+
+    def _list(self, written: Future[dict[str, Any]]) -> None:
+        self._add(written.result())
+        self._save()
 
     def get(self, text: Text) -> KeptStates:
         """The states of a text that was passed to `fill`."""
@@ -171,8 +190,10 @@ class StateCache:
             raise UsageError(f"{path} is damaged: delete the folder, it is only a cache") from error
         self._kept = replace(self.shape, taps=_common_taps(found.get("taps"), self.shape.taps))
         check_same_run(self.folder, found, self._kept.as_json(), "hidden states")
-        for shard in shards:
-            if self._is_whole(shard):
+        with ThreadPoolExecutor(_THREADS) as threads:
+            whole = list(threads.map(self._is_whole, shards))
+        for shard, is_whole in zip(shards, whole):
+            if is_whole:
                 self._add(shard)
             else:
                 _remove(self.folder / shard["name"])
@@ -194,30 +215,27 @@ class StateCache:
             first += tokens
 
     def _write(
-        self, texts: Sequence[Text], found: Sequence[tuple[torch.Tensor, torch.Tensor]]
-    ) -> int:
+        self, name: str, texts: Sequence[Text], found: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    ) -> dict[str, Any]:
+        """Write a shard; returns its entry in the index."""
         states = torch.cat([each for each, _ in found]).contiguous()
         greedy = torch.cat([each for _, each in found]).to(torch.int32).contiguous()
-        name = self._free_name()
         path = self.folder / name
         content = {"states": states.view(torch.int16).numpy(), "greedy": greedy.numpy()}
         for kind, numbers in content.items():
             write_file(path.with_suffix(f".{kind}"), numbers.tobytes())
-        shard = {
+        return {
             "name": name,
             "tokens": len(greedy),
             "bytes": sum(numbers.nbytes for numbers in content.values()),
             **{kind: hash_file(path.with_suffix(f".{kind}")) for kind in _KINDS},
             "texts": [[text.digest, len(each)] for text, (each, _) in zip(texts, found)],
         }
-        self._add(shard)
-        self._save()
-        return len(greedy)
 
-    def _free_name(self) -> str:
+    def _free_names(self) -> Iterator[str]:
         taken = {shard["name"] for shard in self._shards}
         names = (f"shard-{number:05d}" for number in count())
-        return next(name for name in names if name not in taken)
+        return (name for name in names if name not in taken)
 
     def _save(self) -> None:
         record: dict[str, Any] = {"format": 1, "kind": "hidden states"}
