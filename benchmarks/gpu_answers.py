@@ -14,7 +14,7 @@ import argparse
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -254,6 +254,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=512, help="prompts answered together")
     parser.add_argument("--max-new-tokens", "-n", type=int, default=256)
     parser.add_argument("--longest-prompt", type=int, default=1024)
+    parser.add_argument("--turns", type=int, help="most of a conversation")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device")
@@ -267,7 +268,8 @@ def main() -> None:
     room = given.longest_prompt + given.max_new_tokens
     answering = Answering(model.eval(), given.rows, room, given.temperature)
     records = interleave(files, given.seed)[: given.most_prompts]
-    conversations = [Conversation(record) for record in records]
+    cut = [replace(record, turns=record.turns[: given.turns]) for record in records]
+    conversations = [Conversation(record) for record in cut]
     _answer_all(answering, given, tokenizer, conversations)
     given.out.mkdir(parents=True, exist_ok=True)
     asked = {"seed": given.seed, "temperature": given.temperature, "longest": given.longest_prompt}
@@ -279,6 +281,7 @@ def main() -> None:
         **asked,
         "max_new_tokens": given.max_new_tokens,
         "rows": given.rows,
+        "turns": given.turns,
     }
     _save(given.out, Manifest(run, describe_run(), 1), conversations)
 
