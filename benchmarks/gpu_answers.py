@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -21,15 +22,20 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from paceline.errors import PacelineError, UsageError
 from paceline.kernels.cuda_graph import Repeated, recorder_for
 from paceline.machine import describe_run
 from paceline.models import load_causal_lm
+from paceline.prepared_models import stop_ids
 from paceline.prompts import PromptRecord
-from paceline.training.manifest import Manifest, Shard
+from paceline.training.manifest import Manifest, Shard, load_manifest
 from paceline.training.order import interleave, read_prompt_files
 from paceline.training.shard import Answer, pack, write_file
 
+_FAMILIES = ("llama", "qwen2")
+_ELSEWHERE = {"prompts", "licence", "out", "device"}  # options that are not recorded as given
 _GRAIN = 128  # slots that passes attend to grow by this many
 _READ = 1 << 15  # prompt tokens read in a pass
 _SHARD = 512  # conversations per shard
@@ -41,19 +47,34 @@ class Conversation:
     """A prompt, what has been said, and the answers so far."""
 
     record: PromptRecord
+    raw: bool  # the turns are one text to continue
     messages: list[dict[str, str]] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     skipped: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is another turn."""
+        return not (self.skipped or self.raw) and len(self.answers) < len(self.record.turns)
 
 
 class Answering:
     """Answers prompts with a model, `rows` at a time.
 
-    room: slots per row, prompt and answer. temperature: 0 is greedy.
+    ends: tokens that end a text. room: slots per row, prompt and answer. temperature: 0 is greedy.
+
+    Raises UsageError for a model of another family than Llama and Qwen2.
     """
 
-    def __init__(self, model: Any, rows: int, room: int, temperature: float) -> None:
+    def __init__(
+        self, model: Any, ends: Collection[int], rows: int, room: int, temperature: float
+    ) -> None:
         config, self.model = model.config, model
+        if config.model_type not in _FAMILIES or getattr(config, "use_sliding_window", False):
+            raise UsageError(
+                f"a {config.model_type} model is none of {', '.join(_FAMILIES)} with attention to "
+                "the whole text: use 'paceline train data'"
+            )
         self.rows, self.room, self.temperature = rows, -(-room // _GRAIN) * _GRAIN, temperature
         self.groups = config.num_attention_heads // config.num_key_value_heads
         self.device, dtype = model.device, model.dtype
@@ -64,9 +85,8 @@ class Answering:
         self.length = torch.zeros_like(self.token)  # tokens before `token`
         self.live = torch.zeros(rows, dtype=torch.bool, device=self.device)
         self.every = torch.arange(rows, device=self.device)
-        found = model.generation_config.eos_token_id
-        ends = [found] if isinstance(found, int) else list(found)
-        self.ends = torch.tensor(ends, device=self.device)
+        self.end_ids = frozenset(ends)
+        self.ends = torch.tensor(list(ends), dtype=torch.int64, device=self.device)
         self.recorder = recorder_for(self.device)
         self.steps: dict[int, Repeated] = {}
 
@@ -115,8 +135,6 @@ class Answering:
         if slots not in self.steps:
             self.steps[slots] = Repeated(lambda: self._run(slots), self.recorder)
         chosen = self.steps[slots]()
-        if self.steps[slots].failed:
-            raise RuntimeError(self.steps[slots].failed)
         self.length += self.live
         self.token.copy_(chosen)
 
@@ -143,14 +161,14 @@ class Answering:
         """The last states [rows, n, hidden] of tokens [rows, n]."""
         body = self.model.model
         states = body.embed_tokens(tokens)
-        cos, sin = (part[:, None] for part in body.rotary_emb(states, places))
+        turns = body.rotary_emb(states, places)
         for number, layer in enumerate(body.layers):
             own, rows = layer.self_attn, layer.input_layernorm(states)
             heads = [
                 project(rows).unflatten(-1, (-1, own.head_dim)).transpose(1, 2)
                 for project in (own.q_proj, own.k_proj, own.v_proj)
             ]
-            query, key = (each * cos + _half_turned(each) * sin for each in heads[:2])
+            query, key = apply_rotary_pos_emb(*heads[:2], *turns)
             mixed = attend(number, query, key, heads[2])
             states = states + own.o_proj(mixed.transpose(1, 2).flatten(2))
             states = states + layer.mlp(layer.post_attention_layernorm(states))
@@ -162,11 +180,6 @@ class Answering:
             noise = torch.empty_like(logits).exponential_().log_()
             logits = logits / self.temperature - noise
         return logits.argmax(dim=-1)
-
-
-def _half_turned(rows: torch.Tensor) -> torch.Tensor:
-    first, second = rows.chunk(2, dim=-1)
-    return torch.cat([-second, first], dim=-1)
 
 
 def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -182,19 +195,22 @@ def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
 def _prompt(one: Conversation, tokenizer: Any) -> list[int]:
     """Token ids of the next turn, after all before it."""
     turns = one.record.turns
-    if one.record.raw:
+    if one.raw:
         return list(tokenizer("\n\n".join(turns)).input_ids)
     one.messages.append({"role": "user", "content": turns[len(one.answers)]})
     text = tokenizer.apply_chat_template(one.messages, tokenize=False, add_generation_prompt=True)
     return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def _take(one: Conversation, ids: list[int], tokens: list[int], most: int, tokenizer: Any) -> None:
-    record, several = one.record, len(one.record.turns) > 1 and not one.record.raw
+def _take(
+    one: Conversation, ids: list[int], tokens: list[int], ended: bool, tokenizer: Any
+) -> None:
+    record, several = one.record, len(one.record.turns) > 1 and not one.raw
     name = f"{record.id}#{len(one.answers) + 1}" if several else record.id
-    reason = "length" if len(tokens) == most else "eos"
-    kept = Answer(name, record.task, record.licence, record.source, ids, tokens, reason)
-    one.answers.append(kept)
+    reason = "eos" if ended else "length"
+    one.answers.append(
+        Answer(name, record.task, record.licence, record.source, ids, tokens, reason)
+    )
     text = tokenizer.decode(tokens, skip_special_tokens=True)
     one.messages.append({"role": "assistant", "content": text})
 
@@ -213,14 +229,10 @@ def _answer_all(
             part = asked[first : first + answering.rows]
             found = answering.answer([ids for ids, _ in part], given.max_new_tokens)
             for (ids, one), tokens in zip(part, found, strict=True):
-                _take(one, ids, tokens, given.max_new_tokens, tokenizer)
+                _take(one, ids, tokens, tokens[-1] in answering.end_ids, tokenizer)
             total += sum(map(len, found))
             print(f"{total} tokens, {total / (perf_counter() - begin):.0f} a second", flush=True)
-        active = [
-            one
-            for one in active
-            if not (one.skipped or one.record.raw) and len(one.answers) < len(one.record.turns)
-        ]
+        active = [one for one in active if one.goes_on]
 
 
 def _save(folder: Path, manifest: Manifest, conversations: Sequence[Conversation]) -> None:
@@ -229,17 +241,12 @@ def _save(folder: Path, manifest: Manifest, conversations: Sequence[Conversation
         answers = [answer for one in some for answer in one.answers if answer.tokens]
         name, content = f"shard-{number:05d}.jsonl.gz", pack(answers)
         write_file(folder / name, content)
-        shard = Shard(
-            name,
-            hashlib.sha256(content).hexdigest(),
-            len(some),
-            len(answers),
-            sum(len(answer.tokens) for answer in answers),
-            sum(one.skipped for one in some),
-            dict(sorted(Counter(answer.licence or "unknown" for answer in answers).items())),
-        )
-        manifest.shards.append(shard)
-    manifest.complete = True
+        tokens = sum(len(answer.tokens) for answer in answers)
+        licences = Counter(answer.licence or "unknown" for answer in answers)
+        counts = len(some), len(answers), tokens, sum(one.skipped for one in some)
+        digest = hashlib.sha256(content).hexdigest()
+        manifest.shards.append(Shard(name, digest, *counts, dict(sorted(licences.items()))))
+    manifest.wanted, manifest.complete = manifest.tokens, True
     manifest.save(folder)
 
 
@@ -260,31 +267,34 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--dtype")
     given = parser.parse_args()
+    if load_manifest(given.out) is not None:
+        raise UsageError(f"{given.out} holds data already: name another folder with --out")
     files = read_prompt_files(given.prompts, given.licence)
     model, tokenizer, fingerprint = load_causal_lm(
         given.model, device=given.device, dtype=given.dtype
     )
     torch.manual_seed(given.seed)
     room = given.longest_prompt + given.max_new_tokens
-    answering = Answering(model.eval(), given.rows, room, given.temperature)
-    records = interleave(files, given.seed)[: given.most_prompts]
-    cut = [replace(record, turns=record.turns[: given.turns]) for record in records]
-    conversations = [Conversation(record) for record in cut]
+    answering = Answering(
+        model.eval(), stop_ids(model, tokenizer), given.rows, room, given.temperature
+    )
+    whole, records = not tokenizer.chat_template, interleave(files, given.seed)
+    cut = [replace(each, turns=each.turns[: given.turns]) for each in records]
+    conversations = [Conversation(one, one.raw or whole) for one in cut[: given.most_prompts]]
     _answer_all(answering, given, tokenizer, conversations)
     given.out.mkdir(parents=True, exist_ok=True)
-    asked = {"seed": given.seed, "temperature": given.temperature, "longest": given.longest_prompt}
     run = {
+        **{name: value for name, value in vars(given).items() if name not in _ELSEWHERE},
         "model": fingerprint,
         "dtype": str(model.dtype).removeprefix("torch."),
         "weights": "floats",
         "prompts": [file.as_json() for file in files],
-        **asked,
-        "max_new_tokens": given.max_new_tokens,
-        "rows": given.rows,
-        "turns": given.turns,
     }
-    _save(given.out, Manifest(run, describe_run(), 1), conversations)
+    _save(given.out, Manifest(run, describe_run(model.device), 0), conversations)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except PacelineError as error:
+        sys.exit(f"error: {error}")

@@ -16,10 +16,14 @@ from paceline.records import TargetInfo
 def write(path: Path | None, content: Mapping[str, Any], info: TargetInfo | None = None) -> None:
     """Write results as JSON, after how they came about; nothing without a path.
 
-    info: see `describe_run`.
+    info: of the target that ran; None for work on the CPU without one.
     """
     if path is not None:
-        found = {**describe_run(info), "command": shown_command(), **content}
+        found = {
+            **describe_run("cpu" if info is None else info.device),
+            "command": shown_command(),
+            **content,
+        }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 

@@ -16,7 +16,7 @@ from paceline.stopping import Stopping
 pytestmark = pytest.mark.model
 
 METHODS = ["plain", "anpd", "anpd:branches=2", "llma", "pld"]
-NEW_TOKENS = 24
+NEW_TOKENS = 16
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,12 @@ from typing import Any
 
 import torch
 
-from paceline.records import TargetInfo
-
 __all__ = ["describe_machine", "describe_run", "describe_versions"]
 
 
-def describe_machine(info: TargetInfo | None = None) -> dict[str, Any]:
-    """Processor, cores, threads and device of a run.
-
-    info: of the target that ran, see `Target.describe`; None for CPU work without a target.
-    """
-    device = torch.device("cpu" if info is None else info.device)
+def describe_machine(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Processor, cores, threads and device of a run; device: what the model ran on."""
+    device = torch.device(device)
     on_gpu = device.type == "cuda"
     return {
         "processor": _processor(),
@@ -33,14 +28,14 @@ def describe_machine(info: TargetInfo | None = None) -> dict[str, Any]:
     }
 
 
-def describe_run(info: TargetInfo | None = None) -> dict[str, Any]:
+def describe_run(device: torch.device | str = "cpu") -> dict[str, Any]:
     """How a result was produced: command, machine and versions, ready for `json.dumps`.
 
-    info: see `describe_machine`.
+    device: see `describe_machine`.
     """
     return {
         "command": shlex.join([_program(), *sys.argv[1:]]),
-        "machine": describe_machine(info),
+        "machine": describe_machine(device),
         "versions": describe_versions(),
         "python": platform.python_version(),
     }

@@ -44,7 +44,7 @@ TOOLS: Any = [
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    return paceline.load(MODEL, "auto", weights="packed")
+    return paceline.load(MODEL, "auto")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def asked(place: int) -> Any:
 
 def test_sixteen_clients_get_what_plain_decoding_says_alone(client: Any) -> None:
     """Half of them greedy, half sampled; one in four a completion with n."""
-    plain = paceline.load(MODEL, "plain", weights="packed")
+    plain = paceline.load(MODEL, "plain")
 
     def ask(place: int) -> list[str]:
         order = {

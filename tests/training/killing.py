@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
 
@@ -38,5 +39,6 @@ def _die_at(moment: int, work: Callable[..., object], *arguments: object) -> Non
         if calls == moment > 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    threading.setprofile(count)
     sys.setprofile(count)
     work(*arguments)

@@ -58,6 +58,35 @@ def test_a_damaged_shard_is_read_again(tmp_path: Path, monkeypatch: pytest.Monke
         assert {p.name: p.read_bytes() for p in tmp_path.glob("shard-*.states")} == whole
 
 
+@pytest.mark.parametrize("fails", ["read", "write"])
+def test_what_was_read_before_an_error_stays(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_cache, "_SHARD_TOKENS", 1)  # a shard per text
+    bad, write = TEXTS[-1].tokens[TEXTS[-1].begin :], state_cache.write_file
+
+    class Failing(Counting):
+        def read(self, texts: list[Text]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+            if fails == "read" and texts == [TEXTS[-1]]:
+                raise UsageError("the disk is full")
+            return super().read(texts)
+
+    def written(path: Path, content: bytes) -> None:
+        if fails == "write" and path.suffix == ".greedy" and len(content) == 4 * len(bad):
+            raise UsageError("the disk is full")
+        write(path, content)
+
+    monkeypatch.setattr(state_cache, "write_file", written)
+    others = [each for each in TEXTS[:-1] if len(each.tokens) - each.begin != len(bad)]
+    assert len(others) > 2
+    with pytest.raises(UsageError, match="the disk is full"):
+        StateCache(tmp_path, SHAPE).fill([*others, TEXTS[-1]], Failing)
+    monkeypatch.setattr(state_cache, "write_file", write)
+    reader = Counting(SHAPE)
+    StateCache(tmp_path, SHAPE).fill([*others, TEXTS[-1]], lambda _: reader)
+    assert reader.read_texts == [TEXTS[-1].id]
+
+
 def test_what_holds_more_layers_serves_those_who_want_fewer(tmp_path: Path) -> None:
     most = replace(SHAPE, taps=(1, 2, 4))
     StateCache(tmp_path, most).fill(TEXTS[:3], Counting)

@@ -107,7 +107,7 @@ def circumstances(session: Session, model: str) -> dict[str, Any]:
 
     info = session.target.describe()
     return {
-        **describe_run(info),
+        **describe_run(info.device),
         "model": {"name": model, "fingerprint": session.fingerprint},
         "graphs": info.report.get("graphs"),
         "preparation": info.report.get("preparation"),

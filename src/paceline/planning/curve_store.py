@@ -58,7 +58,7 @@ def curve_key(target: Target, fingerprint: str) -> CurveKey:
     fingerprint: as in `Session.fingerprint`.
     """
     info = target.describe()
-    machine, versions = describe_machine(info), describe_versions()
+    machine, versions = describe_machine(info.device), describe_versions()
     cache = info.report.get("cache", {}).get("dtype", "float32")
     usual = cache in ("float32", info.dtype)
     return CurveKey(

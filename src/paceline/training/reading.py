@@ -19,7 +19,7 @@ from paceline.training.state_cache import StateShape
 
 __all__ = ["TargetReader"]
 
-_PASS_TOKENS = {"cpu": 2048, "cuda": 8192}  # a GPU needs more of them to be busy
+_PASS_TOKENS = 2048  # the mask of a pass has the square of that
 _ROWS = 1024  # through the output head at a time
 
 
@@ -46,8 +46,7 @@ class TargetReader:
         """
         found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         order = sorted(range(len(texts)), key=lambda number: len(texts[number].tokens))
-        most = _PASS_TOKENS.get(self._target.device.type, _PASS_TOKENS["cpu"])
-        for group in _passes(order, texts, most):
+        for group in _passes(order, texts):
             for number, states in zip(group, self._pass([texts[number] for number in group])):
                 found[number] = self._kept(texts[number], states)
         return [found[number] for number in range(len(texts))]
@@ -93,12 +92,12 @@ class TargetReader:
         return torch.cat(found).cpu() if len(states) else torch.empty(0, dtype=torch.int64)
 
 
-def _passes(order: Sequence[int], texts: Sequence[Text], most: int) -> Iterator[list[int]]:
-    """Group the numbers of texts that share a pass of at most so many tokens."""
+def _passes(order: Sequence[int], texts: Sequence[Text]) -> Iterator[list[int]]:
+    """Group the numbers of texts that share a pass."""
     group: list[int] = []
     size = 0
     for number in order:
-        if group and size + len(texts[number].tokens) > most:
+        if group and size + len(texts[number].tokens) > _PASS_TOKENS:
             yield group
             group, size = [], 0
         group.append(number)

@@ -190,7 +190,7 @@ class Scorer:
         table = torch.empty(len(index), columns, device=index.device)
         entropies = torch.empty(len(index), device=index.device)
         states = self._last_states(index)
-        size = rows_at_once(index.device)
+        size = rows_at_once(index.device, columns)
         for first in range(0, len(index), size):
             some = slice(first, first + size)
             table[some], entropies[some] = self._teacher.chances(states[some])

@@ -25,6 +25,8 @@ __all__ = [
     "rows_at_once",
 ]
 
+_ROWS = 512
+_GPU_LOGITS = 1 << 26
 _SLOPE = 3.0  # of the blend: the divergence has weight exp(-3 * acceptance)
 
 Taught = tuple[torch.Tensor, torch.Tensor]
@@ -34,9 +36,10 @@ Chances = Callable[[slice], Taught]
 """A slice of the rows -> the target's distributions there."""
 
 
-def rows_at_once(device: torch.device) -> int:
+def rows_at_once(device: torch.device, columns: int) -> int:
     """Rows of logits to compute together: few stay in a processor's caches, many keep a GPU busy."""
-    return 512 if device.type == "cpu" else 8192
+    most = _GPU_LOGITS // columns if device.type == "cuda" else 0
+    return max(_ROWS, most)
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class _HeadLoss(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Compute each row's gradient right away, while its logits exist."""
         gradients, parts = torch.empty_like(states), []
-        size = rows_at_once(states.device)
+        size = rows_at_once(states.device, len(weight))
         for first in range(0, len(states), size):
             rows = slice(first, first + size)
             logits = torch.addmm(bias, states[rows], weight.T)

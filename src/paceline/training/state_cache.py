@@ -40,7 +40,8 @@ __all__ = ["KeptStates", "StateCache", "StateReader", "StateShape"]
 _INDEX = "cache.json"
 _SHARD_TOKENS = 1 << 15
 _GIGABYTE = 1e9
-_THREADS = 4  # that write and check shards while the model reads
+_THREADS = 4  # that check shards
+_WRITING = 2  # most shards that are being written while the model reads the next
 
 
 @dataclass(frozen=True)
@@ -134,16 +135,21 @@ class StateCache:
     ) -> None:
         done, writing = 0, deque[Future[dict[str, Any]]]()
         names = self._free_names()
-        with ThreadPoolExecutor(_THREADS) as threads:
-            for group in _groups(missing):
-                found = reader.read(group)
-                writing.append(threads.submit(self._write, next(names), group, found))
-                if len(writing) == _THREADS:
+        with ThreadPoolExecutor(_WRITING) as threads:
+            try:
+                for group in _groups(missing):
+                    found = reader.read(group)
+                    writing.append(threads.submit(self._write, next(names), group, found))
+                    while writing and (len(writing) > _WRITING or writing[0].done()):
+                        self._list(writing.popleft())
+                    done += sum(len(greedy) for _, greedy in found)
+                    on_tokens(done)
+                while writing:
                     self._list(writing.popleft())
-                done += sum(len(greedy) for _, greedy in found)
-                on_tokens(done)
-            while writing:
-                self._list(writing.popleft())
+            finally:  # what is whole stays, whatever has failed
+                for written in writing:
+                    if written.exception() is None:
+                        self._list(written)
 
     def _list(self, written: Future[dict[str, Any]]) -> None:
         self._add(written.result())

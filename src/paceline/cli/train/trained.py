@@ -154,7 +154,8 @@ def _run(
     out = given.out.resolve()
     cache = given.cache or out.with_name(f"{out.name}-states")
     most = int(given.cache_size * _GIGABYTE)
-    return MethodRun(kind, settings, base, source, cache, most, describe_run())
+    about = describe_run(loaded.model.device)
+    return MethodRun(kind, settings, base, source, cache, most, about)
 
 
 def _trained(
