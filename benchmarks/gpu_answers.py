@@ -215,11 +215,9 @@ def _take(
     one.messages.append({"role": "assistant", "content": text})
 
 
-def _answer_all(
-    answering: Answering, given: Any, tokenizer: Any, all_of: list[Conversation]
-) -> None:
+def _answer(answering: Answering, given: Any, tokenizer: Any, active: list[Conversation]) -> None:
     """Turn by turn, prompts of like lengths together."""
-    active, total, begin = all_of, 0, perf_counter()
+    total, begin = 0, perf_counter()
     while active:
         asked = [(_prompt(one, tokenizer), one) for one in active]
         for ids, one in asked:
@@ -281,7 +279,7 @@ def main() -> None:
     whole, records = not tokenizer.chat_template, interleave(files, given.seed)
     cut = [replace(each, turns=each.turns[: given.turns]) for each in records]
     conversations = [Conversation(one, one.raw or whole) for one in cut[: given.most_prompts]]
-    _answer_all(answering, given, tokenizer, conversations)
+    _answer(answering, given, tokenizer, conversations)
     given.out.mkdir(parents=True, exist_ok=True)
     run = {
         **{name: value for name, value in vars(given).items() if name not in _ELSEWHERE},
@@ -297,4 +295,5 @@ if __name__ == "__main__":
     try:
         main()
     except PacelineError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
