@@ -8,8 +8,7 @@ NATIVE := src/paceline/kernels/native
 
 .PHONY: demo test types pytest install format docs gpu
 
-# Without bytecode, which Python makes of the modules that are used.
-PIP := $(BIN)/python -m pip install --no-compile --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --constraint constraints.txt
 SOURCES := pyproject.toml constraints.txt hatch_build.py \
 	$(NATIVE)/build.py $(wildcard $(NATIVE)/src/*.c $(NATIVE)/src/*.h)
 
