@@ -202,12 +202,10 @@ def _prompt(one: Conversation, tokenizer: Any) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def _take(
-    one: Conversation, ids: list[int], tokens: list[int], ended: bool, tokenizer: Any
-) -> None:
+def _take(one: Conversation, ids: list[int], tokens: list[int], over: bool, tokenizer: Any) -> None:
     record, several = one.record, len(one.record.turns) > 1 and not one.raw
     name = f"{record.id}#{len(one.answers) + 1}" if several else record.id
-    reason = "eos" if ended else "length"
+    reason = "eos" if over else "length"
     one.answers.append(
         Answer(name, record.task, record.licence, record.source, ids, tokens, reason)
     )
@@ -265,6 +263,8 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--dtype")
     given = parser.parse_args()
+    if min(given.rows, given.max_new_tokens, given.longest_prompt) < 1:
+        raise UsageError("rows, new tokens and the longest prompt must be at least 1")
     if load_manifest(given.out) is not None:
         raise UsageError(f"{given.out} holds data already: name another folder with --out")
     files = read_prompt_files(given.prompts, given.licence)

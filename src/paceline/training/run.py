@@ -141,7 +141,10 @@ class _Training:
 
 
 def one_ahead(batches: Iterator[_T]) -> Iterator[_T]:
-    """Make the next batch in another thread meanwhile: a GPU learns faster than they are made."""
+    """Make the next batch in another thread meanwhile: a GPU learns faster than they are made.
+
+    An error is raised in place of the batch that could not be made.
+    """
     with ThreadPoolExecutor(1) as thread:
         following = thread.submit(next, batches)
         while True:

@@ -25,8 +25,8 @@ __all__ = [
     "rows_at_once",
 ]
 
-_ROWS = 512
-_GPU_LOGITS = 1 << 26
+_ROWS = 512  # of logits at a time
+_GPU_LOGITS = 1 << 26  # on a GPU as many rows as make this many logits, if those are more
 _SLOPE = 3.0  # of the blend: the divergence has weight exp(-3 * acceptance)
 
 Taught = tuple[torch.Tensor, torch.Tensor]
