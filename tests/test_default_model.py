@@ -15,7 +15,7 @@ from paceline.stopping import Stopping
 
 pytestmark = pytest.mark.model
 
-METHODS = ["plain", "anpd", "anpd:branches=2", "llma", "pld"]
+METHODS = ["plain", "anpd:branches=2", "llma"]
 NEW_TOKENS = 16
 
 

@@ -416,7 +416,7 @@ def test_a_processor_that_cannot_be_copied_serves_one_text_alone() -> None:
 
 @pytest.fixture(scope="module")
 def default() -> Session:
-    return paceline.load("smollm2-135m", method="anpd", weights="packed")
+    return paceline.load("smollm2-135m", method="anpd")
 
 
 @pytest.mark.model

@@ -31,7 +31,6 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ("method", "start", "tried"),
     [
         ("speculative", {"length": 0, "branches": 1}, [{0, 1, 3}, {0, 1}]),
-        ("speculative:length=2", {"branches": 1}, [{0, 1}]),
         ("ouroboros:length=2,window=2", {"guesses": 7, "inner": ""}, [{7, 2, 3}, {"", "plain"}]),
     ],
 )  # fmt: skip

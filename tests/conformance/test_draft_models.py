@@ -252,9 +252,7 @@ def test_padding_of_the_draft_model_is_never_guessed() -> None:
 NESTED = [
     "plain",
     "anpd",
-    "anpd:branches=1,k=5",
     "llma",
-    "pld",
     "speculative:draft=near",
     "speculative:draft=stranger,inner=(speculative:draft=twin,inner=pld)",
 ]

@@ -19,7 +19,7 @@ openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.model
 
 MODEL = "smollm2-135m"
-TOKENS = 24
+TOKENS = 16
 TOOL_TEMPLATE = (
     "{% if tools %}<|im_start|>system\nTools: {{ tools | tojson }}. To call one write <tool_call>"
     "\n{\"name\": …, \"arguments\": …}\n</tool_call>.<|im_end|>\n{% endif %}"

@@ -110,7 +110,11 @@ def test_a_prompt_is_read_to_the_same_bits_whatever_is_guessed_after_it(
 
 @pytest.mark.model
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_drafted_texts_are_those_of_plain_decoding(session: Session, temperature: float) -> None:
+def test_drafted_texts_are_those_of_plain_decoding(
+    kind: dict[str, str], session: Session, temperature: float
+) -> None:
+    if not temperature and kind not in FAR:
+        pytest.skip("the same rows as where noise is added to them")
     prompt = [{"role": "user", "content": "Repeat after me: one, two, three, one, two, three, one"}]
     texts = []
     for method in ("plain", "anpd", "llma", "ppd", "medusa"):  # the last ones branch

@@ -163,7 +163,7 @@ class ToyTarget(Target):
         del slot.pending[:count]
 
     def _score_one(self, slot: _Slot, tree: Tree) -> torch.Tensor:
-        context = [*slot.cached, *slot.pending]
+        context = [*slot.cached[-self._order :], *slot.pending][-self._order :]
         texts = [
             [*context, *(tree.as_read[step] for step in tree.path_to(node))]
             for node in range(-1, len(tree))

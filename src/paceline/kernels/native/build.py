@@ -125,12 +125,12 @@ def find_compiler() -> Compiler:
     )
 
 
-def build(out: Path, sanitize: bool = False) -> Built:
+def build(out: Path, sanitize: bool = False, only: Words = ()) -> Built:
     """Compile the sources beside this file into the library `out`, which atomically replaces an
     older one: a process that has that open keeps it.
 
-    sanitize: with address and undefined-behaviour checks, for tests; gcc or clang only. Raises
-    BuildError.
+    sanitize: with address and undefined-behaviour checks, for tests; gcc or clang only.
+    only: tiers, by default all that the compiler knows. Raises BuildError.
     """
     compiler = find_compiler()
     units = sorted((HERE / "src").glob("*.c"))
@@ -140,7 +140,7 @@ def build(out: Path, sanitize: bool = False) -> Built:
     try:
         with tempfile.TemporaryDirectory(prefix="paceline-") as name:
             making = _Making(compiler, Path(name), sanitize)
-            tiers = making.compile(units, digest)
+            tiers = making.compile(units, digest, only)
             if sources_hash() != digest:
                 raise BuildError("The C sources changed while they were compiled: build again.")
             _put_in_place(making.link(), out)
@@ -157,9 +157,10 @@ class _Making:
         self._compiler, self._folder, self._sanitize = compiler, folder, sanitize
         self._objects: list[Path] = []
 
-    def compile(self, units: Sequence[Path], digest: str) -> tuple[str, ...]:
+    def compile(self, units: Sequence[Path], digest: str, only: Words) -> tuple[str, ...]:
         """Compile all units; returns the tiers that this compiler knows, best last."""
-        tiers = _TIERS[self._compiler.machine]
+        known = _TIERS[self._compiler.machine]
+        tiers = {tier: known[tier] for tier in known if not only or tier in only}
         tiered = [unit for unit in units if unit.name.startswith("tier")]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = {

@@ -21,18 +21,28 @@ INLINE const uint8_t *panel_at(const struct pl_matrix *matrix, const enum pl_for
            (panel < panels ? panel : panels - 1) * pl_panel_bytes(format, matrix->inputs);
 }
 
+/* The outputs of a block that the matrix ends in. */
+static __attribute__((noinline)) void write_last(float *to, const float *from, const float *bias,
+                                                 int64_t count) {
+    for (int64_t o = 0; o < count; o++) to[o] = bias ? from[o] + bias[o] : from[o];
+}
+
 /* Writes a block's results for one row, `columns` columns plus the bias, to the row's outputs. */
 INLINE void write_block(const struct pl_work *work, const int columns, int64_t block,
                         int64_t place, const floats_t *found) {
     const int outputs = columns * LANES;
     const int64_t begin = block * outputs, left = work->matrix->outputs - begin;
-    const int64_t count = left < outputs ? left : outputs;
-    float *to = work->out + place * work->stride + begin, whole[FLOAT_OUTPUTS + OUTPUTS];
+    const float *bias = work->bias ? work->bias + begin : NULL;
+    float *to = work->out + place * work->stride + begin;
+    if (left < outputs) {
+        float whole[FLOAT_OUTPUTS + OUTPUTS];
+        UNROLL
+        for (int c = 0; c < columns; c++) store_floats(whole + c * LANES, found[c]);
+        write_last(to, whole, bias, left);
+        return;
+    }
     UNROLL
     for (int c = 0; c < columns; c++)
-        store_floats((left >= outputs ? to : whole) + c * LANES, found[c]);
-    if (left < outputs)
-        for (int64_t o = 0; o < count; o++) to[o] = whole[o];
-    if (work->bias)
-        for (int64_t o = 0; o < count; o++) to[o] += work->bias[begin + o];
+        store_floats(to + c * LANES,
+                     bias ? plus(found[c], load_floats(bias + c * LANES)) : found[c]);
 }
