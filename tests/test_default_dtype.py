@@ -50,6 +50,7 @@ def test_an_accelerated_model(method: str, other: torch.dtype) -> None:
 
 @pytest.mark.model
 @pytest.mark.parametrize("method", ["eagle", "medusa", "chimera", "ppd", "auto"])
+@pytest.mark.parametrize("other", [torch.bfloat16], indirect=True)
 def test_shipped_parts(method: str, other: torch.dtype) -> None:
     options = {"max_new_tokens": 24, "ignore_eos": True, "budget": 8}
     plain = paceline.load("smollm2-135m", "plain", measure=False)

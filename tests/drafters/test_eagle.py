@@ -51,9 +51,10 @@ def step_by_step(drafter: Eagle) -> Eagle:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("name", "beam", "whole"),
+    [("llama", 1, False), ("llama", 3, True), ("gpt2", 1, True), ("gpt2", 3, False)],
+)
 def test_it_proposes_what_its_module_says_of_the_whole_text(
     name: str, beam: int, whole: bool
 ) -> None:

@@ -73,8 +73,7 @@ def said(host: Host) -> list[int]:
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
-@pytest.mark.parametrize("own_head", [False, True])
-@pytest.mark.parametrize("some", [None, SOME])
+@pytest.mark.parametrize(("own_head", "some"), [(False, SOME), (True, None)])
 def test_the_next_start_opens_neither_draft_nor_base(
     root: Path,
     opened: list[Path],

@@ -129,8 +129,8 @@ def build(out: Path, sanitize: bool = False, only: Words = ()) -> Built:
     """Compile the sources beside this file into the library `out`, which atomically replaces an
     older one: a process that has that open keeps it.
 
-    sanitize: with address and undefined-behaviour checks, for tests; gcc or clang only.
-    only: tiers, by default all that the compiler knows. Raises BuildError.
+    sanitize: with address and undefined-behaviour checks; gcc or clang only. only: these tiers; by
+    default all that the compiler knows. Raises BuildError.
     """
     compiler = find_compiler()
     units = sorted((HERE / "src").glob("*.c"))
@@ -222,8 +222,7 @@ class _Making:
 
 
 def _trial_in(folder: Path) -> Path:
-    path = folder / "trial.c"
-    path.write_text(_TRIAL, encoding="utf-8")
+    (path := folder / "trial.c").write_text(_TRIAL, encoding="utf-8")
     return path
 
 
