@@ -8,7 +8,9 @@ NATIVE := src/paceline/kernels/native
 
 .PHONY: demo test types pytest install format docs gpu
 
-# pip compiles modules one by one, and takes twice as long.
+# pip would compile all modules of all packages. So they are compiled where they are first imported,
+# and kept for the other processes, even where Python is told to keep nothing.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip install --no-compile --constraint constraints.txt
 SOURCES := pyproject.toml constraints.txt hatch_build.py \
 	$(NATIVE)/build.py $(wildcard $(NATIVE)/src/*.c $(NATIVE)/src/*.h)
@@ -23,7 +25,6 @@ $(VENV)/.installed: $(SOURCES)
 	@echo "Installing paceline and what its tests need into $(VENV), and compiling a C library."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --quiet --editable ".[dev]"
-	-@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src > /dev/null
 	@touch $(VENV)/.runs $@
 
 install: $(VENV)/.installed

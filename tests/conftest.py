@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from paceline.models import description_cache, prepared_cache
 from paceline.planning import first_curve
+from tests.shared_folder import shared_folder
 
 # Tiny models are slower on several threads than on one; and tests may share few cores.
 torch.set_num_threads(1)
@@ -35,8 +36,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what the tests' models cost, and what their files say, out of the user's cache folder."""
-    folder = tmp_path_factory.mktemp("cache")
+    """Keep what the tests' models cost, what their files say and what was prepared of them out of the
+    user's cache folder."""
+    folder = shared_folder(tmp_path_factory, "paceline-cache")
     with pytest.MonkeyPatch.context() as patch:
         for module in (first_curve, description_cache, prepared_cache):
             patch.setattr(

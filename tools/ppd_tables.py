@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from statistics import median_high
 from typing import Any
 
@@ -134,10 +133,9 @@ PPD: Blocks = {
     "accuracy": accuracy_table,
     "curve": lambda: curve_table("ppd"),
     "speed": lambda: overall_table("ppd/speed", LARGE),
-    **{
-        f"speed-{kind}": partial(overall_table, f"ppd/{kind}", SMALL)
-        for kind in ("greedy", "sampled", "typical")
-    },
+    "speed-greedy": lambda: overall_table("ppd/greedy", SMALL),
+    "speed-sampled": lambda: overall_table("ppd/sampled", SMALL, LARGE),
+    "speed-typical": lambda: overall_table("ppd/typical", SMALL, LARGE),
     "tasks": lambda: task_table("ppd/speed", LARGE),
     "draft": lambda: overall_table("ppd/draft", SMALL),
     "memory": lambda: memory_table(SMALL),
