@@ -159,8 +159,7 @@ class _Making:
 
     def compile(self, units: Sequence[Path], digest: str, only: Words) -> tuple[str, ...]:
         """Compile all units; returns the tiers that this compiler knows, best last."""
-        known = _TIERS[self._compiler.machine]
-        tiers = {tier: known[tier] for tier in known if not only or tier in only}
+        tiers = {t: of for t, of in _TIERS[self._compiler.machine].items() if not only or t in only}
         tiered = [unit for unit in units if unit.name.startswith("tier")]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             jobs = {
@@ -222,7 +221,8 @@ class _Making:
 
 
 def _trial_in(folder: Path) -> Path:
-    (path := folder / "trial.c").write_text(_TRIAL, encoding="utf-8")
+    path = folder / "trial.c"
+    path.write_text(_TRIAL, encoding="utf-8")
     return path
 
 
