@@ -72,41 +72,50 @@ INLINE void small_codes(const int bits, const int rows, const struct columns *in
                         const int code_bytes, const int first, const struct pl_four *const *fours,
                         sums_t sums[][TOGETHER], sums_t second[][TOGETHER]) {
     const int often = DOTS_BEFORE_WIDENING(bits), widens = often <= 8;
-    part_t part[MOST_ROWS][TOGETHER], other[MOST_ROWS][TOGETHER];
-    bytes_t high[2][TOGETHER];
+    /* Two sets of sums that must be widened do not fit into registers: then half follows half. */
+    const int scales = bits == 6 ? 2 : 1, apart = widens && scales == 2;
+    part_t part[2][MOST_ROWS][TOGETHER];
+    bytes_t high[2][TOGETHER], codes[2][TOGETHER];
     high_bits(bits, in, group, code_bytes, first, high);
     UNROLL
     for (int r = 0; r < rows; r++) {
         UNROLL
         for (int t = 0; t < TOGETHER; t++) {
-            part[r][t] = widens ? no_part() : sums[r][t];
-            other[r][t] = widens || bits != 6 ? no_part() : second[r][t];
+            part[0][r][t] = widens ? no_part() : sums[r][t];
+            part[1][r][t] = widens || scales == 1 ? no_part() : second[r][t];
         }
     }
     UNROLL
-    for (int j = 0; j < 4; j++) {
-        bytes_t begin[TOGETHER], end[TOGETHER];
+    for (int turn = 0; turn < 8; turn++) {
+        if (!apart && turn >= 4) continue;
+        const int j = turn % 4, dots = (scales == 2 ? 1 : 2) * (j + 1);
         IN_ORDER;
-        find_codes(bits, in, group, code_bytes, first, j, high, begin, end);
+        find_codes(bits, in, group, code_bytes, first, j, high, codes[0], codes[1]);
         UNROLL
         for (int r = 0; r < rows; r++) {
             const int8_t *here = codes_of(fours, r, group) + 4 * j;
             UNROLL
             for (int t = 0; t < TOGETHER; t++) {
-                part[r][t] = dot(part[r][t], begin[t], here);
-                if (bits == 6) other[r][t] = dot(other[r][t], end[t], here + 16);
-                else part[r][t] = dot(part[r][t], end[t], here + 16);
+                UNROLL
+                for (int half = 0; half < 2; half++) {
+                    if (apart && half != turn / 4) continue;
+                    part_t *to = &part[scales == 2 ? half : 0][r][t];
+                    *to = dot(*to, codes[half][t], here + 16 * half);
+                }
             }
         }
-        const int dots = (bits == 6 ? 1 : 2) * (j + 1);
         if (j < 3 && dots % often) continue;
         UNROLL
         for (int r = 0; r < rows; r++) {
             UNROLL
             for (int t = 0; t < TOGETHER; t++) {
-                sums[r][t] = widens ? widen(sums[r][t], part[r][t]) : part[r][t];
-                if (bits == 6) second[r][t] = widens ? widen(second[r][t], other[r][t]) : other[r][t];
-                if (widens) part[r][t] = other[r][t] = no_part();
+                UNROLL
+                for (int set = 0; set < 2; set++) {
+                    if (set >= scales || (apart && set != turn / 4)) continue;
+                    sums_t *to = set ? &second[r][t] : &sums[r][t];
+                    *to = widens ? widen(*to, part[set][r][t]) : part[set][r][t];
+                    if (widens) part[set][r][t] = no_part();
+                }
             }
         }
     }
