@@ -334,7 +334,7 @@ def test_packing_refuses_other_devices() -> None:
 
 
 def test_memory_favours_change_no_value(tmp_path: FilePath) -> None:
-    new_model("llama").save_pretrained(tmp_path)
+    new_model("llama", hidden_size=512, num_attention_heads=4).save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     before = [each.clone() for each in model.parameters()]
     FilePages().forget(model.parameters())

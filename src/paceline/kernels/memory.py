@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ _DONTNEED = 4  # advice of madvise(2)
 # Private pages are allocated faster than shared ones, and a forked process has its own.
 _PRIVATE = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 _LINE, _HUGE, _CHUNK = 64, 2 << 20, 16 << 20  # bytes
+_WORTH_GIVING = 64 << 10  # bytes
 
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -50,15 +52,19 @@ class FilePages:
     from the file again if they are needed after all.
     """
 
-    def __init__(self) -> None:
+    @cached_property
+    def _regions(self) -> list[_Region]:
+        """Regions of a file. The kernel takes long to list them: it counts pages."""
         regions = _regions() if _supported() else iter(())
-        self._regions = [region for region in regions if region.from_file and not region.written]
+        return [region for region in regions if region.from_file and not region.written]
 
     def forget(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Give back the pages of those tensors that are mapped from a file."""
+        """Give back the pages of those tensors that are mapped from a file, small ones aside."""
         for tensor in tensors:
             start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-            if any(region.start <= start and end <= region.end for region in self._regions):
+            if tensor.nbytes >= _WORTH_GIVING and any(
+                region.start <= start and end <= region.end for region in self._regions
+            ):
                 _advise(start, end, _DONTNEED)
 
 

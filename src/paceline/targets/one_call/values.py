@@ -40,8 +40,12 @@ def new_codes(value: int, shape: torch.Size, axis: int) -> Codes:
         raise UnfitError(f"a value has too many numbers per row ({count})")
     others = [size for place, size in enumerate(shape) if place != axis]
     features = torch.arange(count).view(others).unsqueeze(axis)
-    rows = torch.arange(ROWS).view([-1 if place == axis else 1 for place in range(len(shape))])
-    return ((value << _FEATURE_BITS) + features << _ROW_BITS) + rows
+    return ((value << _FEATURE_BITS) + features << _ROW_BITS) + _rows_along(axis, len(shape))
+
+
+def _rows_along(axis: int, axes: int) -> torch.Tensor:
+    """The numbers of rows along one of so many axes."""
+    return torch.arange(ROWS).view([-1 if place == axis else 1 for place in range(axes)])
 
 
 def value_of(code: int) -> int:
@@ -72,9 +76,8 @@ def features_of(codes: Codes) -> Features:
     for axis, size in enumerate(codes.shape):
         if size != ROWS:
             continue
-        first = codes.select(axis, 0)  # row 0, whose row bits are zero
-        sign = first.sign()
-        if all(torch.equal(codes.select(axis, row), first + sign * row) for row in range(ROWS)):
+        first = codes.narrow(axis, 0, 1)  # row 0, whose row bits are zero
+        if torch.equal(codes, first + first.sign() * _rows_along(axis, codes.dim())):
             flat = first.reshape(-1)
             place = flat.abs() >> _ROW_BITS
             feature = place & (1 << _FEATURE_BITS) - 1

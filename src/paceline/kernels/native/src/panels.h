@@ -3,7 +3,9 @@
 #include "tier.h"
 
 #define INLINE static inline __attribute__((always_inline))
+#ifndef UNROLL /* a vec_*.h may have its own */
 #define UNROLL _Pragma("GCC unroll 12")
+#endif
 /* Without it, compilers load everything at once and run out of registers. */
 #define IN_ORDER __asm__ volatile("" ::: "memory")
 #define VECTORS (PL_PANEL / LANES)
