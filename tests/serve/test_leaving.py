@@ -10,7 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serve.live import MODEL, Live, SlowToy, live, tool_session, wait_for
+from tests.serve.live import (
+    MODEL,
+    TRUSTS_NOBODY,
+    Live,
+    SlowToy,
+    live,
+    tool_session,
+    wait_for,
+)
 
 LONG = {"max_tokens": 2000, "ignore_eos": True}
 
@@ -184,11 +192,14 @@ def test_many_come_and_go() -> None:
             url = f"{served.url}/v1/completions"
             if place % 2:
                 try:
-                    with httpx.Client(timeout=0.01 * place) as client:
+                    with httpx.Client(timeout=0.01 * place, verify=TRUSTS_NOBODY) as client:
                         client.post(url, json={**body, **LONG})
                 except httpx.TimeoutException:
                     return
-            found[place] = httpx.post(url, json={**body, "max_tokens": 15}, timeout=60).json()
+            answer = httpx.post(
+                url, json={**body, "max_tokens": 15}, timeout=60, verify=TRUSTS_NOBODY
+            )
+            found[place] = answer.json()
 
         threads = [threading.Thread(target=ask, args=(place,)) for place in range(32)]
         for thread in threads:
