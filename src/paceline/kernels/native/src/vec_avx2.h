@@ -73,9 +73,12 @@ static inline sums_t signed_dot(sums_t sums, bytes_t codes, const int8_t *four) 
 #else
 #define DOTS_BEFORE_WIDENING(bits) ((bits) == 4 ? 8 : (bits) == 5 ? 4 : 2)
 #define SIGNED_ZERO 0
+/* Sums in a register, where it stays: compilers add integers in another order, after all products,
+   which do not fit into registers. */
+#define IN_REGISTER(sums) __asm__("" : "+x"(sums))
 static inline part_t dot(part_t part, bytes_t codes, const int8_t *four) {
     part = _mm256_add_epi16(part, _mm256_maddubs_epi16(codes, broadcast(four)));
-    __asm__("" : "+x"(part));
+    IN_REGISTER(part);
     return part;
 }
 static inline sums_t widen(sums_t sums, part_t part) {
@@ -86,7 +89,7 @@ static inline sums_t signed_dot(sums_t sums, bytes_t codes, const int8_t *four) 
     const __m256i pairs =
         _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(broadcast(four), codes));
     sums = _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-    __asm__("" : "+x"(sums));
+    IN_REGISTER(sums);
     return sums;
 }
 #endif
