@@ -25,7 +25,7 @@ _DONTNEED = 4  # advice of madvise(2)
 # Private pages are allocated faster than shared ones, and a forked process has its own.
 _PRIVATE = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 _LINE, _HUGE, _CHUNK = 64, 2 << 20, 16 << 20  # bytes
-_WORTH_GIVING = 64 << 10  # bytes
+_WORTH_GIVING = 64 << 10  # bytes of a tensor; for less, regions need not be listed
 
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -53,8 +53,8 @@ class FilePages:
     """
 
     @cached_property
-    def _regions(self) -> list[_Region]:
-        """Regions of a file. The kernel takes long to list them: it counts pages."""
+    def _unwritten(self) -> list[_Region]:
+        """Regions of files. The kernel takes long to list regions: it counts pages."""
         regions = _regions() if _supported() else iter(())
         return [region for region in regions if region.from_file and not region.written]
 
@@ -63,7 +63,7 @@ class FilePages:
         for tensor in tensors:
             start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
             if tensor.nbytes >= _WORTH_GIVING and any(
-                region.start <= start and end <= region.end for region in self._regions
+                region.start <= start and end <= region.end for region in self._unwritten
             ):
                 _advise(start, end, _DONTNEED)
 
