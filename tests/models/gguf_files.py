@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 
@@ -63,12 +63,15 @@ def save_gguf(
     *,
     own_head: bool = False,
     seed: int = 0,
+    change: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> Path:
-    """A model of a family; its matrices take the formats in turn, the embeddings the last one."""
+    """A model of a family; its matrices take the formats in turn, the embeddings the last one.
+    change: of what is written."""
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, family)
     _add_sizes(writer, family)
     _add_vocabulary(writer)
+    change(writer)
     formats = cycle(kinds)
     for name, shape in _shapes(family):
         flat = len(shape) == 1 or name == "position_embd.weight"

@@ -477,7 +477,7 @@ def _pull_and_report(store: ModelStore, queue: Any) -> None:
 def test_parallel_pulls_do_the_work_once(store: ModelStore, tmp_path: Path) -> None:
     log = tmp_path / "log"
     slow = replace(store, download=SlowIndex(store.download.files, log))
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # importing takes seconds
     queue = context.Queue()
     workers = [context.Process(target=_pull_and_report, args=(slow, queue)) for _ in range(2)]
     for worker in workers:

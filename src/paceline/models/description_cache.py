@@ -34,6 +34,7 @@ from paceline.models.progress import ProgressCallback, ignore_progress
 __all__ = ["clear_descriptions", "described", "hash_of"]
 
 _RECORD = "paceline.json"
+_FORMAT = 2  # increased whenever descriptions of the same file change
 _MOST = 32  # descriptions
 _MOST_HASHES = 128
 _DIGITS = 32
@@ -99,10 +100,10 @@ def _root() -> Path:
 
 
 def _is_sound(place: Path) -> bool:
-    """Whether the description is there, intact, and from this version of transformers."""
+    """Whether the description is there, intact, and made by these versions."""
     record = _read(place / _RECORD)
-    files = record.get("files")
-    if record.get("transformers") != version("transformers") or not isinstance(files, dict):
+    files = record.pop("files", None)
+    if record != _versions() or not isinstance(files, dict):
         return False
     if not files.keys() >= _PARTS:
         return False
@@ -114,8 +115,11 @@ def _is_sound(place: Path) -> bool:
 
 def _write_record(folder: Path) -> None:
     files = {path.name: hash_file(path) for path in sorted(folder.iterdir())}
-    record = {"transformers": version("transformers"), "files": files}
-    (folder / _RECORD).write_bytes(json_bytes(record))
+    (folder / _RECORD).write_bytes(json_bytes({**_versions(), "files": files}))
+
+
+def _versions() -> dict[str, Any]:
+    return {"format": _FORMAT, **{name: version(name) for name in ("gguf", "transformers")}}
 
 
 def _keep(made: Path, place: Path) -> None:

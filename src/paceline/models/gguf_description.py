@@ -1,6 +1,6 @@
 """Everything in a GGUF file but its weights, read by transformers' own readers.
 
-Two things that these readers drop are restored: every token id that ends a turn, and how the
+What these readers drop is restored: settings, every token id that ends a turn, and how the
 vocabulary splits text.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import ModelError
 from paceline.json_files import json_bytes, read_json
 from paceline.models.gguf_file import GgufFile
+from paceline.models.gguf_settings import restore_settings
 from paceline.models.progress import muted
 
 if TYPE_CHECKING:
@@ -59,9 +60,13 @@ def describe_gguf(file: Path, target: Path) -> None:
     from transformers import AutoConfig, GenerationConfig
 
     with muted():
-        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+        config, opened = (
+            AutoConfig.from_pretrained(file.parent, gguf_file=file.name),
+            GgufFile(file),
+        )
+        restore_settings(config, opened)
         config.save_pretrained(target)
-        stops = stop_ids(GgufFile(file))
+        stops = stop_ids(opened)
         GenerationConfig(
             bos_token_id=config.bos_token_id,
             eos_token_id=stops[0] if len(stops) == 1 else stops or None,

@@ -14,6 +14,7 @@ from paceline.models.gguf_header import (
     MAGIC,
     STRING,
     DamageError,
+    FormatError,
     GgufArray,
     GgufHeader,
     GgufTensor,
@@ -22,7 +23,10 @@ from paceline.models.gguf_header import (
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["GgufFile"]
+__all__ = ["SETTINGS", "GgufFile"]
+
+SETTINGS = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
+"""Tensors that are part of a model's configuration, see `gguf_settings`."""
 
 _U64 = struct.Struct("<Q")
 
@@ -33,7 +37,8 @@ class GgufFile:
     metadata: numbers and strings as they are; arrays stay in the file until they are asked for.
     architecture: e.g. "llama". size: of the file in bytes.
 
-    Raises ModelError if the file is damaged or is not a GGUF file.
+    Raises ModelError if the file is damaged, of another version or with unknown types of tensors, or
+    no GGUF file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,13 +59,17 @@ class GgufFile:
             self.tensors = header.tensors()
         except DamageError as damage:
             raise ModelError(f"{path} is damaged ({damage}): download or copy it again") from None
+        except FormatError as error:
+            raise ModelError(f"{path} cannot be read ({error}): use another file") from None
         self._header_size = header.position
 
     def mark(self) -> str:
-        """64 hex digits for the header and the file's size: files that differ only in weights share
-        them."""
+        """64 hex digits for the header, the file's size and the tensors in `SETTINGS`: files that
+        differ only in weights share them."""
         digest = sha256(memoryview(self._map)[: self._header_size])
         digest.update(_U64.pack(self.size))
+        for tensor in (self.tensors[name] for name in sorted(SETTINGS & self.tensors.keys())):
+            digest.update(self._map[tensor.start : tensor.start + tensor.nbytes])
         return digest.hexdigest()
 
     def strings(self, key: str) -> list[str]:

@@ -103,12 +103,16 @@ class DamageError(Exception):
     """What is wrong with a file, in a few words."""
 
 
+class FormatError(Exception):
+    """The file may be whole, but has something that is not read here."""
+
+
 class GgufHeader:
     """Reads a header once, from first to last byte.
 
     metadata: by key. position: of the next byte.
 
-    The constructor and methods raise DamageError.
+    The constructor and methods raise DamageError and FormatError.
     """
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -117,7 +121,7 @@ class GgufHeader:
         self.position = len(MAGIC)
         version = self._number(_U32)
         if version not in _VERSIONS:
-            raise DamageError(_about_version(version))
+            raise FormatError(_about_version(version))
         self._tensor_count = self._count("tensors", _LEAST_TENSOR)
         pairs = self._count("keys", _LEAST_PAIR)
         self.metadata: dict[str, Value] = {}
@@ -165,7 +169,7 @@ class GgufHeader:
         shape = tuple(reversed([self._number(_U64) for _ in range(dimensions)])) or (1,)
         kind, start = self._number(_U32), self._number(_U64)
         if kind not in _BLOCKS:
-            raise DamageError(f"the tensor {name!r} has the unknown type number {kind}")
+            raise FormatError(f"the tensor {name!r} has the unknown type number {kind}")
         type_name, elements, size = _BLOCKS[kind]
         if 0 in shape:
             raise DamageError(f"the tensor {name!r} is empty")

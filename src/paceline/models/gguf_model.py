@@ -21,13 +21,12 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.blocks import FORMATS, BlockMatrix, dequantise
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.token_table import block_embedding, takes_blocks
-from paceline.models.gguf_file import GgufFile
+from paceline.models.gguf_file import SETTINGS, GgufFile
 from paceline.models.gguf_header import GgufTensor
 
 __all__ = ["bytes_needed", "has_kernels", "load_gguf", "unread_tensor", "why_unread"]
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_NAMELESS = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
 _PIECE = 1 << 22  # numbers de-quantised at a time
 
 
@@ -164,6 +163,11 @@ class _Reading:
             if result.name in self.names:
                 values = torch.from_numpy(np.ascontiguousarray(result.weights))
                 state[self.names[result.name]] = values.to(dtype)
+            elif result.name is not None and tensor.name not in SETTINGS:
+                raise ModelError(
+                    f"{self.file.path} holds {tensor.name}, for which transformers' "
+                    f"{self.file.architecture} models have no place: use the model as safetensors"
+                )
         state = {name: each.to(dtype) for name, each in state.items()}
         for name, each in kept.items():
             state[name] = torch.zeros((), dtype=dtype).expand(each.tensor.shape)
@@ -215,7 +219,7 @@ def _names(file: GgufFile, model: PreTrainedModel, processor: Any) -> dict[str, 
     from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
 
     names: dict[str, str] = get_gguf_hf_weights_map(_Whole(model), processor)
-    if file.tensors.keys() <= names.keys() | _NAMELESS:
+    if file.tensors.keys() <= names.keys() | SETTINGS:
         return names
     return dict(get_gguf_hf_weights_map(model, processor))
 

@@ -1,0 +1,157 @@
+"""Settings of a GGUF file that transformers' reader drops, without which a model computes something
+else than the published one: rotary frequencies above all.
+
+Keys are those of the GGUF specification, and what they mean is what llama.cpp does with them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from paceline.errors import ModelError
+from paceline.models.gguf_file import GgufFile
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+__all__ = ["restore_settings"]
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""What all Llamas from 3.1 on have in common; a file has only the factors that follow from it."""
+
+_ROTATE_A_PART = {"phi3", "stablelm", "nemotron"}
+
+_WIDE_GEMMA = {("gemma2", 46), ("gemma3_text", 62)}
+"""Families and numbers of layers of the models of 27B, which llama.cpp recognises by these: they
+scale attention by the hidden size per head, not by the head's size."""
+
+_BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
+
+
+def restore_settings(config: PreTrainedConfig, file: GgufFile) -> None:
+    """Set what the file says and transformers has not read.
+
+    Raises ModelError for a setting that transformers' model of the family cannot have.
+    """
+    family, layers = config.model_type, config.num_hidden_layers
+    rope = getattr(config, "rope_parameters", None)
+    if rope:
+        _restore_rope(config, rope, file)
+    for setting, tensor in _BIASES.items():
+        if tensor in file.tensors and getattr(config, setting, None) is False:
+            setattr(config, setting, True)
+    if getattr(config, "sliding_window", 0) is None and (
+        window := _of(file, "attention.sliding_window")
+    ):
+        config.sliding_window = window
+    if (family, layers) in _WIDE_GEMMA:
+        config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
+
+
+def _of(file: GgufFile, key: str) -> Any:
+    return file.metadata.get(f"{file.architecture}.{key}")
+
+
+def _restore_rope(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
+    by_layer = "full_attention" in rope  # local layers have frequencies of their own, never scaled
+    chosen = rope["full_attention"] if by_layer else rope
+    if base := _of(file, "rope.freq_base"):
+        chosen["rope_theta"] = float(base)
+    if not by_layer:
+        _restore_part(config, chosen, file)
+    if chosen.get("rope_type", "default") != "default":
+        return  # transformers knows how this family scales
+    if "rope_freqs.weight" in file.tensors:
+        _restore_llama3(config, chosen, file)
+    elif "rope_factors_short.weight" in file.tensors:
+        _restore_longrope(config, chosen, file)
+    else:
+        chosen |= _scaling(config, file)
+
+
+def _restore_part(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
+    """How much of each head is rotated."""
+    rotated, size = _of(file, "rope.dimension_count"), _head_size(config)
+    known = (size * rope.get("partial_rotary_factor", 1.0), getattr(config, "rotary_dim", None))
+    if not rotated or rotated in known:
+        return
+    if config.model_type not in _ROTATE_A_PART:
+        raise _unusable(file, f"rotates {rotated} of {size} numbers of a head")
+    rope["partial_rotary_factor"] = rotated / size
+
+
+def _head_size(config: PreTrainedConfig) -> int:
+    size: int = (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    )
+    return size
+
+
+def _restore_llama3(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
+    """The settings from which the file's factors follow."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    factors = _numbers(file, "rope_freqs.weight")
+    exponents = torch.arange(0, _head_size(config), 2) / _head_size(config)
+    rope |= {**_LLAMA3, "factor": round(float(factors.max()), 4)}
+    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
+    expected = rope["rope_theta"] ** -exponents
+    if factors.shape != exponents.shape or not torch.allclose(
+        frequencies * factors, expected, 1e-3
+    ):
+        raise _unusable(file, "scales rotary frequencies in an unknown way")
+
+
+def _restore_longrope(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
+    known = getattr(config, "original_max_position_embeddings", config.max_position_embeddings)
+    config.original_max_position_embeddings = (
+        _of(file, "rope.scaling.original_context_length") or known
+    )
+    rope |= {
+        "rope_type": "longrope",
+        "short_factor": _numbers(file, "rope_factors_short.weight").tolist(),
+        "long_factor": _numbers(file, "rope_factors_long.weight").tolist(),
+        "original_max_position_embeddings": config.original_max_position_embeddings,
+    }
+    if scale := _of(file, "rope.scaling.attn_factor"):
+        rope["attention_factor"] = float(scale)
+
+
+def _scaling(config: PreTrainedConfig, file: GgufFile) -> dict[str, Any]:
+    """Scaling that is given by numbers alone; {} if there is none."""
+    kind = _of(file, "rope.scaling.type") or "linear"
+    factor = _of(file, "rope.scaling.factor") or _of(file, "rope.scale_linear") or 1.0
+    if kind == "none" or factor == 1.0:
+        return {}
+    if kind == "linear":
+        return {"rope_type": kind, "factor": float(factor)}
+    if kind == "yarn" and _of(file, "rope.scaling.attn_factor") in (None, 1.0):
+        original = _of(file, "rope.scaling.original_context_length")
+        length = original or config.max_position_embeddings
+        return {
+            "rope_type": kind,
+            "factor": float(factor),
+            "original_max_position_embeddings": length,
+        }
+    raise _unusable(file, f"scales rotary frequencies by {kind!r}")
+
+
+def _numbers(file: GgufFile, name: str) -> torch.Tensor:
+    tensor = file.tensors.get(name)
+    if tensor is None or tensor.type != "F32":
+        raise _unusable(file, f"lacks {name} in float32")
+    return file.data(tensor).view(torch.float32).flatten().clone()
+
+
+def _unusable(file: GgufFile, what: str) -> ModelError:
+    return ModelError(
+        f"{file.path} {what}, which transformers' {file.architecture} models do not: use the model "
+        "as safetensors"
+    )

@@ -1,0 +1,137 @@
+"""Settings of GGUF files that transformers' reader drops: models are those that were converted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import pi
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf_files import HEADS, KEY_HEADS, LAYERS, VOCAB, WIDTH, save_gguf
+from transformers import LlamaConfig, PreTrainedConfig
+
+from paceline.errors import ModelError
+from paceline.models import load_causal_lm
+
+SIZE = WIDTH // HEADS  # of a head
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+Change = Callable[[gguf.GGUFWriter], None]
+
+
+def config_of(
+    folder: Path, change: Change, family: str = "llama", **options: Any
+) -> PreTrainedConfig:
+    file = save_gguf(folder / "m.gguf", family, change=change, **options)
+    return load_causal_lm(str(file), device="cpu").model.config
+
+
+def rope_of(config: PreTrainedConfig) -> dict[str, Any]:
+    found: dict[str, Any] = config.rope_parameters
+    return found
+
+
+def factors(theta: float, rope: Mapping[str, Any]) -> np.ndarray:
+    """What llama.cpp's converter writes for a Llama from 3.1 on."""
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    length, factor, found = rope["original_max_position_embeddings"], rope["factor"], []
+    for frequency in theta ** -(np.arange(0, SIZE, 2) / SIZE):
+        turns = length * frequency / (2 * pi)
+        smooth = min(1.0, max(0.0, (turns - low) / (high - low)))
+        found.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(found, dtype=np.float32)
+
+
+def scaled(theta: float, rope: Mapping[str, Any]) -> Change:
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_freq_base(theta)
+        writer.add_tensor("rope_freqs.weight", factors(theta, rope))
+
+    return change
+
+
+def test_the_frequencies_of_a_llama_are_those_it_was_trained_with(tmp_path: Path) -> None:
+    file = save_gguf(tmp_path / "m.gguf", change=scaled(500000.0, LLAMA3))
+    model: Any = load_causal_lm(str(file), device="cpu").model
+    config = LlamaConfig(
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS,
+        num_hidden_layers=LAYERS,
+        vocab_size=VOCAB,
+        rope_parameters={**LLAMA3, "rope_theta": 500000.0},
+    )
+    expected = type(model)(config).model.rotary_emb.inv_freq
+    assert torch.equal(model.model.rotary_emb.inv_freq, expected)
+    assert {**LLAMA3, "rope_theta": 500000.0}.items() <= rope_of(model.config).items()
+
+
+def test_factors_that_are_not_understood_are_refused(tmp_path: Path) -> None:
+    strange = {**LLAMA3, "high_freq_factor": 8.0}
+    with pytest.raises(ModelError, match="scales rotary frequencies in an unknown way"):
+        config_of(tmp_path, scaled(500000.0, strange))
+
+
+def test_linear_and_yarn_scaling_are_kept(tmp_path: Path) -> None:
+    def linear(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(4.0)
+
+    def yarn(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(4.0)
+        writer.add_rope_scaling_orig_ctx_len(32)
+
+    known = {"rope_type": "linear", "factor": 4.0}
+    assert known.items() <= rope_of(config_of(tmp_path, linear)).items()
+    # Only the layers that see all of the text.
+    by_layer = rope_of(config_of(tmp_path, linear, "gemma3"))
+    assert known.items() <= by_layer["full_attention"].items()
+    assert by_layer["sliding_attention"]["rope_type"] == "default"
+    known = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    assert known.items() <= rope_of(config_of(tmp_path, yarn, "qwen2")).items()
+
+
+def test_unknown_scaling_is_refused(tmp_path: Path) -> None:
+    def strange(writer: gguf.GGUFWriter) -> None:
+        writer.add_string("llama.rope.scaling.type", "dynamic")
+        writer.add_rope_scaling_factor(2.0)
+
+    with pytest.raises(ModelError, match="scales rotary frequencies by 'dynamic'"):
+        config_of(tmp_path, strange)
+
+
+def test_a_part_of_each_head_is_rotated_only_where_the_family_can(tmp_path: Path) -> None:
+    def half(writer: gguf.GGUFWriter) -> None:
+        writer.add_rope_dimension_count(SIZE // 2)
+
+    with pytest.raises(ModelError, match="rotates 32 of 64 numbers of a head"):
+        config_of(tmp_path, half, "qwen2")
+
+
+def test_biases_have_a_place(tmp_path: Path) -> None:
+    def biased(writer: gguf.GGUFWriter) -> None:
+        for layer in range(LAYERS):
+            for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+                small = WIDTH * KEY_HEADS // HEADS if name in ("attn_k", "attn_v") else WIDTH
+                writer.add_tensor(f"blk.{layer}.{name}.bias", np.ones(small, dtype=np.float32))
+
+    assert config_of(tmp_path, biased).attention_bias
+
+
+def test_tensors_without_a_place_are_named(tmp_path: Path) -> None:
+    def more(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("blk.0.attn_sinks.weight", np.ones(HEADS, dtype=np.float32))
+
+    with pytest.raises(ModelError, match=r"holds blk.0.attn_sinks.weight, for which .* no place"):
+        config_of(tmp_path, more)
