@@ -449,3 +449,15 @@ def test_streams_that_somebody_else_drives_write_what_they_write_alone() -> None
         alone = toy_session("plain").generate(prompts[place], max_new_tokens=40 + place)
         assert texts[place] == stream.completion.text == alone.text
         assert stream.completion.tokens == alone.tokens
+
+
+def test_a_special_token_may_be_a_stop_string() -> None:
+    """It has no text in an output, so only its id can end it."""
+    session = toy_session("anpd")
+    tokens = session.generate("once upon", max_new_tokens=40).tokens
+    tokenizer: Any = session.tokenizer
+    place = next(n for n, token in enumerate(tokens) if tokens.index(token) == n > 5)
+    word = tokenizer.convert_ids_to_tokens(tokens[place])
+    tokenizer.add_special_tokens({"additional_special_tokens": [word]})
+    ended = session.generate("once upon", max_new_tokens=40, stop=[word, "never said"])
+    assert (ended.tokens, ended.finish_reason) == (tokens[: place + 1], "stop")

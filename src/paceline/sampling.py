@@ -22,6 +22,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from paceline.noise import gumbel, noise_at, noisy_argmax
 from paceline.scores import TokenScores, check_drawn, choices, likeliest
 from paceline.warping import (
     add_biases,
+    as_tensors,
     draws_there,
     keep_min_p,
     keep_top_k,
@@ -202,7 +204,7 @@ class Sampler:
         # A copy: processors may write in place, and drafters learn from the raw row.
         scores = row.to(torch.float32, copy=True)[None]
         if self.logit_bias:
-            scores = add_biases(scores, self.logit_bias)
+            scores = add_biases(scores, *self._biases)
         if self.repetition_penalty is not None or self.processors:
             input_ids = torch.tensor([list(context)], dtype=torch.long, device=row.device)
         if self.repetition_penalty is not None:
@@ -247,6 +249,10 @@ class Sampler:
     def takes_likeliest(self) -> bool:
         """Whether the token with the largest raw logit is drawn, whatever the text."""
         return self.greedy and not self._changes_scores
+
+    @cached_property
+    def _biases(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return as_tensors(self.logit_bias)
 
     @property
     def _changes_scores(self) -> bool:

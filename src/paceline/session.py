@@ -31,7 +31,7 @@ from paceline.sampling import Sampler
 from paceline.shared_batch import Texts
 from paceline.stopping import Stopping
 from paceline.stream import Chunk, Completion, Store, Stream
-from paceline.text import OutputText, Tokenizer
+from paceline.text import OutputText, Tokenizer, special_ids
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 
@@ -195,7 +195,10 @@ class Session:
             )
         # Other threads may play the text's rounds before its stream reads them, so the stop
         # condition needs an output text of its own.
-        conditions = [OutputText(self.tokenizer, options.stop).push] if options.stop else []
+        conditions: list[Callable[[int], bool]] = []
+        if options.stop:
+            special = special_ids(self.tokenizer, options.stop)
+            conditions = [OutputText(self.tokenizer, options.stop).push, special.__contains__]
         matcher = None
         if options.constraint is not None:
             matcher = self._grammars.matcher(options.constraint)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from paceline.records import TokenLogprob
 
-__all__ = ["Chunk", "OutputText", "Piece", "Tokenizer"]
+__all__ = ["Chunk", "OutputText", "Piece", "Tokenizer", "special_ids"]
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _MOST_SILENT = 64
@@ -23,6 +23,10 @@ class Tokenizer(Protocol):
 
     chat_template: str | None
 
+    def __hash__(self) -> int:
+        """What is known of its tokens is kept by tokenizer."""
+        ...
+
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
         """An object with the token ids as `input_ids`."""
         ...
@@ -34,6 +38,12 @@ class Tokenizer(Protocol):
     def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:
         """A conversation as text in the form that the model was trained on."""
         ...
+
+
+def special_ids(tokenizer: Tokenizer, strings: Sequence[str]) -> frozenset[int]:
+    """The ids of those strings that are special tokens, which have no text in an output."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).items()
+    return frozenset(token for token, each in added if each.special and each.content in strings)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
 __all__ = [
     "add_biases",
+    "as_tensors",
     "draws_there",
     "keep_min_p",
     "keep_top_k",
@@ -23,13 +24,18 @@ __all__ = [
 ]
 
 
-def add_biases(scores: torch.Tensor, biases: Sequence[tuple[int, float]]) -> torch.Tensor:
-    """Add biases, as (token, bias), to scores [1, vocabulary]. Ids beyond the vocabulary are left
+def as_tensors(biases: Iterable[tuple[int, float]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs of a token and a bias as tokens and biases, [n] each."""
+    pairs = list(biases)
+    tokens = torch.tensor([token for token, _ in pairs], dtype=torch.long)
+    return tokens, torch.tensor([bias for _, bias in pairs], dtype=torch.float32)
+
+
+def add_biases(scores: torch.Tensor, tokens: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
+    """Add the biases [n] of tokens [n] to scores [1, vocabulary]. Ids beyond the vocabulary are left
     out, since a draft model may know fewer."""
-    known = [(token, bias) for token, bias in biases if token < scores.shape[1]]
-    tokens = torch.tensor([token for token, _ in known], dtype=torch.long, device=scores.device)
-    values = torch.tensor([bias for _, bias in known], dtype=scores.dtype, device=scores.device)
-    return scores.index_add(1, tokens, values[None])
+    known = tokens < scores.shape[1]
+    return scores.index_add(1, tokens[known].to(scores.device), biases[known].to(scores)[None])
 
 
 def penalise(scores: torch.Tensor, input_ids: torch.Tensor, penalty: float) -> torch.Tensor:
@@ -43,9 +49,8 @@ def penalise_output(
 ) -> torch.Tensor:
     """Presence and frequency penalties of OpenAI's API: scores [1, vocabulary], less `presence` for
     each token of the output so far and `frequency` for each of its occurrences."""
-    counts = Counter(token for token in output if token < scores.shape[1])
-    less = [(token, -(presence + frequency * times)) for token, times in counts.items()]
-    return add_biases(scores, less)
+    less = ((token, -(presence + frequency * times)) for token, times in Counter(output).items())
+    return add_biases(scores, *as_tensors(less))
 
 
 def keep_top_k(scores: torch.Tensor, count: int) -> torch.Tensor:

@@ -347,3 +347,30 @@ def test_the_mask_comes_before_the_tail_is_cut_off() -> None:
         Sampler(seed=seed, temperature=1.0, top_k=2).draw(row, [0], allowed) for seed in range(200)
     }
     assert drawn == {2, 3}
+
+
+def test_a_constraint_that_compiles_slowly_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer = byte_tokenizer()
+    made = Grammars(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    known, slow = Constraint.regex("known"), Constraint.regex("slow")
+    made.matcher(known)
+    begun, may_end, compile_one = threading.Event(), threading.Event(), made._compile
+
+    def compile_slowly(constraint: Constraint) -> Any:
+        begun.set()
+        assert may_end.wait(60)
+        return compile_one(constraint)
+
+    monkeypatch.setattr(made, "_compile", compile_slowly)
+    waiting = [threading.Thread(target=made.matcher, args=(slow,)) for _ in range(2)]
+    for each in waiting:
+        each.start()
+    assert begun.wait(60)
+    assert made.matcher(known).allowed().any()
+    may_end.set()
+    for each in waiting:
+        each.join(60)
+        assert not each.is_alive()
+    assert len(made) == 2

@@ -73,6 +73,19 @@ def test_half_a_character_in_a_call_of_an_earlier_turn(said: str) -> None:
         assert "lone surrogate" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("arguments", ["", None, "{}", {}])
+def test_an_earlier_call_may_have_no_arguments(arguments: Any) -> None:
+    call = {"id": "x", "function": {"name": "now", "arguments": arguments}}
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]}]
+    session = tool_session()
+    session.tokenizer.chat_template = "{{ messages[1].tool_calls[0].function | tojson }}"
+    session.tokenizer.chat_template += TOOL_TEMPLATE
+    with live(session) as served:
+        body = {"model": MODEL, "messages": messages}
+        asked = served.http.post("/tokenize", json=body).json()["tokens"]
+        assert '{"name": "now", "arguments": {}}' in session.tokenizer.decode(asked)
+
+
 def test_a_line_of_a_stream_ends_where_every_reader_thinks() -> None:
     said = "a\u2028b\u0085c\u2029d"
     body = {"model": MODEL, "messages": USER, "stream": True}

@@ -141,6 +141,8 @@ def test_log_probabilities_in_both_shapes(served: Live) -> None:
     old = served.complete("ab", seed=5, logprobs=2, max_tokens=6).json()["choices"][0]["logprobs"]
     assert [len(old[name]) for name in ("tokens", "token_logprobs", "top_logprobs")] == [6, 6, 6]
     assert old["text_offset"][0] == 0
+    told = zip(old["tokens"], old["token_logprobs"], old["top_logprobs"], strict=True)
+    assert all(top[token] == logprob and 2 <= len(top) <= 3 for token, logprob, top in told)
 
 
 def test_tokens_by_themselves_keep_their_bytes(served: Live) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Lock, stack_size
 from typing import Any
@@ -51,8 +51,8 @@ class Grammars:
         self._eos_ids = list(eos_ids)
         # Once one is needed: llguidance's vocabulary, and what matchers know of it.
         self._known: tuple[Any, Tokens] | None = None
-        self._compiled: OrderedDict[Constraint, GrammarMatcher] = OrderedDict()
-        self._lock = Lock()
+        self._compiled: OrderedDict[Constraint, Future[GrammarMatcher]] = OrderedDict()
+        self._lock, self._reading = Lock(), Lock()
 
     def __len__(self) -> int:
         """Number of compiled constraints kept."""
@@ -70,13 +70,22 @@ class Grammars:
                 if len(self._compiled) > MOST_COMPILED:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(constraint)
-            return self._compiled[constraint].copy()
+            compiled = self._compiled[constraint]
+        try:
+            made = compiled.result()  # without the lock: texts with other constraints go on
+        except BaseException:
+            with self._lock:
+                self._compiled.pop(constraint, None)
+            raise
+        with self._lock:
+            return made.copy()
 
     def _compile(self, constraint: Constraint) -> GrammarMatcher:
         library = _llguidance()
-        if self._known is None:
-            self._known = self._read_vocabulary()
-        vocabulary, tokens = self._known
+        with self._reading:
+            if self._known is None:
+                self._known = self._read_vocabulary()
+            vocabulary, tokens = self._known
         try:
             grammar = _grammar(library.LLMatcher, constraint)
         except ValueError as error:  # if it is nested too deeply, for example
@@ -119,17 +128,17 @@ def _spelled(tokenizer: Any, vocabulary: Any, size: int) -> dict[int, tuple[int,
     return {token: ids for token, ids in found.items() if ids and max(ids) < size}
 
 
-def _on_large_stack(work: Callable[[], GrammarMatcher]) -> GrammarMatcher:
-    """Do the work in a thread whose stack is large. llguidance follows rules and references by
+def _on_large_stack(work: Callable[[], GrammarMatcher]) -> Future[GrammarMatcher]:
+    """Start the work in a thread whose stack is large. llguidance follows rules and references by
     recursion, and a chain of thousands would overflow a usual stack, which ends the process."""
-    with ThreadPoolExecutor(1) as thread:
-        with _starting:
-            usual = stack_size(_STACK)
-            try:
-                made = thread.submit(work)
-            finally:
-                stack_size(usual)
-        return made.result()
+    thread = ThreadPoolExecutor(1)
+    with _starting:
+        usual = stack_size(_STACK)
+        try:
+            return thread.submit(work)
+        finally:
+            stack_size(usual)
+            thread.shutdown(wait=False)
 
 
 def _llguidance() -> Any:

@@ -116,7 +116,11 @@ def completion_logprobs(
         "tokens": [token_text(tokenizer, each.token) for each in found],
         "token_logprobs": [each.logprob for each in found],
         "top_logprobs": [
-            {token_text(tokenizer, token): value for token, value in each.top} for each in found
+            {  # as at OpenAI, the token itself is among them
+                token_text(tokenizer, token): value
+                for token, value in (*each.top, (each.token, each.logprob))
+            }
+            for each in found
         ],
         "text_offset": [places.next(token_bytes(tokenizer, each.token)) for each in found],
     }

@@ -158,7 +158,9 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise bad_request("messages: a tool call has no function name", "messages")
-    arguments = function.get("arguments", {})
+    arguments = function.get("arguments")
+    if arguments in (None, ""):  # as some clients write a call without arguments
+        arguments = {}
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,8 @@ class Handler:
         if completions is None:
             return self._left(ticket)
         self._finish(ticket)
-        return JSONResponse(answer.whole(completions))
+        # An answer with log-probabilities may be long: other requests do not wait for it.
+        return await asyncio.to_thread(lambda: JSONResponse(answer.whole(completions)))
 
     async def _pieces(
         self, ticket: Ticket, answer: Answer, first: list[News]

@@ -55,7 +55,7 @@ class Orders:
         limit = request.max_completion_tokens or request.max_tokens
         changes = {
             "logprobs": (request.top_logprobs or 0) if request.logprobs else None,
-            "constraint": self._tool_constraint(request, tools) or _constraint(request),
+            "constraint": self._constraint_of(request, tools),
             "max_new_tokens": self._limit(limit, len(prompt)),
         }
         return self._orders(request, [prompt], changes)
@@ -177,6 +177,14 @@ class Orders:
                 f"give at most {self.settings.max_references} references", "paceline.references"
             )
         return [*self.reader.references([text for text in texts if text])]
+
+    def _constraint_of(self, request: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
+        if tools and request.structured_outputs is not None:
+            raise bad_request(
+                "'structured_outputs' would rule out calls: use 'response_format' beside 'tools'",
+                "structured_outputs",
+            )
+        return self._tool_constraint(request, tools) or _constraint(request)
 
     def _tool_constraint(self, request: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
         """The constraint that allows calls: if one is required, or if the answer's format alone

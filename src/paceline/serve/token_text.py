@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from codecs import getincrementaldecoder
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 __all__ = ["Places", "token_bytes", "token_text"]
 
 _HALF = "\N{REPLACEMENT CHARACTER}"
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_KEPT = 1 << 18
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -38,8 +39,9 @@ def token_text(tokenizer: Any, token: int) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
 
 
+@lru_cache(_KEPT)
 def token_bytes(tokenizer: Any, token: int) -> bytes:
-    """The bytes of a token."""
+    """The bytes of a token. Kept, as an answer may name the same tokens thousands of times."""
     piece = getattr(tokenizer, "convert_ids_to_tokens", lambda _: None)(token) or ""
     if byte := _BYTE.fullmatch(piece):
         return bytes([int(byte[1], 16)])
