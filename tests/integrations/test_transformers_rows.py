@@ -17,10 +17,12 @@ from transformers import (
     MaxLengthCriteria,
     PreTrainedModel,
     StoppingCriteria,
+    TopPLogitsWarper,
 )
 
 from paceline.errors import UsageError
 from paceline.integrations import Pace
+from paceline.integrations.rows import PromptRow, RowProcessor
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
 
@@ -151,3 +153,34 @@ def test_end_of_sequence_ids_may_come_in_any_form(
     plain, fast = both(model, lambda: {**request, **ending(token)})
     assert plain.shape[1] <= 21
     assert torch.equal(plain, fast)
+
+
+def test_a_rule_for_allowed_tokens_is_asked_about_each_row_by_its_own_text(
+    model: PreTrainedModel,
+) -> None:
+    """It knows only the texts that its row can have."""
+
+    def allowed(row: int, ids: torch.Tensor) -> list[int]:
+        assert ids[:10].tolist() == batch()["input_ids"][row].tolist()
+        return [token for token in range(10 + row, 40) if token % 3 == row]
+
+    plain, fast = both(
+        model, lambda: {**batch(), "max_new_tokens": 12, "prefix_allowed_tokens_fn": allowed}
+    )
+    assert torch.equal(plain, fast)
+
+
+def test_filters_that_know_only_a_row_see_one_row(model: PreTrainedModel) -> None:
+    seen = []
+
+    class Noted(TopPLogitsWarper):
+        pass
+
+    noted = Noted(0.5)
+    row = PromptRow(1, 3, torch.tensor([[0, 0]]), torch.tensor([[5, 6]]))
+    for processor in (TopPLogitsWarper(0.5), noted):
+        watched = RowProcessor(row, processor)
+        scores = torch.randn(1, 9, generator=torch.Generator().manual_seed(0))
+        seen.append(watched(torch.tensor([[5, 6, 7]]), scores))
+        assert watched.stateless == (processor is not noted)
+    assert torch.equal(*seen)

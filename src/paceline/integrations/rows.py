@@ -2,7 +2,7 @@
 
 Processors and stopping criteria of transformers may look at the padding in front of a prompt, the
 padded length, or the index of the row. So they are shown what they would see in a plain `generate`:
-the padded row, in a batch of the same size.
+the padded row, in a batch of the same size if they are not known to ignore it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from transformers import (
     MaxTimeCriteria,
     MinPLogitsWarper,
     NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     RepetitionPenaltyLogitsProcessor,
@@ -47,6 +48,10 @@ _STATELESS = {
     TopPLogitsWarper,
     TypicalLogitsWarper,
 }
+
+# Of these, what a row gets is the same without the others; of penalties, `prompt_ignore_length`
+# may name every row's.
+_ALONE = _STATELESS - {RepetitionPenaltyLogitsProcessor}
 
 # What rows may share: it keeps nothing of a text, and some of it is large.
 _SHARED = _STATELESS | {MaxTimeCriteria, StopStringCriteria}
@@ -87,14 +92,16 @@ class PromptRow:
 
         def stopped(token: int) -> bool:
             ids.append(token)
-            full = torch.tensor([ids] * self.batch, device=self.prompt.device)
-            answers = [torch.as_tensor(criterion(full, None)) for criterion in criteria]
-            return any(
-                bool(answer.flatten()[self.index if answer.numel() > 1 else 0])
-                for answer in answers
-            )
+            row = torch.tensor([ids], device=self.prompt.device)
+            answers = [self._ends(criterion, row) for criterion in criteria]  # all: some count
+            return any(answers)
 
         return stopped
+
+    def _ends(self, criterion: Callable[..., Any], row: torch.Tensor) -> bool:
+        rows = row if type(criterion) in _SHARED else row.repeat(self.batch, 1)
+        answer = torch.as_tensor(criterion(rows, None)).flatten()
+        return bool(answer[self.index if len(answer) > 1 else 0])
 
 
 @dataclass(frozen=True)
@@ -106,12 +113,20 @@ class RowProcessor:
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Scores of the text as if padding stood before it."""
-        row = self.row
-        full = torch.cat([row.padding.to(input_ids), input_ids], dim=1)
-        result: torch.Tensor = self.processor(
-            full.repeat(row.batch, 1), scores.repeat(row.batch, 1)
-        )
-        return result[row.index : row.index + 1]
+        row, device = self.row, self.row.prompt.device  # where transformers has made its tensors
+        full = torch.cat([row.padding, input_ids.to(device)], dim=1)
+        own, processor = scores.to(device), self.processor
+        result: torch.Tensor
+        if type(processor) in _ALONE:
+            result = processor(full, own)
+        elif isinstance(processor, PrefixConstrainedLogitsProcessor):
+            rule = processor._prefix_allowed_tokens_fn  # it is told which row it is asked about
+            alone = PrefixConstrainedLogitsProcessor(lambda _, ids: rule(row.index, ids), 1)
+            result = alone(full, own)
+        else:
+            result = processor(full.repeat(row.batch, 1), own.repeat(row.batch, 1))
+            result = result[row.index : row.index + 1]
+        return result.to(scores)
 
     @property
     def stateless(self) -> bool:
