@@ -43,16 +43,18 @@ types: install
 pytest: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-# What needs a GPU: its tests, what passes cost, and methods beside transformers.
-# `make gpu DATA=DIR MODEL=qwen2.5-coder-1.5b` takes suites from a folder, and another model.
+# What needs a GPU: its tests, what passes cost and, on the suites in DATA, methods beside
+# transformers: `make gpu DATA=DIR MODEL=qwen2.5-coder-1.5b`.
 MODEL ?= smollm2-135m
 ON_GPU = --model $(MODEL) --device cuda --dtype bfloat16
 gpu: install
 	$(BIN)/python -m pytest -m gpu
 	$(BIN)/paceline tune $(ON_GPU)
-	$(BIN)/paceline bench run mt_bench canitedit cnndm $(if $(DATA),--data $(DATA)) --resume \
+ifdef DATA
+	$(BIN)/paceline bench run mt_bench canitedit cnndm --data "$(DATA)" --resume \
 		--limit 4 --repeats 2 -n 128 --methods plain,auto,anpd,eagle,medusa,transformers \
 		--out build/gpu $(ON_GPU)
+endif
 
 # The documentation as a site, in site/; `make docs DOCS=serve` shows it while you write.
 docs: install

@@ -205,7 +205,7 @@ def _beside(source: str, paper: dict[str, str], ours: dict[str, Place]) -> str:
         [replace(each, method=label) for label, each in known.items() if each is not None],
         {
             "task and model": lambda m: m.method,
-            "speed-up": lambda m: faster(m, interval=m.texts > 1),
+            "speed-up": lambda m: faster(m, interval=m.prompts > 1),
             "after the prompt": later,
             "tokens per pass": lambda m: f"{m.stats.mean_acceptance_length:.2f}",
             "hit ratio": lambda m: f"{m.stats.draft_acceptance_rate:.0%}",

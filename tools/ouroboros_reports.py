@@ -8,7 +8,7 @@ from typing import Any
 
 from papers import SMALL, report
 
-from paceline.bench.metrics import speedup_interval
+from paceline.bench.text_times import speedup_interval
 
 WHOLE = "+ history"
 

@@ -149,9 +149,9 @@ def test_a_method_that_failed_stands_there_with_its_reason(summary: Summary) -> 
     assert list(panel.lines[0].get_xdata()) == [1, 3]
 
 
-def test_a_single_text_has_no_interval_and_a_reason_stays_in_its_cell(summary: Summary) -> None:
+def test_a_single_prompt_has_no_interval_and_a_reason_stays_in_its_cell(summary: Summary) -> None:
     first = next(iter(summary.overall.methods.values()))
-    one = replace(first, method="anpd:k=9", texts=1)
+    one = replace(first, method="anpd:k=9", times=dict([next(iter(first.times.items()))]))
     overall = replace(
         summary.overall, methods={"anpd:k=9": one}, failed={"anpd:k=8": "either | or"}
     )

@@ -251,6 +251,17 @@ def test_the_median_of_repeats_counts() -> None:
     assert (found.seconds, found.speedup, found.tokens) == (2.0, 1.0, 10)
 
 
+def test_repeats_of_other_lengths_count_by_their_speed() -> None:
+    """As lossy acceptance and noise that follows the time write them."""
+    short = entry("a", "fast", 1.0, tokens=20)
+    repeats = [
+        replace(short, tokens=tokens, repeat=n, seconds=tokens / 20)
+        for n, tokens in enumerate((20, 100, 120))
+    ]
+    found = summarise([entry("a", tokens=20), *repeats]).overall.methods["fast"]
+    assert (found.seconds, found.tokens) == (1.0, 20)
+
+
 def test_the_interval_lies_around_the_speed_up() -> None:
     lines = [line for n in range(40) for line in pair(str(n), 1.0 if n % 2 else 0.5)]
     found = summarise(lines).overall.methods["fast"]

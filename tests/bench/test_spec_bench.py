@@ -54,6 +54,19 @@ RUN = [
 ]
 
 
+def test_questions_of_mt_bench_have_their_categories() -> None:
+    asked = {number: f"mt_bench/{number}" for number in (81, 90, 91, 160, 161)}
+    run = [
+        entry("plain", prompt, 0, [1], output=(107,), task="multi_turn")
+        for prompt in asked.values()
+    ]
+    found = {answer.question_id: answer for answer in answers_of(run, "plain", "m", words)}
+    assert [found[number].category for number in asked] == [
+        *("writing", "writing", "roleplay", "humanities", "multi_turn"),
+    ]
+    assert found[160].task == "mt_bench"
+
+
 def words(ids: Sequence[int]) -> str:
     return " ".join(map(str, ids))
 

@@ -109,6 +109,11 @@ def test_spec_bench_counts_the_categories_of_mt_bench_as_one_task(tmp_path: Path
     assert counts.count("rag") == 2
 
 
+def test_other_files_keep_their_tasks(tmp_path: Path) -> None:
+    write(tmp_path, "mine", *({"id": n, "task": "math", "turns": ["a"]} for n in range(2)))
+    assert [text.record.task for text in read_suites(["mine"], tmp_path, 1)] == ["math"]
+
+
 def test_categories_may_be_the_tasks(tmp_path: Path) -> None:
     records = [
         {"id": number, "task": "multi_turn", "category": category, "turns": ["a"]}

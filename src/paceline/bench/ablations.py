@@ -143,7 +143,7 @@ def _table(ablation: Ablation, group: Group) -> str:
             found = group.methods[method]
             numbers = [f"{quantity(found):.2f}" for quantity in QUANTITIES.values()]
             low, high = found.interval
-            sure = f"{low:.2f}–{high:.2f}" if found.texts > 1 else "-"
+            sure = f"{low:.2f}–{high:.2f}" if found.prompts > 1 else "-"
             rows.append([f"`{method}`", *numbers, sure])
         else:
             reason = group.failed.get(method, "not run").replace("|", "\\|")

@@ -80,7 +80,8 @@ class Comparison:
     contenders: plain decoding first, names unique.
     texts: ids unique within a suite.
 
-    Raises UsageError if plain decoding is not first, or if a name or id occurs twice.
+    Raises UsageError if plain decoding is not first, if a name or id occurs twice, and for warm
+    methods with several repeats.
     """
 
     session: Session
@@ -97,6 +98,11 @@ class Comparison:
             raise UsageError("there is nothing to compare on: give at least one prompt")
         if self.repeats < 1:
             raise UsageError(f"repeats must be at least 1, got {self.repeats}")
+        if self.repeats > 1 and any(getattr(each, "warm", False) for each in self.contenders):
+            raise UsageError(
+                "a method that keeps what it learns would know a text from its first trial: repeat "
+                "once only (--repeats 1)"
+            )
         _check_once(names, "the name of several methods")
         _check_once(
             [f"{text.suite}/{text.record.id}" for text in self.texts], "the id of several prompts"

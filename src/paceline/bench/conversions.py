@@ -41,7 +41,7 @@ def vicuna_bench(row: Any) -> list[Record]:
 
 
 def humaneval(row: Any) -> list[Record]:
-    """A function to complete; `prompt` is the original, for models without a chat template."""
+    """A function to complete; `prompt` is the original."""
     ask = f"Complete this Python function. Return the whole function.\n\n{_fenced(row['prompt'])}"
     return [
         {

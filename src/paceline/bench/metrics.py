@@ -1,8 +1,8 @@
 """Summaries of trials: speed-ups with intervals, acceptance, memory, identity.
 
 Speed-up: the method's tokens per second over plain decoding's, on the same texts. A text's time is
-the median of its trials. The interval comes from resampling texts in pairs. Texts on which either
-failed do not count for that method.
+the median of its trials. The interval comes from resampling prompts in pairs, with all their turns.
+Texts on which either failed do not count for that method.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from statistics import mean, median
-
-import numpy as np
 
 from paceline.bench.entries import Difference, Entry, Key, LeftOut
 from paceline.bench.loops import LOOPING
+from paceline.bench.text_times import TextTimes, by_prompt, decode_ratio, interval_of
 from paceline.bench.trial import PLAIN
 from paceline.stats import Stats
 
-__all__ = ["Group", "MethodSummary", "Summary", "speedup_interval", "summarise"]
-
-_RESAMPLES = 2000
-_CONFIDENCE = 0.95
+__all__ = ["Group", "MethodSummary", "Summary", "summarise"]
 
 Trials = Sequence[Entry]
 Cell = Mapping[str, Trials]
@@ -66,6 +64,11 @@ class MethodSummary:
     def tokens_per_second(self) -> float:
         """Over whole requests, prefill included."""
         return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def prompts(self) -> int:
+        """How many the texts answer; with one alone there is no interval."""
+        return len({key[:2] for key in self.times})
 
     @property
     def identical(self) -> bool:
@@ -182,20 +185,22 @@ def _came_through(cell: Cell, method: str) -> bool:
 
 
 def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -> MethodSummary:
-    own = [_Times.of(cell[method]) for cell in cells.values()]
-    plain = [_Times.of(cell[PLAIN]) for cell in cells.values()]
+    own = [TextTimes.of(cell[method]) for cell in cells.values()]
+    plain = [TextTimes.of(cell[PLAIN]) for cell in cells.values()]
+    whole, base = reduce(add, own), reduce(add, plain)
+    prompts = by_prompt(cells, own), by_prompt(cells, plain)
     stats = Stats()
     for cell in cells.values():
         stats.merge(cell[method][0].stats)
     return MethodSummary(
         method=method,
         texts=len(cells),
-        tokens=sum(each.tokens for each in own),
-        seconds=sum(each.seconds for each in own),
-        speedup=_ratio(own, plain),
-        interval=_interval(own, plain),
-        decode_speedup=_decode_ratio(own, plain),
-        mean_of_ratios=mean(each.speed for each in own) / mean(each.speed for each in plain),
+        tokens=whole.tokens,
+        seconds=whole.seconds,
+        speedup=whole.speed / base.speed,
+        interval=interval_of(*prompts),
+        decode_speedup=decode_ratio(whole, base, len(plain)),
+        mean_of_ratios=mean(p.speed for p in prompts[0]) / mean(p.speed for p in prompts[1]),
         stats=stats,
         peak_over_plain=_peak_over_plain(cells.values(), method),
         loop_share=_share_in_loops(cells.values(), method),
@@ -209,64 +214,6 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
         times={key: each.seconds for key, each in zip(cells, own)},
         lossy=any(trial.lossy for cell in cells.values() for trial in cell[method]),
     )
-
-
-@dataclass(frozen=True)
-class _Times:
-    """One text by one method: its tokens, and median seconds, in all and after the first pass."""
-
-    tokens: int
-    seconds: float
-    after_prompt: float
-
-    @classmethod
-    def of(cls, trials: Trials) -> _Times:
-        return cls(
-            trials[0].tokens,
-            median(trial.seconds for trial in trials),
-            median(trial.seconds - trial.stats.prefill_seconds for trial in trials),
-        )
-
-    @property
-    def speed(self) -> float:
-        return self.tokens / self.seconds
-
-
-def _ratio(own: Sequence[_Times], plain: Sequence[_Times]) -> float:
-    tokens, seconds = (
-        [sum(getattr(each, name) for each in side) for side in (own, plain)]
-        for name in ("tokens", "seconds")
-    )
-    return float((tokens[0] / seconds[0]) / (tokens[1] / seconds[1]))
-
-
-def _decode_ratio(own: Sequence[_Times], plain: Sequence[_Times]) -> float | None:
-    """Tokens of whole texts over the time after the first pass, which may yield several tokens."""
-    own_time, plain_time = (sum(each.after_prompt for each in side) for side in (own, plain))
-    own_tokens, plain_tokens = (sum(each.tokens for each in side) for side in (own, plain))
-    if not (own_time > 0 and plain_time > 0 and plain_tokens > len(plain)):
-        return None
-    return (own_tokens / own_time) / (plain_tokens / plain_time)
-
-
-def _interval(own: Sequence[_Times], plain: Sequence[_Times]) -> tuple[float, float]:
-    return speedup_interval(
-        [(a.tokens, a.seconds, b.tokens, b.seconds) for a, b in zip(own, plain)]
-    )
-
-
-def speedup_interval(texts: Sequence[tuple[int, float, int, float]]) -> tuple[float, float]:
-    """The 95 % confidence interval of the speed-up: percentiles over resampled texts.
-
-    texts: tokens and seconds of the method, then of the baseline.
-    """
-    values = np.array(texts)
-    drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
-    sums = values[drawn].sum(axis=1)
-    ratios = (sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3])
-    tail = (1 - _CONFIDENCE) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail])
-    return float(low), float(high)
 
 
 def _peak_over_plain(cells: Iterable[Cell], method: str) -> float | None:

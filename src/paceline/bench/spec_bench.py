@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from paceline.bench.entries import Entry
-from paceline.bench.suites import MT_BENCH
+from paceline.bench.suites import MT_BENCH, MULTI_TURN
 from paceline.bench.trial import PLAIN
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
@@ -27,6 +27,7 @@ __all__ = ["Answer", "Choice", "Row", "answers_of", "compare", "read_answers", "
 Decode = Callable[[Sequence[int]], str]
 
 OVERALL = "overall"
+_FIRST, _EACH = 81, 10  # MT-bench's first question, and questions per category
 
 
 @dataclass(frozen=True)
@@ -102,13 +103,23 @@ def answers_of(
             question = f"{suite}/{prompt.removeprefix(f'{suite}/')}"
         yield Answer(
             question_id=question,
-            category=next(iter(repeats.values()))[0].task,
+            category=_category(next(iter(repeats.values()))[0]),
             model_id=model_id,
             choices=[
                 _choice(repeat, sorted(turns, key=lambda turn: turn.turn), plain, decode)
                 for repeat, turns in sorted(repeats.items())
             ],
         )
+
+
+def _category(entry: Entry) -> str:
+    """Spec-Bench's name of a task: of MT-bench's questions, which begin with 81, ten in a row have
+    a category."""
+    number = _question(entry.prompt)
+    known = isinstance(number, int) and _FIRST <= number < _FIRST + _EACH * len(MT_BENCH)
+    if entry.task != MULTI_TURN or not known:
+        return entry.task
+    return MT_BENCH[(int(number) - _FIRST) // _EACH]
 
 
 def _question(prompt: str) -> int | str:

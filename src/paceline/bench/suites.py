@@ -13,9 +13,9 @@ from pathlib import Path
 
 from paceline.bench.comparison import Text
 from paceline.errors import UsageError
-from paceline.prompts import PromptRecord, read_prompts
+from paceline.prompts import read_prompts
 
-__all__ = ["ALL", "MT_BENCH", "SUITES", "find_files", "read_suites", "suite_of"]
+__all__ = ["ALL", "MT_BENCH", "MULTI_TURN", "SUITES", "find_files", "read_suites", "suite_of"]
 
 ALL = "all"
 
@@ -38,11 +38,14 @@ SUITES: dict[str, tuple[str, ...]] = {
 }
 """Suite name -> files without suffix; those that exist are read."""
 
-# Spec-Bench counts the categories of MT-bench as one task.
-MT_BENCH = frozenset(
-    ["writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"]
-)
-_MULTI_TURN = "multi_turn"
+MT_BENCH = (
+    "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
+)  # fmt: skip
+"""The categories of MT-bench, in the order of its questions; Spec-Bench counts them as one task."""
+MULTI_TURN = "multi_turn"
+"""That task."""
+
+_WITH_MT_BENCH = ("mt_bench", "spec_bench")
 
 
 def read_suites(
@@ -113,12 +116,9 @@ def _texts(path: Path, limit: int | None, by_category: bool) -> list[Text]:
     taken: Counter[str] = Counter()
     texts = []
     for record in read_prompts(path, by_category=by_category):
-        record = record if by_category else _with_task(record)
+        if not by_category and path.stem in _WITH_MT_BENCH and record.task in MT_BENCH:
+            record = replace(record, task=MULTI_TURN)
         taken[record.task] += 1
         if limit is None or taken[record.task] <= limit:
             texts.append(Text(suite_of(path), record))
     return texts
-
-
-def _with_task(record: PromptRecord) -> PromptRecord:
-    return replace(record, task=_MULTI_TURN) if record.task in MT_BENCH else record

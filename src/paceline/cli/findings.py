@@ -93,7 +93,7 @@ def method_as_json(found: Findings, method: MethodSummary) -> dict[str, Any]:
         "seconds": method.seconds,
         "tokens_per_second": method.tokens_per_second,
         "speedup": method.speedup,
-        "interval": method.interval if method.texts > 1 else None,
+        "interval": method.interval if method.prompts > 1 else None,
         "decode_speedup": method.decode_speedup,
         "speedup_per_prompt": {found.labels[key]: each for key, each in method.speedups.items()},
         "mean_acceptance_length": stats.mean_acceptance_length,

@@ -78,7 +78,14 @@ class LlamaCpp:
         model.reset()  # so that the whole prompt is read
         tokens: list[int] = []
         began = perf_counter()
-        for token in model.generate(list(request.ids), temp=options.temperature):
+        sampling = {  # its own defaults cut the tail
+            "temp": options.temperature,
+            "top_k": options.top_k or 0,
+            "top_p": 1.0 if options.top_p is None else options.top_p,
+            "min_p": options.min_p or 0.0,
+        }
+        model.set_seed(options.seed % (1 << 32))
+        for token in model.generate(list(request.ids), **sampling):
             tokens.append(token)
             if len(tokens) == options.max_new_tokens or token in eos_ids:
                 break

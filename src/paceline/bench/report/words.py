@@ -54,7 +54,7 @@ def percent(share: float) -> str:
 
 def interval(method: MethodSummary) -> str:
     """The speed-up's interval, "1.41 to 1.85"; "" if there is none."""
-    if method.method == PLAIN or method.texts < 2:
+    if method.method == PLAIN or method.prompts < 2:
         return ""
     low, high = method.interval
     return f"{_ratio(low)} to {_ratio(high)}"

@@ -52,6 +52,7 @@ def run(
         "options": options,
         "repeats": trials.repeats,
         "dtype": placement.dtype,
+        **contenders.files(),
     }
     made = contenders.made(names, session, model, placement)
     path = shared.result_path(trials.out, "run", model)

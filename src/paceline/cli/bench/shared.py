@@ -85,6 +85,12 @@ class Contenders:
 
         return WARM if self.warm else COLD
 
+    def files(self) -> dict[str, str]:
+        """What baselines read besides the model, for the description of a run."""
+        from paceline.models.description_cache import hash_of
+
+        return {} if self.gguf is None else {"gguf": hash_of(self.gguf)}
+
     @common.interruptible()
     def made(
         self, names: Sequence[str], session: Session, model: str, placement: Placement
@@ -209,9 +215,14 @@ def measure_methods(
     Raises UsageError if another process writes the file, and what `ResultFile` raises.
     """
     from paceline.bench.comparison import Comparison
-    from paceline.bench.results import COLD, ResultFile
+    from paceline.bench.results import COLD, WARM, ResultFile
     from paceline.bench.trial import Method
 
+    if resume and asked.get("state") == WARM and path.exists():
+        raise UsageError(
+            "a --warm run cannot be continued, as its methods have lost what they knew: repeat it "
+            "with another --out"
+        )
     if contenders is None:
         contenders = [Method(name, session) for name in asked["methods"]]
     options = session.options.with_(**asked["options"])

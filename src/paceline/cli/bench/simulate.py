@@ -123,7 +123,7 @@ def _table(groups: list[Group]) -> Table:
     for group in groups:
         for name, method in group.methods.items():
             low, high = method.interval
-            sure = f"{low:.2f}–{high:.2f}" if method.texts > 1 else "-"
+            sure = f"{low:.2f}–{high:.2f}" if method.prompts > 1 else "-"
             stats = method.stats
             rows.append(
                 (
