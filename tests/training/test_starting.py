@@ -74,6 +74,8 @@ def test_the_vocabulary_is_that_of_the_first_parts(
         ("ppd", {"epts": 3}, r"embeddings to start from has the shape \(2, 1, 32\)"),
         ("medusa", {"vocabulary": 50}, "guess 40 tokens, not 50: train with --vocabulary 40"),
         ("eagle", {"vocabulary": 0}, "guess 40 tokens, not all: train with --vocabulary 40"),
+        ("medusa", {"test": 0.3}, "are to be held back: train with --test"),
+        ("medusa", {"validation": 0.5}, "are to be held back: train with --test"),
         ("draft", {"layers": "0,1"}, "train with --layers 0,2 --rank 0"),
         ("draft", {"rank": 4}, "train with --layers 0,2 --rank 0"),
         ("medusa", {"start": "nowhere"}, "nowhere holds nothing that 'paceline train medusa' has"),

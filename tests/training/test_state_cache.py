@@ -15,6 +15,7 @@ from tests.training.test_windows import SHAPE, TEXTS, Counting
 from paceline.errors import UsageError
 from paceline.training import state_cache
 from paceline.training.dataset import Text
+from paceline.training.folder import held
 from paceline.training.reading import TargetReader
 from paceline.training.state_cache import StateCache, StateShape
 
@@ -194,3 +195,24 @@ def test_an_answer_without_noise_says_what_is_likeliest() -> None:
     reader = TargetReader(new_model("llama"), LLAMA)
     (one,), (other,) = reader.read([text]), reader.read([replace(text, certain=True)])
     assert torch.equal(one[1], other[1])
+
+
+def test_what_is_complete_is_used_while_others_read(tmp_path: Path) -> None:
+    StateCache(tmp_path, SHAPE).fill(TEXTS, Counting)
+    with held(tmp_path):
+        cache = StateCache(tmp_path, SHAPE)
+        assert cache.fill(TEXTS[:2], Counting) == 0
+        assert len(cache.get(TEXTS[1]).greedy)
+        other = replace(TEXTS[0], tokens=TEXTS[0].tokens[::-1])
+        with pytest.raises(UsageError, match="another process"):
+            cache.fill([other], Counting)
+
+
+def test_few_shards_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_cache, "_SHARD_TOKENS", 1)
+    monkeypatch.setattr(state_cache, "_MOST_OPEN", 2)
+    cache = StateCache(tmp_path, SHAPE)
+    cache.fill(TEXTS, Counting)
+    first = [cache.get(text).greedy.tolist() for text in TEXTS]
+    assert len(first) > 2 and len(cache._opened) == 2
+    assert [cache.get(text).greedy.tolist() for text in TEXTS] == first

@@ -7,9 +7,9 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.training.method import Finished, TrainedMethod
-from paceline.training.settings import PACKAGED
+from paceline.training.settings import PACKAGED, TrainerSettings
 
-__all__ = ["check_vocabulary", "first_parts", "parts_in"]
+__all__ = ["check_splits", "check_vocabulary", "first_parts", "parts_in"]
 
 
 def first_parts(kind: type[TrainedMethod[Any]], start: str, fingerprint: str) -> Finished | None:
@@ -40,6 +40,21 @@ def parts_in(kind: type[TrainedMethod[Any]], folder: Path) -> Finished:
             "folder, or leave out --start"
         )
     return found
+
+
+def check_splits(first: Finished, settings: TrainerSettings) -> None:
+    """Raises UsageError if these parts were trained on texts that the settings hold back, or chosen
+    by texts of the test split."""
+    known = first.record.get("run", {}).get("settings", {})
+    test, validation = known.get("test"), known.get("validation")
+    if test is None or validation is None:
+        return
+    # Both splits are counted from the same end.
+    if settings.test > test or settings.test + settings.validation > test + validation + 1e-9:
+        raise UsageError(
+            "the parts to start from have learned from texts that are to be held back: train with "
+            f"--test {test} --validation {validation}"
+        )
 
 
 def check_vocabulary(first: Finished, count: int) -> None:

@@ -41,6 +41,7 @@ _INDEX = "cache.json"
 _SHARD_TOKENS = 1 << 15
 _GIGABYTE = 1e9
 _THREADS = 4  # that check shards
+_MOST_OPEN = 200  # shards mapped at a time, as each takes two open files
 _WRITING = 2  # most shards that are being written while the model reads the next
 
 
@@ -101,6 +102,7 @@ class StateCache:
         self._shards: list[dict[str, Any]] = []
         self._places: dict[str, tuple[int, int, int]] = {}
         self._opened: dict[int, KeptStates] = {}
+        self._checked: dict[str, list[str]] = {}  # names of shards -> hashes
         self._kept = shape  # what the folder holds, at least `shape`
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -118,12 +120,16 @@ class StateCache:
         reader: opened, for the folder's shape, if texts are missing. on_tokens: called with the
         tokens read, and all. If the process is killed, whole shards stay.
 
-        Raises UsageError if the folder holds another model's states, there is no room, or another
-        process is filling it.
+        Raises UsageError if the folder holds another model's states, or if texts are missing and
+        there is no room, or another process is filling it.
         """
+        wanted = {text.digest: text for text in texts}
+        self._open_index()
+        if wanted.keys() <= self._places.keys():
+            return 0
         with held(self.folder):
-            self._open_index()
-            missing = list({t.digest: t for t in texts if t.digest not in self._places}.values())
+            self._open_index(mend=True)
+            missing = [wanted[name] for name in wanted if name not in self._places]
             total = sum(len(text.tokens) - text.begin for text in missing)
             self._check_room(total, len(missing))
             if missing:
@@ -133,8 +139,7 @@ class StateCache:
     def _read(
         self, missing: Sequence[Text], reader: StateReader, on_tokens: Callable[[int], None]
     ) -> None:
-        done, writing = 0, deque[Future[dict[str, Any]]]()
-        names = self._free_names()
+        done, names, writing = 0, self._free_names(), deque[Future[dict[str, Any]]]()
         with ThreadPoolExecutor(_WRITING) as threads:
             try:
                 for group in _groups(missing):
@@ -177,15 +182,18 @@ class StateCache:
             path.with_suffix(".states"), np.int16, mode="r", shape=(tokens, taps, hidden)
         )
         greedy = np.memmap(path.with_suffix(".greedy"), np.int32, mode="r", shape=(tokens,))
+        if len(self._opened) == _MOST_OPEN:
+            del self._opened[next(iter(self._opened))]
         self._opened[number] = KeptStates(states, greedy)
         return self._opened[number]
 
-    def _open_index(self) -> None:
+    def _open_index(self, mend: bool = False) -> None:
+        """mend: remove what is damaged, which only one process may do at a time."""
         path = self.folder / _INDEX
-        self._kept = self.shape
-        self._shards, self._places, self._opened = [], {}, {}
+        self._kept, self._shards, self._places, self._opened = self.shape, [], {}, {}
         if not path.exists():
-            self._save()
+            if mend:
+                self._save()
             return
         try:
             record = parse_json(path.read_text(encoding="utf-8"))
@@ -201,17 +209,21 @@ class StateCache:
         for shard, is_whole in zip(shards, whole):
             if is_whole:
                 self._add(shard)
-            else:
-                _remove(self.folder / shard["name"])
-        if len(self._shards) != len(shards):
+            elif mend:
+                for kind in _KINDS:
+                    (self.folder / f"{shard['name']}.{kind}").unlink(missing_ok=True)
+        if mend and len(self._shards) != len(shards):
             self._save()
 
     def _is_whole(self, shard: Mapping[str, Any]) -> bool:
-        path = self.folder / shard["name"]
+        path, hashes = self.folder / shard["name"], [shard[kind] for kind in _KINDS]
+        if self._checked.get(path.name) == hashes:
+            return True
         try:
-            return all(hash_file(path.with_suffix(f".{kind}")) == shard[kind] for kind in _KINDS)
+            self._checked[path.name] = [hash_file(path.with_suffix(f".{k}")) for k in _KINDS]
         except OSError:
             return False
+        return self._checked[path.name] == hashes
 
     def _add(self, shard: dict[str, Any]) -> None:
         number, first = len(self._shards), 0
@@ -245,8 +257,7 @@ class StateCache:
 
     def _save(self) -> None:
         record: dict[str, Any] = {"format": 1, "kind": "hidden states"}
-        record["run"] = self._kept.as_json()
-        record["shards"] = self._shards
+        record |= {"run": self._kept.as_json(), "shards": self._shards}
         content = json.dumps({**record, "sha256": _hash(record)}) + "\n"
         write_file(self.folder / _INDEX, content.encode())
 
@@ -274,11 +285,6 @@ def _common_taps(found: object, wanted: tuple[int, ...]) -> tuple[int, ...]:
     if isinstance(found, list) and set(wanted) <= set(found):
         return tuple(found)
     return wanted
-
-
-def _remove(path: Path) -> None:
-    for kind in _KINDS:
-        path.with_suffix(f".{kind}").unlink(missing_ok=True)
 
 
 def _groups(texts: Sequence[Text]) -> list[list[Text]]:

@@ -122,9 +122,9 @@ def _train(kind: Kind, settings: Any, given: _Given) -> None:
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     # The model that reads may keep the blocks of its file; the one learned through may not.
-    loaded = given.opened(blocks=True)
-    run = _run(kind, settings, loaded, given, files)
-    _report(kind, _trained(run, loaded, given.opened, out), settings.heads, out)
+    waiting = [given.opened(blocks=True)]
+    run = _run(kind, settings, waiting[0], given, files)
+    _report(kind, _trained(run, waiting.pop, given.opened, out), settings.heads, out)
 
 
 @common.interruptible()
@@ -159,15 +159,17 @@ def _run(
 
 
 def _trained(
-    run: MethodRun, loaded: LoadedModel, opened: Callable[[], LoadedModel], out: Path
+    run: MethodRun,
+    reader: Callable[[], LoadedModel],
+    opened: Callable[[], LoadedModel],
+    out: Path,
 ) -> Finished:
-    """Read and train with progress bars; Ctrl-C says how to continue."""
+    """Read and train with progress bars; Ctrl-C says how to continue. Nothing here keeps a model,
+    so that the one that reads is gone when the other is loaded."""
     from paceline.training.method_run import train_method
 
-    waiting = [loaded]
-
     def open_reader() -> Any:
-        found = waiting.pop()
+        found = reader()
         return found.model, found.tokenizer
 
     def open_model() -> Any:
