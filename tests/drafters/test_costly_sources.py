@@ -149,8 +149,40 @@ def test_a_prompt_is_read_where_enough_rounds_are_expected_to_need_the_source(
             costly.judge("draft", sure, int(not sure), float(not sure), 1, 0)
         costly.played(100, 1, 2, 0.0, PASS)
     costly.took("draft", PASS / 10 + 200 * PASS / 100, unread=200)
+    costly.ended(800)
     costly.begin()
-    assert costly.asks("draft", 0.0, unread=200, left=80) == asked
+    assert costly.asks("draft", 0.0, unread=200, left=60) == asked
+
+
+def test_a_text_that_repeats_itself_does_not_speak_for_the_next() -> None:
+    """Its many tokens a round would make too few rounds of what the next one has left."""
+    costly = seasoned(1)
+    for _ in range(100):
+        if costly.asks("draft", 0.0):
+            costly.took("draft", PASS / 10)
+            costly.judge("draft", 0.0, 1, 1.0, 1, 0)
+        costly.played(100, 1, 6, 0.0, PASS)
+    costly.ended(600)
+    costly.begin()
+    assert costly.asks("draft", 0.0, 200, 100)
+
+
+def test_the_price_of_reading_is_that_of_many_tokens() -> None:
+    costly = seasoned(1)
+    for _ in range(20):  # drafts that took a little longer
+        costly.took("draft", PASS, unread=8)
+    assert costly.asks("draft", 0.0, 200, 1000)
+
+
+def test_small_claims_that_never_come_true_are_found_out() -> None:
+    costly = CostlySources([], ["lookup"])
+    asked = []
+    for number in range(400):
+        if costly.asks("lookup", 0.0):
+            asked.append(number)
+            costly.judge("lookup", 0.0, 0, 0.3, 2, 1)
+        costly.played(100, 1, 1, 0.0, PASS)
+    assert len([number for number in asked if number >= 200]) <= 200 // 8 + 1
 
 
 def test_trials_that_save_nothing_become_rare_until_one_does() -> None:

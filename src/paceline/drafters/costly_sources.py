@@ -40,13 +40,16 @@ _SHARE, _LARGE_SHARE = 0.01, 0.02
 """Shares of all time for the budgets; the large one while drafting saves over twice that."""
 _READING = 0.01
 """Passes to read a token, while unknown."""
-_FEW = 4
-"""Most unread tokens that are read along with what is read anyway."""
+_FEW, _MANY = 4, 32
+"""Most unread tokens that are read along with what is read anyway, and the fewest that show what
+reading costs: the time of fewer is lost in that of the draft."""
 _RETURN, _HALF = 2.0, 0.5
 """Reading has to return this many times its cost. A source that has saved nothing yet is expected
 to save half the price of asking."""
 _LEAST_LEFT = 16
 """Tokens that any text is assumed to have left."""
+_USUAL_PACE = 8
+"""Rounds as in other texts that stand before a text's own, for the tokens that a round yields."""
 _SLACK, _LOSS = 0.5, 0.015
 """Passes that a text may lag plain decoding: in any case, and more for each token it has."""
 _MARGIN, _PLANNING = 0.01, 0.12
@@ -141,7 +144,9 @@ class CostlySources:
         if not reading:
             return True
         usual = source.usual(lambda each: self._gain(source, each)[0])
-        return left / self._prices.tokens * max(usual, least) >= _RETURN * reading
+        said = self._said + _USUAL_PACE * self._prices.pace
+        rounds = left * (self._rounds + _USUAL_PACE) / said
+        return rounds * max(usual, least) >= _RETURN * reading
 
     def left(self, said: int, room: int) -> float:
         """How many more tokens a text is expected to have.
@@ -152,7 +157,9 @@ class CostlySources:
 
     def ended(self, tokens: int) -> None:
         """Record that a text has ended with this many tokens."""
-        self._prices.length += (tokens - self._prices.length) / 8
+        self._prices.ended(tokens, self._rounds)
+        for source in self._sources.values():
+            source.ended()
 
     def took(self, name: str, milliseconds: float, unread: int = 0, sure: float = 0.0) -> None:
         """Record the time of asking. unread, sure: see `asks`."""
@@ -165,7 +172,7 @@ class CostlySources:
                 source.times.add(bounded, place)
             else:
                 self._once += milliseconds
-        elif (reading := milliseconds - (account.times.of(place) or 0.0)) > 0:
+        elif unread >= _MANY and (reading := milliseconds - (account.times.of(place) or 0.0)) > 0:
             account.reading.add(reading / unread)
 
     def judge(

@@ -9,8 +9,10 @@ __all__ = ["RoundPrices"]
 
 _LOOK = 16
 """Rounds between two updates of the pass costs."""
-_LENGTH = 96.0
-"""Expected tokens of a text until one has ended."""
+_LENGTH, _PACE = 96.0, 1.5
+"""Expected tokens of a text, and of a round in it, until one has ended."""
+_TEXTS = 8
+"""Texts over which these are averaged."""
 _AVERAGED = 64
 """Rounds over which the cost of a token is averaged."""
 
@@ -20,12 +22,13 @@ class RoundPrices:
 
     costs, curve: pass costs, as in `Host`.
 
-    passes: of plain decoding, that a round costs. tokens: that it yields. length: expected tokens
-    of a text.
+    passes: of plain decoding, that a round costs. tokens: that it yields. length, pace: expected
+    tokens of a text, and of a round in a text, where every text counts alike: one that repeats
+    itself says little about the next.
     """
 
     def __init__(self, costs: Costs | None = None, curve: CostCurve | None = None) -> None:
-        self.passes, self.tokens, self.length = 1.0, 1.0, _LENGTH
+        self.passes, self.tokens, self.length, self.pace = 1.0, 1.0, _LENGTH, _PACE
         self._costs, self._stored = costs, curve
         self._curve, self._costs_of = MILD, dict[int, float]()
         # Milliseconds of plain decoding for a token: by the passes seen; a text's share as known to
@@ -66,6 +69,12 @@ class RoundPrices:
             self._look(context)
         self._rounds += 1
         return passes
+
+    def ended(self, tokens: int, rounds: int) -> None:
+        """Record a text of so many tokens."""
+        self.length += (tokens - self.length) / _TEXTS
+        if rounds:
+            self.pace += (tokens / rounds - self.pace) / _TEXTS
 
     def _look(self, context: int) -> None:
         live = None if self._costs is None else self._costs(context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from paceline.planning.gate import Gain
 from paceline.planning.running_time import FIRST_TIMES, RunningTime
@@ -28,7 +28,9 @@ _MOST, _DOUBT = 0.1, 4
 """Most passes that asking is expected to save in a new text, and the rounds that this counts as."""
 _MEMORY, _LONG_MEMORY = 24, 128
 _BELIEVED = 16
-"""Rounds that show how far a source's claims are to be believed."""
+"""Claimed tokens that show how far a source's claims are to be believed."""
+_TEXTS = 8
+"""Texts over which the shares of classes are averaged."""
 _MOST_FAILED = 8
 """Failed trials that still double the rounds until the next one."""
 _USUAL_TIMES = 2
@@ -106,14 +108,14 @@ class SourceAccount:
         self._known: dict[int, Gain] = {}  # by class, if something was promised
         # By class: failed trials since one saved something, and rounds until the next one.
         self._failed, self._waits = [0] * CLASSES, [0] * CLASSES
-        self.seen = [0.0] * CLASSES  # how often each class was seen; earlier rounds fade
+        self.shares = [0.0] * CLASSES  # of each class in texts that have ended
         self._claimed, self._right = 0.0, 0.0
 
-    def saw(self, place: int) -> None:
-        """Record a round in which this is the class of the others' confidence."""
-        self.seen[place] += 1
-        if sum(self.seen) > 2 * _LONG_MEMORY:
-            self.seen = [count / 2 for count in self.seen]
+    def ended(self, shares: Sequence[float]) -> None:
+        """Record the share of each class in a text; all texts count alike."""
+        weight = 1 / _TEXTS if any(self.shares) else 1.0
+        both = zip(self.shares, shares, strict=True)
+        self.shares = [known + (own - known) * weight for known, own in both]
 
     def took(self, milliseconds: float, place: int) -> bool:
         """Record the time of asking at a class of confidence; returns whether it counts. The first
@@ -186,7 +188,7 @@ class SourceAccount:
         """What a round predicts for others like it: the mean of what came true and of its claim,
         corrected by how much of all claims came true."""
         promised = claimed * (self._right + 1) / (self._claimed + 1)
-        fade = 1 - 1 / _BELIEVED
+        fade = (1 - 1 / _BELIEVED) ** claimed  # or small claims would never be found to be empty
         self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right
         return (right + promised) / 2
 
@@ -215,16 +217,19 @@ class SourceInText:
         self._classes: dict[int, Gain] = {}
 
     def saw(self, place: int) -> None:
-        """See `SourceAccount.saw`."""
+        """Record a round in which this is the class of the others' confidence."""
         self._seen[place] += 1
-        self.account.saw(place)
+
+    def ended(self) -> None:
+        """Record that the text has ended."""
+        if rounds := sum(self._seen):
+            self.account.ended([count / rounds for count in self._seen])
 
     def usual(self, gain: Callable[[int], float]) -> float:
         """What a round is expected to save if the source is asked where that pays. gain: by
         class."""
-        before = self.account.seen
-        known = _USUAL_ROUNDS / sum(before)
-        counts = [known * usual + own for usual, own in zip(before, self._seen, strict=True)]
+        both = zip(self.account.shares, self._seen, strict=True)
+        counts = [_USUAL_ROUNDS * usual + own for usual, own in both]
         saved = [count * max(0.0, gain(place)) for place, count in enumerate(counts) if count]
         return sum(saved) / sum(counts)
 
