@@ -42,3 +42,16 @@ def test_older_containers_say_it_in_two_files(
     assert usable_cores(tmp_path) == 3
     (folder / "cpu.cfs_quota_us").write_text("-1\n")
     assert usable_cores(tmp_path) == 8
+
+
+@pytest.mark.parametrize("where", ["system.slice/some.service", "system.slice"])
+def test_a_service_is_limited_by_its_group_and_those_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda who: range(8), raising=False)
+    folder = tmp_path / "sys/fs/cgroup" / where
+    folder.mkdir(parents=True)
+    (folder / "cpu.max").write_text("200000 100000\n")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("broken\n0::/system.slice/some.service\n")
+    assert usable_cores(tmp_path) == 2

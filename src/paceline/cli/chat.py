@@ -132,3 +132,5 @@ def _ask() -> str:
         if typed:
             print()  # noqa: T201
         return "/quit"
+    except OSError as error:  # a terminal that has gone, for example
+        raise UsageError(f"cannot read standard input: {error.strerror}") from error

@@ -71,6 +71,7 @@ def open_session(
 
         torch.set_num_threads(threads)
     from paceline.api import load
+    from paceline.kernels.native.calls import unavailable
     from paceline.models import RichProgress
     from paceline.references import ReferenceStore
 
@@ -82,7 +83,10 @@ def open_session(
             progress=progress,
             **placement,
         )
-    preparation = session.target.describe().report.get("preparation") or {}
+    info = session.target.describe()
+    if info.device == "cpu" and (reason := unavailable()):
+        note(f"passes are slow without paceline's C library: {reason}")
+    preparation = info.report.get("preparation") or {}
     for reason, count in preparation.get("left", {}).items():
         note(f"{count} linear layers stay as they are: {reason}")
     # What is loaded stays until the process ends. Collecting it would only cost time: now and then

@@ -181,6 +181,7 @@ static void take_pieces(void *given) {
 }
 
 void pl_in_shares(pl_piece *piece, void *context, int64_t count, int64_t size, int threads) {
+    if (count < 1) return;
     struct sharing sharing = {piece, context, {0}, 0};
     pl_share_out(&sharing.shares, count, size, threads);
     pl_together(take_pieces, &sharing, sharing.shares.shares > 1 ? threads : 1);
