@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # No deadline: the first example of a test pays for imports and caches.
 settings.register_profile("paceline", deadline=None)
 settings.load_profile("paceline")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: collecting garbage, and counting tensors, need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

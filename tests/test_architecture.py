@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ OPENERS = {"api.py load", "models/load.py load_causal_lm", "session.py __init__"
 """What a user opens things with: by name, and nearly all of it may be left out."""
 
 
+@cache
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
@@ -80,8 +82,13 @@ def room_of(path: Path) -> str:
     return path.relative_to(ROOT).with_suffix("").parts[0]
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
+@cache
+def imported(path: Path) -> tuple[tuple[str, int], ...]:
     """Every module that is imported anywhere in the file, in functions and for types as well."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[tuple[str, int]]:
     package = ["paceline", *path.relative_to(ROOT).parts[:-1]]
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):

@@ -36,10 +36,6 @@ def cost(width: int) -> float:
     return 1 + width / 8
 
 
-# All toys here are the same model, so what one has worked out the others know.
-_ROWS: dict[tuple[int, ...], torch.Tensor] = {}
-
-
 class ClockedTarget(ToyTarget):
     """A toy that can be slow or wrong.
 
@@ -51,7 +47,6 @@ class ClockedTarget(ToyTarget):
 
     def __init__(self) -> None:
         super().__init__(EOS + 1, order=2, sharpness=3.0, max_context=4096)
-        self._rows = _ROWS
         self.now = 0.0
         self.pause = 0.0
         self.wrong_at: int | None = None

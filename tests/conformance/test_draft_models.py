@@ -264,20 +264,23 @@ NESTED = [
 def test_the_text_is_that_of_plain_decoding_however_deep_drafters_are_nested(
     draft: str, inner: str, sampler: Sampler
 ) -> None:
-    for budget in (0, 1, 3, 64, TreePlanner()):
-        for settings in ({}, {"length": 3, "branches": 2}, {"confidence": 0.5}):
-            drafter = toy_drafter(draft, inner, **settings)
-            references = [plain(sampler)[5:20]]
-            output, _, _ = generate(
-                ToyTarget(),
-                drafter,
-                PROMPT,
-                30,
-                sampler=sampler,
-                budget=budget,
-                references=references,
-            )
-            assert output == plain(sampler)[:30]
+    for budget, settings in (
+        (0, {}),
+        (1, {"length": 3, "branches": 2}),
+        (3, {"confidence": 0.5}),
+        (64, {"length": 3, "branches": 2}),
+        (TreePlanner(), {}),
+    ):
+        output, _, _ = generate(
+            ToyTarget(),
+            toy_drafter(draft, inner, **settings),
+            PROMPT,
+            30,
+            sampler=sampler,
+            budget=budget,
+            references=[plain(sampler)[5:20]],
+        )
+        assert output == plain(sampler)[:30]
 
 
 @pytest.mark.parametrize("sampler", [GREEDY, Sampler(seed=5, temperature=0.8)])

@@ -80,6 +80,8 @@ METHOD_VARIANTS = [
 ]
 HOSTILE = list(hostile_drafters([0]))
 ALL = [*METHOD_VARIANTS, *HOSTILE]
+# Where the loop decides, and each drafter has been through `check_drafter`.
+SOME = ["anpd", "auto ppd", "ouroboros", *HOSTILE]
 # Those that must have had a long path accepted, or a test of what happens inside one is empty.
 COPYING = [
     name
@@ -142,8 +144,10 @@ def test_the_text_is_that_of_plain_decoding(name: str, temperature: float, budge
         assert len(rounds) == LENGTH
 
 
-@pytest.mark.parametrize("curve", [None, CostCurve((CostPoint(1, 0, 1.0), CostPoint(64, 0, 1.5)))])
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize(
+    ("temperature", "curve"),
+    [(0.0, CostCurve((CostPoint(1, 0, 1.0), CostPoint(64, 0, 1.5)))), (0.8, None)],
+)
 @pytest.mark.parametrize("name", ALL)
 def test_a_planned_text_is_that_of_plain_decoding(
     name: str, temperature: float, curve: CostCurve | None
@@ -201,7 +205,7 @@ def test_a_text_ends_with_its_eos_id_wherever_it_comes(name: str) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", SOME)
 def test_a_text_ends_where_a_condition_says_so(name: str, temperature: float) -> None:
     prompt, stream = habit() if temperature == 0 else (PROMPT, plain(1.0))
     for count in range(1, 20, 3):
@@ -354,7 +358,7 @@ def test_one_drafter_object_in_two_texts_of_a_batch_is_confused_but_changes_noth
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", SOME)
 def test_a_consumer_may_stop_between_any_two_rounds_and_go_on(
     name: str, temperature: float
 ) -> None:
@@ -430,15 +434,11 @@ def test_a_reference_that_holds_the_answer_saves_rounds() -> None:
     assert rounds[True] < rounds[False] / 2
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", ALL)
-def test_the_same_call_twice_plays_the_same_rounds(name: str, temperature: float) -> None:
+def test_the_same_call_twice_plays_the_same_rounds(name: str) -> None:
     def rounds() -> list[Round]:
-        stream = plain(temperature)
-        drafter = drafter_named(name, [*PROMPT, *stream], seed=5)
-        return generate(
-            ToyTarget(), drafter, PROMPT, LENGTH, sampler=sampler_at(temperature), budget=9
-        )[1]
+        drafter = drafter_named(name, [*PROMPT, *plain(1.0)], seed=5)
+        return generate(ToyTarget(), drafter, PROMPT, LENGTH, sampler=sampler_at(1.0), budget=9)[1]
 
     assert as_walked(rounds()) == as_walked(rounds())
 

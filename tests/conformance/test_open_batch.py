@@ -250,7 +250,7 @@ PLANNERS: dict[str, Callable[[], Planner]] = {
 
 
 @given(st.lists(ACTIONS, max_size=16), st.sampled_from(sorted(PLANNERS)))
-@settings(max_examples=600)
+@settings(max_examples=250)
 def test_texts_that_come_and_go_are_those_that_each_is_alone(
     actions: list[tuple[str, int]], planner: str
 ) -> None:

@@ -61,12 +61,11 @@ def answers(method: str) -> list[Any]:
         session.chat(
             prompt,
             constraint=Constraint.json_schema(schema),
-            temperature=temperature,
+            temperature=0.8 * (place % 2),
             seed=3,
             max_new_tokens=120,
         )
-        for prompt, schema in SCHEMAS.items()
-        for temperature in (0.0, 0.8)
+        for place, (prompt, schema) in enumerate(SCHEMAS.items())
     ]
 
 
@@ -76,14 +75,14 @@ def plain() -> list[Any]:
 
 
 def test_answers_follow_their_schemas(plain: list[Any]) -> None:
-    schemas = [schema for schema in SCHEMAS.values() for _ in range(2)]
-    ended = [(one, schema) for one, schema in zip(plain, schemas) if one.finish_reason == "stop"]
-    assert len(ended) >= 8
+    both = zip(plain, SCHEMAS.values(), strict=True)
+    ended = [(one, schema) for one, schema in both if one.finish_reason == "stop"]
+    assert len(ended) >= 4
     for answer, schema in ended:
         jsonschema.validate(json.loads(answer.text), schema)
 
 
-@pytest.mark.parametrize("method", ["anpd", "medusa", "auto"])
+@pytest.mark.parametrize("method", ["anpd", "auto"])
 def test_every_method_writes_the_json_of_plain_decoding(method: str, plain: list[Any]) -> None:
     drafted = answers(method)
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -201,42 +200,24 @@ def test_a_build_that_was_killed_leaves_what_was_there(folder: Path) -> None:
     assert known(Datastore(folder, MARK)) == [*TEXTS, [8]]
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from paceline.datastore import Datastore
-for number in range(20):
-    store = Datastore(Path(sys.argv[1]), sys.argv[2])
-    store.add([[int(sys.argv[3]), number]])
-    if number % 5 == 4:
-        store.build()
-"""
+def write_texts(folder: Path, who: int, keeps_open: bool) -> None:
+    store = Datastore(folder, MARK)
+    for number in range(20):
+        store = store if keeps_open else Datastore(folder, MARK)
+        store.add([[who, number]])
+        if number % 5 == 4:
+            store.build()
 
 
-def test_two_processes_may_write_at_once(folder: Path) -> None:
-    words = [sys.executable, "-c", WRITER, str(folder), MARK]
-    running = [subprocess.Popen([*words, str(who)]) for who in (100, 200)]
-    assert [each.wait() for each in running] == [0, 0]
-    written = {tuple(text) for text in known(Datastore(folder, MARK))}
-    assert written == {(who, n) for who in (100, 200) for n in range(20)} | set(map(tuple, TEXTS))
-
-
-LONG_WRITER = """
-import sys
-from pathlib import Path
-from paceline.datastore import Datastore
-store = Datastore(Path(sys.argv[1]), sys.argv[2])
-for number in range(20):
-    store.add([[int(sys.argv[3]), number]])
-    if number % 5 == 4:
-        store.build()
-"""
-
-
-def test_two_processes_may_keep_it_open_and_write(folder: Path) -> None:
-    words = [sys.executable, "-c", LONG_WRITER, str(folder), MARK]
-    running = [subprocess.Popen([*words, str(who)]) for who in (100, 200)]
-    assert [each.wait() for each in running] == [0, 0]
+@pytest.mark.parametrize("keeps_open", [False, True])
+def test_two_processes_may_write_at_once(folder: Path, keeps_open: bool) -> None:
+    start = multiprocessing.get_context("fork").Process  # importing takes seconds
+    running = [start(target=write_texts, args=(folder, who, keeps_open)) for who in (100, 200)]
+    for each in running:
+        each.start()
+    for each in running:
+        each.join()
+    assert [each.exitcode for each in running] == [0, 0]
     written = [tuple(text) for text in known(Datastore(folder, MARK))]
     expected = {(who, n) for who in (100, 200) for n in range(20)} | set(map(tuple, TEXTS))
     assert set(written) == expected and len(written) == len(expected)

@@ -117,18 +117,17 @@ def target_outputs(target: CausalLMTarget, text: list[int]) -> torch.Tensor:
 @needs_library
 @pytest.mark.parametrize("config", [{}, {"vocabulary": 20, "kv_heads": 4}], ids=str)
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "temperature"),
     [
-        {},
-        {"least": 0.0, "depth": 3},
-        {"least": 0.0, "depth": 32, "ranks": 40, "beam": 9},
-        {"least": 0.1, "beam": 2},
-        {"ranks": 1},
-        {"least": 1.0},
+        ({}, 0.0),
+        ({"least": 0.0, "depth": 3}, 0.9),
+        ({"least": 0.0, "depth": 32, "ranks": 40, "beam": 9}, 0.0),
+        ({"least": 0.1, "beam": 2}, 0.9),
+        ({"ranks": 1}, 0.0),
+        ({"least": 1.0}, 0.9),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_draft_in_one_call_is_the_draft_level_by_level(
     temperature: float, settings: dict[str, Any], config: dict[str, Any]
 ) -> None:

@@ -215,18 +215,17 @@ def test_levels_are_grown_as_long_as_they_are_worth_their_time(share: float, dee
 @needs_library
 @pytest.mark.parametrize("config", [{}, {"vocabulary": 20, "order": 2, "heads": 3}], ids=str)
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "temperature"),
     [
-        {"depth": 4, "least": 0.0},
-        {"depth": 4, "least": 0.02, "beam": 2},
-        {"depth": 4, "least": 0.0, "ranks": 40, "beam": 9},
-        {"depth": 2, "least": 0.0, "ranks": 1},
-        {"depth": 4, "least": 1.0},
-        {},
+        ({"depth": 4, "least": 0.0}, 0.0),
+        ({"depth": 4, "least": 0.02, "beam": 2}, 0.9),
+        ({"depth": 4, "least": 0.0, "ranks": 40, "beam": 9}, 0.0),
+        ({"depth": 2, "least": 0.0, "ranks": 1}, 0.9),
+        ({"depth": 4, "least": 1.0}, 0.0),
+        ({}, 0.9),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_draft_in_one_call_is_the_draft_level_by_level(
     temperature: float, settings: dict[str, Any], config: dict[str, Any]
 ) -> None:

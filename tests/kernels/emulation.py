@@ -36,12 +36,14 @@ def _compile(compiler: Compiler, folder: Path, made: Path) -> None:
     header = Path(__file__).with_name("emulated_x86.h")
     flags = ["-O0", "-std=c11", "-fPIC", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi"]
     # The header comes before what a file asks of its own headers.
-    flags += ["-D_POSIX_C_SOURCE=200809L", "-DPL_EMULATE", "-include", str(header)]
+    instructions = ["-include", str(header)]
+    flags += ["-D_POSIX_C_SOURCE=200809L", "-DPL_EMULATE"]
     flags += ["-mavx2", "-mfma", "-mf16c"]
     flags += [f"-DPL_HAS_{tier.upper()}" for tier in EMULATED]
     units = [(unit.stem, unit, []) for unit in (HERE / "src").glob("*.c") if unit.stem != "tier"]
     units += [
-        (tier, HERE / "src" / "tier.c", [f"-DPL_TIER={tier}"]) for tier in (*EMULATED, "portable")
+        (tier, HERE / "src" / "tier.c", [f"-DPL_TIER={tier}", *instructions])
+        for tier in (*EMULATED, "portable")
     ]
     objects = []
     for name, unit, more in units:

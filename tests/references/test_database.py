@@ -41,7 +41,7 @@ def _add_many(path: Path, name: str, count: int) -> None:
 def test_two_processes_lose_nothing(path: Path, existing: bool) -> None:
     if existing:
         ReferenceStore(path).close()
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # importing takes seconds
     workers = [
         context.Process(target=_add_many, args=(path, name, 60)) for name in ("left", "right")
     ]

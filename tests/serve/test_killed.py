@@ -9,15 +9,13 @@ from threading import Event
 from typing import Any
 
 import httpx
-import pytest
 from tests.serve.live import TRUSTS_NOBODY, serving
+from tests.tiny import save_tiny_llama
 
 from paceline.datastore import Datastore
 from paceline.datastore import store as module
 
-pytestmark = pytest.mark.model
-
-MODEL = "smollm2-135m"
+MODEL = "tiny"
 CLIENTS, KILLS, ANSWERS = 3, 2, 5
 
 
@@ -46,6 +44,7 @@ class Clients:
 
 def ask(url: str, prompt: str) -> str:
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 24, "temperature": 0}
+    body["ignore_eos"] = True
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120, verify=TRUSTS_NOBODY)
     assert answer.status_code == 200
     text: str = answer.json()["choices"][0]["text"]
@@ -71,11 +70,11 @@ def said(url: str, documents: list[list[int]]) -> list[str]:
 
 
 def test_a_killed_server_starts_again_and_has_lost_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "datastore"
+    folder, model = tmp_path / "datastore", save_tiny_llama(tmp_path / MODEL)
     answers: dict[str, str] = {}
     kept: list[list[int]] = []
     for kill in range(KILLS + 1):
-        with serving(MODEL, "--method", "auto", "--datastore", folder) as (process, url):
+        with serving(model, "--method", "auto", "--datastore", folder) as (process, url):
             found = documents(folder)
             assert found[: len(kept)] == kept, "what the server before had opened is still there"
             texts = said(url, found)

@@ -37,8 +37,9 @@ def kernels_treat_rows_alike() -> bool:
 KINDS: list[dict[str, str]] = [{"weights": each} for each in ("packed", "auto", "int8", "int4")]
 KINDS += [{"dtype": "bfloat16"}, {"dtype": "bfloat16", "weights": "packed"}]
 KINDS += [{"cache_dtype": "float16"}, {"cache_dtype": "int8"}]
-# Attention to long contexts is the same code for all weights.
-FAR = [{"weights": "auto"}, {"cache_dtype": "float16"}, {"cache_dtype": "int8"}]
+# Attention to long contexts is the same code for all weights; of caches with fewer bits, see
+# test_one_call.py.
+FAR = [{"weights": "auto"}]
 
 
 @pytest.fixture(

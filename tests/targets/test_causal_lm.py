@@ -36,7 +36,7 @@ from paceline.tree import EMPTY, ROOT, Tree
 
 NAMED = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "phi"]
 WINDOWED = ["phi3", "starcoder2", "ministral3", "mixtral", "phimoe", "qwen3_moe"]
-METHODS = ["plain", "anpd", "anpd:branches=3", "llma", "pld", "lookahead"]
+METHODS = ["plain", "anpd:branches=3", "lookahead"]
 
 F32, F64 = torch.float32, torch.float64
 each_attention = pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -48,7 +48,14 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        *((name, "run") for name in FAMILIES),
+        *((name, "recorded") for name in ("llama", "gemma3", "gpt2")),
+    ],
+    indirect=["way"],
+)
 def test_rows_are_those_of_the_own_forward(name: str, way: str) -> None:
     """Trees, branching commits, rollbacks, beyond every window, while the pool grows."""
     rng, model = random.Random(1), new_model(name, "sdpa", F64)
@@ -68,7 +75,11 @@ def test_rows_are_those_of_the_own_forward(name: str, way: str) -> None:
         text += paths[0].tokens
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt2"])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("llama", "recorded"), ("gemma3", "run"), ("gpt2", "recorded")],
+    indirect=["way"],
+)
 def test_the_contract_of_targets_holds(name: str, way: str) -> None:
     model = new_model(name, "sdpa", F64)
     check_target(lambda: on_device(model), tolerance=1e-5, schedules=1)
