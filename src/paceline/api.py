@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.datastore import Datastore
 from paceline.defaults import DEFAULT_METHOD
@@ -38,7 +38,7 @@ def load(
     cache_dtype: str = FLOAT32,
     engine: str = DEFAULT_ENGINE,
     store: Store | None = None,
-    datastore: str | Path | None = None,
+    datastore: str | Path | Literal[False] | None = None,
     options: Options | None = None,
     measure: bool | None = None,
     progress: ProgressCallback = ignore_progress,
@@ -52,7 +52,8 @@ def load(
     weights: format of the linear layers, one of `WEIGHTS`. cache_dtype: format of keys and values,
     one of `CACHE_DTYPES`. See docs/speed.md. engine: what runs the model, one of `ENGINES`.
     store: keeps answers as references for similar queries, see `ReferenceStore`.
-    datastore: folder of texts to guess from, to which answers are added; "own": the model's own.
+    datastore: folder of texts to guess from, to which answers are added; "own": the model's own,
+    which is searched by default, but not with False.
     options: defaults of requests. Without a budget, trees are planned from measured pass costs.
     measure: whether to measure these roughly if nobody has; by default yes.
 
@@ -88,9 +89,11 @@ def load(
     )
 
 
-def _datastore(name: str | Path | None, tokenizer: Any) -> Datastore | None:
-    if name is None:
-        return None
+def _datastore(
+    name: str | Path | Literal[False] | None, tokenizer: Any
+) -> Datastore | Literal[False] | None:
+    if name is None or name is False:
+        return name
     mark = vocabulary_mark(tokenizer)
     return Datastore(Datastore.default_folder(mark) if name == "own" else Path(name), mark)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
 
 from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
@@ -53,7 +53,7 @@ class Session:
     drafts: opens draft models for methods that name one, see `DraftModels`; None if none can be
     opened.
     datastore: texts to guess from, to which every answer is added, unless its request has
-    `record=False`; None keeps nothing.
+    `record=False`; None keeps nothing, and False does not search the model's own either.
 
     The KV cache, what drafters have learned and the planner's estimates are kept between calls: the
     next turn of a conversation, or another text with the same prefix, reads only what is new. Any
@@ -75,7 +75,7 @@ class Session:
         budget: int | None = None,
         curve: CostCurve | None = None,
         drafts: Opener | None = None,
-        datastore: Datastore | None = None,
+        datastore: Datastore | Literal[False] | None = None,
     ) -> None:
         planner = TreePlanner(curve)
         self.host = Host(
@@ -85,7 +85,8 @@ class Session:
             open=drafts,
             costs=planner.costs,
             vocabulary=cache(partial(vocabulary_mark, tokenizer)),
-            datastore=datastore,
+            datastore=None if datastore is False else datastore,
+            finds_datastore=datastore is not False,
         )
         self.budget = budget
         self.target = target

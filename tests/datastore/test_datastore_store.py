@@ -258,3 +258,22 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
 def test_numbers_are_stored_little_endian(folder: Path) -> None:
     content = (folder / "index").read_bytes()
     assert np.array([1, 2, 3, 4, BORDER], dtype="<i4").tobytes() in content
+
+
+def test_only_the_owner_can_read_what_was_said_and_permissions_stay(tmp_path: Path) -> None:
+    store = Datastore(tmp_path, MARK)
+    store.build(TEXTS)
+    store.add([[5, 6]])
+    files = [path for path in tmp_path.iterdir() if path.stat().st_size]
+    assert len(files) == 2
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+    (tmp_path / "index").chmod(0o640)
+    store.build([[8, 9]])
+    assert (tmp_path / "index").stat().st_mode & 0o777 == 0o640
+
+
+def test_what_was_merged_is_mapped_as_others_have_it(tmp_path: Path) -> None:
+    store = Datastore(tmp_path, MARK)
+    store.build(TEXTS)
+    assert not store._tokens.flags.owndata
+    assert known(store) == TEXTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,10 @@ def test_the_models_own_datastore_is_found(tmp_path: Path, monkeypatch: pytest.M
     for method in ("rest", "sam:bias=0"):
         drafter = make_drafter(method, host())
         assert on(drafter, 1, 2).propose(2).tokens == (3, 4)  # type: ignore[arg-type]
+    private = replace(host(), finds_datastore=False)
+    assert on(make_drafter("sam:bias=0", private), 1, 2).propose(2).tokens == ()  # type: ignore[arg-type]
+    with pytest.raises(StoreError, match="no datastore was named"):
+        make_drafter("rest", private)
     off = make_drafter("sam:datastore=none,bias=0", host())
     assert on(off, 1, 2).propose(2).tokens == ()  # type: ignore[arg-type]
     nameless = make_drafter("rest", Host(ToyTarget(), vocabulary=lambda: ""))

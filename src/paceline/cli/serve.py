@@ -70,7 +70,9 @@ def serve(
     bound = bound_socket(listening.host, listening.port)  # before a model is loaded in vain
     here, others = bound.getsockname()[0], listening.allowed_host or ()
     hosts = known_hosts(here, listening.host, others)
-    session = common.open_session(choice.model, chosen, datastore=datastore, **vars(machine))
+    # What its operator has kept for other uses is nothing for those who may ask it.
+    texts = False if datastore is None else datastore
+    session = common.open_session(choice.model, chosen, datastore=texts, **vars(machine))
     session.budget = budget
     log_to_stderr()
     names = [public_name(choice.model), *(alias or ())]

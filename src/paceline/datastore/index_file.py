@@ -18,15 +18,19 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.datastore.private_files import open_private
 from paceline.datastore.sorting import Int32
 from paceline.errors import StoreError
 
-__all__ = ["Header", "read_index", "write_draft"]
+__all__ = ["INDEX", "Header", "read_index", "write_draft"]
 
 _MAGIC = b"PLINDEX1"
 _DIGEST = 32
 _ALIGNED = 64
 _TYPE = np.dtype("<i4")
+
+INDEX = "index"
+"""Its name in a datastore's folder."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> Path
     text += b" " * (-(len(_MAGIC) + 8 + len(text)) % _ALIGNED)
     draft = path.with_name(f".{path.name}.new")
     digest = hashlib.sha256()
-    with draft.open("wb") as stream:
+    with open_private(draft, "wb") as stream:
         head = _MAGIC + len(text).to_bytes(8, "little") + text
         for part in (head, tokens.astype(_TYPE, copy=False).data, order.astype(_TYPE).data):
             digest.update(part)

@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from shutil import copymode
+from typing import IO
 from zlib import crc32
 
 import numpy as np
 
+from paceline.datastore.index_file import INDEX
+from paceline.datastore.private_files import open_private, put_in_place
 from paceline.datastore.sorting import Int32
 from paceline.errors import StoreError
 
@@ -52,7 +55,10 @@ class Log:
 
         Returns whether the log still begins with what was known; if not, `documents` starts afresh.
         """
-        with self._path.open("r+b" if self._path.exists() else "w+b") as stream:
+        known, index = self._path.exists(), self._path.with_name(INDEX)
+        with open_private(self._path, "r+b" if known else "w+b") as stream:
+            if not known and index.exists():
+                copymode(index, self._path)
             kept = self._catch_up(stream)
             data = b"".join(map(_record, documents))
             if self._end == 0:
@@ -71,8 +77,9 @@ class Log:
             self._path.unlink(missing_ok=True)
             return
         draft = self._path.with_name(f".{self._path.name}.new")
-        draft.write_bytes(self._head() + b"".join(map(_record, left)))
-        draft.replace(self._path)
+        with open_private(draft, "wb") as stream:
+            stream.write(self._head() + b"".join(map(_record, left)))
+        put_in_place(draft, self._path)
 
     def _forget(self) -> None:
         """Reset what is known: the documents, and where and with what the last whole one ends."""
@@ -80,7 +87,7 @@ class Log:
         self.tokens = self._end = 0
         self._last = b""
 
-    def _catch_up(self, stream: BinaryIO) -> bool:
+    def _catch_up(self, stream: IO[bytes]) -> bool:
         """Read what is new. Returns whether what was known before is still there."""
         stream.seek(max(0, self._end - len(self._last)))
         # Another log at the same path ends elsewhere, or differs in its last document.

@@ -17,8 +17,9 @@ from threading import Lock, Thread
 
 import numpy as np
 
-from paceline.datastore.index_file import Header, read_index, write_draft
+from paceline.datastore.index_file import INDEX, Header, read_index, write_draft
 from paceline.datastore.log_file import Log
+from paceline.datastore.private_files import put_in_place
 from paceline.datastore.recent_texts import RecentTexts, joined
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
@@ -31,7 +32,7 @@ MOST_TOKENS = 20_000_000
 """Default limit of an index: 160 MB."""
 
 _MOST_LOGGED = 1 << 18
-_INDEX, _LOG, _MERGING = "index", "log", ".merging"
+_LOG, _MERGING = "log", ".merging"
 
 _Stamp = tuple[int, int, int]
 
@@ -81,7 +82,7 @@ class Datastore:
         """Count what the datastore holds."""
         logged = self._log.tokens
         documents = self._header.documents + len(self._log.documents)
-        size = sum(_size(self.folder / name) for name in (_INDEX, _LOG))
+        size = sum(_size(self.folder / name) for name in (INDEX, _LOG))
         tokens = len(self._tokens) - max(0, self._header.documents - 1)
         return DatastoreInfo(documents, tokens + logged, logged, size)
 
@@ -159,11 +160,12 @@ class Datastore:
         log; those added since stay in the log."""
         order = sort_places(tokens)
         header = Header(self._vocabulary, len(tokens), len(order), documents, _largest(tokens))
-        draft = write_draft(self.folder / _INDEX, header, tokens, order)
+        draft = write_draft(self.folder / INDEX, header, tokens, order)
+        mapped = read_index(draft)  # as others have it: not what was built in memory
         with self._changing():
-            draft.replace(self.folder / _INDEX)
+            put_in_place(draft, self.folder / INDEX)
             Log(self.folder / _LOG, self._vocabulary).drop(logged)
-            self._now(self._index_stamp(), header, tokens, order)
+            self._now(self._index_stamp(), *mapped)
 
     def _open(self) -> None:
         """Read the index and the log."""
@@ -181,14 +183,14 @@ class Datastore:
     def _index_stamp(self) -> _Stamp | None:
         """Return the identity of the index file, different for each; None if there is none."""
         try:
-            found = (self.folder / _INDEX).stat()
+            found = (self.folder / INDEX).stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
     def _read_index(self) -> tuple[Header, Int32, Int32]:
         try:
-            found = read_index(self.folder / _INDEX)
+            found = read_index(self.folder / INDEX)
         except (FileNotFoundError, NotADirectoryError):  # perhaps cleared just now
             nothing = np.zeros(0, dtype=np.int32)
             return Header(self._vocabulary, 0, 0, 0, -1), nothing, nothing
@@ -211,7 +213,7 @@ def clear_datastore(folder: Path) -> int:
     Raises StoreError if they cannot be deleted."""
     freed = 0
     with _explained(folder, "change"), held(folder / _MERGING), held(folder / LOCK):
-        for path in (folder / _INDEX, folder / _LOG):
+        for path in (folder / INDEX, folder / _LOG):
             if path.exists():
                 freed += path.stat().st_size
                 path.unlink()

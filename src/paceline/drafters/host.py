@@ -47,7 +47,8 @@ class Host:
     takes_over: the target takes over what that of the model it drafts for has read, so it is better
     asked after that.
     open: makes hosts for other models; None if there are no others.
-    datastore: that the session searches and adds to; None for none, or the model's own.
+    datastore: that the session searches and adds to; None for none. finds_datastore: whether the
+    model's own may be searched then.
     vocabulary: identifies the model's tokenizer, see `paceline.models.vocabulary`; None if unknown.
     clock: seconds.
     shared: constants that drafters have made for this host and others may use, for example opened
@@ -69,6 +70,7 @@ class Host:
     costs: Costs | None = None
     vocabulary: Callable[[], str] | None = None
     datastore: Datastore | None = None
+    finds_datastore: bool = True
     shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     learned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     worth: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)

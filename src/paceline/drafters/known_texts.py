@@ -152,6 +152,10 @@ def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
                 f"{name} cannot be checked against it: leave out datastore="
             )
         return None
+    if not (name or host.finds_datastore):
+        if needed:
+            raise StoreError("no datastore was named: give its folder with datastore=FOLDER")
+        return None
     # Unlike Path's own functions, these do not fail for a strange name.
     folder = Path(os.path.expanduser(name)) if name else Datastore.default_folder(mark)
     if not os.path.isdir(folder):

@@ -79,6 +79,7 @@ class Replica:
             weights=given.weights,
             device=given.device,
             dtype=given.dtype,
+            datastore=False,  # see `paceline.cli.serve`
         )
         names = [public_name(given.model), *filter(None, given.alias.split(","))]
         self._server = Server(session, names, settings)
