@@ -168,6 +168,12 @@ CHAT_FIELDS: dict[str, dict[str, Any]] = {
     "unknown method": {"paceline": {"method": "medusa"}},
     "references text": {"paceline": {"references": "x"}},
     "too many references": {"paceline": {"references": ["x"] * 17}},
+    "references too long": {"paceline": {"references": ["x" * 70_000]}},
+    "prediction too long": {"prediction": {"type": "content", "content": "x" * 70_000}},
+    "more scores than fit": {"logprobs": True, "top_logprobs": 20, "n": 16, "max_tokens": 10_000},
+    "documents": {"documents": [{"text": "x"}]},
+    "special tokens in the text": {"skip_special_tokens": False},
+    "form and tools": {"structured_outputs": {"regex": "a"}, "tools": [TOOL]},
     "prompt too long": {"messages": [{"role": "user", "content": "x" * 5000}]},
 }
 

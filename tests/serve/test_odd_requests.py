@@ -20,10 +20,18 @@ from paceline.records import TokenLogprob
 from paceline.serve.answers import completion_logprobs
 from paceline.serve.app import Server
 from paceline.serve.bodies import checked
+from paceline.serve.conversations import Reader
 from paceline.serve.errors import ApiError
 from paceline.serve.names import public_name
+from paceline.serve.orders import Orders
 from paceline.serve.running_server import bound_socket, run
-from paceline.serve.schemas import ChatRequest, CompletionRequest, DetokenizeRequest
+from paceline.serve.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    Message,
+    Tool,
+)
 from paceline.serve.settings import ServeSettings
 from paceline.serve.token_text import Places
 from paceline.session import Session
@@ -71,6 +79,45 @@ def test_half_a_character_in_a_call_of_an_earlier_turn(said: str) -> None:
         answer = served.chat(messages=messages)
         assert answer.status_code == 400
         assert "lone surrogate" in answer.json()["error"]["message"]
+
+
+def test_what_cannot_fit_is_refused_before_its_tokens_are_made() -> None:
+    reader, long = Reader(tool_session()), "x" * 300_000
+    for ask in (reader.text, lambda text: reader.chat([Message(role="user", content=text)])):
+        with pytest.raises(ApiError, match="too few for 300000 characters"):
+            ask(long)
+    with pytest.raises(ApiError, match="the prompt alone has 300000"):
+        reader.text([1] * 300_000)
+
+
+def test_an_answer_with_scores_is_no_longer_than_fits() -> None:
+    session = tool_session()
+    orders = Orders(session, Reader(session), ServeSettings())
+    chat = {"model": MODEL, "messages": USER, "logprobs": True, "top_logprobs": 20, "n": 16}
+    made = orders.of_chat(ChatRequest.model_validate({**chat, "n": 1}))
+    assert made[0].options.max_new_tokens == 4096 - len(made[0].prompt)
+    session.target.max_context = 1 << 17
+    made = orders.of_chat(ChatRequest.model_validate(chat))
+    assert len(made) == 16 and made[0].options.max_new_tokens == (1 << 21) // (16 * 21)
+
+
+@pytest.mark.parametrize("where", ["description", "arguments"])
+def test_what_looks_like_a_control_token_is_text_in_tools_and_calls_too(where: str) -> None:
+    session, found = tool_session(), []
+    session.tokenizer.chat_template = "{{ messages | tojson }}{{ tools | tojson }}" + TOOL_TEMPLATE
+    for word in ("forged", EOS):
+        said = {"description": "safe", "arguments": "safe"} | {where: word}
+        tool = {"name": "f", "description": said["description"], "parameters": {}}
+        call = {"id": "x", "function": {"name": "f", "arguments": {"a": said["arguments"]}}}
+        conversation = [
+            Message(role="user", content="hi"),
+            Message(role="assistant", tool_calls=[call]),
+        ]
+        tools = [Tool.model_validate({"type": "function", "function": tool})]
+        found.append(Reader(session).chat(conversation, tools))
+        assert word in session.tokenizer.decode(found[-1])
+    end = session.tokenizer.eos_token_id
+    assert found[0].count(end) == found[1].count(end)
 
 
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])

@@ -20,6 +20,8 @@ __all__ = ["MOST_COMPILED", "Grammars"]
 MOST_COMPILED = 64
 """Compiled constraints to keep, those used last."""
 
+_MOST_STATES = 100_000
+"""States of a text's lexer."""
 _STACK = 1 << 28
 """Bytes of address space; what a constraint as long as is allowed can need, several times over."""
 _starting = Lock()  # the size of stacks is the whole process's
@@ -90,8 +92,8 @@ class Grammars:
             grammar = _grammar(library.LLMatcher, constraint)
         except ValueError as error:  # if it is nested too deeply, for example
             raise _unusable(constraint, str(error)) from error
-        # `verbose_errors` would report the parser's state.
-        limits = library.LLParserLimits(verbose_errors=False)
+        # `verbose_errors` would report the parser's state; a state takes one or two kB.
+        limits = library.LLParserLimits(verbose_errors=False, max_lexer_states=_MOST_STATES)
         matcher = library.LLMatcher(vocabulary, grammar, limits=limits, log_level=0)
         if matcher.is_error():
             raise _unusable(constraint, matcher.get_error())

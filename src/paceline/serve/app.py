@@ -111,7 +111,7 @@ class Server:
             "tokens": tokens,
             "token_strs": strings,
         }
-        return JSONResponse(answer)
+        return await asyncio.to_thread(JSONResponse, answer)
 
     async def detokenize(self, request: Request) -> Response:
         """`POST /detokenize`, as in vLLM."""

@@ -15,6 +15,8 @@ from paceline.session import Session
 __all__ = ["Reader", "joined_text"]
 
 _ROLES = {"developer": "system"}
+_CHARACTERS = 64
+"""Characters that no vocabulary's tokens have on average: a longer text cannot fit."""
 
 
 class Reader:
@@ -30,6 +32,7 @@ class Reader:
         """Token ids of a conversation. Raises ApiError if the model's template rejects it."""
         conversation = [_as_template_has_it(message) for message in messages]
         functions = [tool.model_dump(exclude_none=True) for tool in tools]
+        self._check_characters(sum(len(each["content"]) for each in conversation), "messages")
         with self._turn:
             if functions and not self._knows_tools(functions):
                 raise bad_request("this model's chat template does not support tools", "tools")
@@ -42,6 +45,8 @@ class Reader:
         """Token ids of a text, special tokens included; ids are returned unchanged."""
         if not prompt:
             raise bad_request("the prompt is empty: give at least one character", "prompt")
+        if isinstance(prompt, str):
+            self._check_characters(len(prompt), "prompt")
         with self._turn:
             given = prompt if isinstance(prompt, str) else [int(token) for token in prompt]
             return self._checked(self._session.encode(given), "prompt")
@@ -76,7 +81,7 @@ class Reader:
     def _encode(
         self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> list[int]:
-        if self._holds_control_tokens(conversation):
+        if self._holds_control_tokens(conversation, tools):
             # User input is text, even if it looks like control tokens.
             try:
                 encoded = self._session.tokenizer.apply_chat_template(
@@ -92,12 +97,17 @@ class Reader:
             return [int(token) for token in encoded["input_ids"]]
         return self._session.encode(conversation, tools=tools)
 
-    def _holds_control_tokens(self, conversation: Sequence[Mapping[str, Any]]) -> bool:
-        said = "\0".join(
-            str(message.get("content", ""))
-            for message in conversation
-            if message["role"] != "assistant"
-        )
+    def _holds_control_tokens(
+        self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        others = [
+            message.get("content") for message in conversation if message["role"] != "assistant"
+        ]
+        calls = [message.get("tool_calls") for message in conversation]
+        try:
+            said = json.dumps([*others, *calls, *tools], ensure_ascii=False)
+        except RecursionError:
+            return True  # the template will say so
         added = getattr(self._session.tokenizer, "added_tokens_encoder", {})
         return any(token in said for token in added)
 
@@ -109,6 +119,16 @@ class Reader:
                 asked, tools=functions
             )
         return self._takes_tools
+
+    def _check_characters(self, count: int, param: str) -> None:
+        """Raise ApiError for a text that cannot fit, before others wait for its tokens."""
+        most = self._session.target.max_context
+        if most is not None and count > _CHARACTERS * most:
+            raise bad_request(
+                f"the model's context is {most} tokens, too few for {count} characters",
+                param,
+                "context_length_exceeded",
+            )
 
     def _checked(self, tokens: list[int], param: str) -> list[int]:
         self.check_vocabulary(tokens, param)

@@ -31,6 +31,11 @@ __all__ = ["OFF", "Orders", "tools_of"]
 OFF = "off"
 """The method of a request for plain decoding."""
 
+_REFERENCE_TOKENS = 1 << 16
+"""References may have at least so many tokens: they are sorted while other texts wait."""
+_MOST_SCORED = 1 << 21
+"""Log-probabilities of an answer, which is in memory as a whole."""
+
 _SHORT = 16
 """Most new tokens of a completion by default, as at OpenAI."""
 
@@ -81,6 +86,14 @@ class Orders:
         self, request: TextRequest, prompts: Sequence[Sequence[int]], changes: dict[str, Any]
     ) -> list[Order]:
         n = self._check_count(request, len(prompts))
+        if changes["logprobs"] is not None:
+            most = max(1, _MOST_SCORED // (n * len(prompts) * (1 + changes["logprobs"])))
+            if changes["max_new_tokens"] > most and _is_limited(request):
+                raise bad_request(
+                    f"with so many log-probabilities per token ask for at most {most} tokens",
+                    "max_tokens",
+                )
+            changes["max_new_tokens"] = min(most, changes["max_new_tokens"])
         options = Options(**self._sampling(request), **changes, budget=self._budget(request))
         references = self._references(request)
         return [
@@ -176,7 +189,14 @@ class Orders:
             raise bad_request(
                 f"give at most {self.settings.max_references} references", "paceline.references"
             )
-        return [*self.reader.references([text for text in texts if text])]
+        found = self.reader.references([text for text in texts if text])
+        most = max(_REFERENCE_TOKENS, 4 * (self.session.target.max_context or 0))
+        if (tokens := sum(map(len, found))) > most:
+            raise bad_request(
+                f"references and prediction may have {most} tokens in all, got {tokens}",
+                "paceline.references",
+            )
+        return [*found]
 
     def _constraint_of(self, request: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
         if tools and request.structured_outputs is not None:
@@ -204,6 +224,11 @@ class Orders:
         """A call's mark as a grammar writes it: by its id if it is one token."""
         token = getattr(self.session.tokenizer, "added_tokens_encoder", {}).get(text)
         return f'"{text}"' if token is None else f"<[{token}]>"
+
+
+def _is_limited(request: TextRequest) -> bool:
+    """Whether it says how long an answer may be."""
+    return bool(request.max_tokens or getattr(request, "max_completion_tokens", None))
 
 
 def tools_of(request: ChatRequest) -> list[Tool]:
