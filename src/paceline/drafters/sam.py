@@ -2,7 +2,8 @@
 
 The end of the text is looked up in the text itself and in a datastore, at any match length. The
 datastore is used only if its match is longer by some tokens: the text is the better guide to
-itself. The most frequent continuation is copied, of equally frequent ones the last.
+itself. The most frequent continuation is copied, of equally frequent ones the last; the official
+code copies what followed the first occurrence.
 
     text: … the suffix automaton of the text … the suffix  ->  draft: automaton of the text …
 
