@@ -6,6 +6,7 @@ import os
 import platform
 import shlex
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -49,13 +50,15 @@ def _program() -> str:
 
 def describe_versions() -> dict[str, str]:
     """Versions of the packages that determine what is computed."""
-    found = {}
-    for package in ("paceline", "torch", "transformers", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed as a package"
-    return found
+    return {name: _version(name) for name in ("paceline", "torch", "transformers", "numpy")}
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed as a package"
 
 
 def _processor() -> str:

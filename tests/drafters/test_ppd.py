@@ -153,7 +153,7 @@ def test_simulated_hits_gain_what_the_tree_promises(size: int, epts: int) -> Non
             (drawn[place, distance],) = rng.choices([*range(10), 99], [*shares, 1 - sum(shares)])
         return drawn[place, distance]
 
-    rounds, _ = played(3, epts, size, rank, 1200, VICUNA)
+    rounds, _ = played(3, epts, size, rank, 600, VICUNA)
     tree = build_tree(VICUNA, size, epts=epts)
     gained = [len(round.path.tokens) for round in rounds[1:-1]]
     mean = sum(gained) / len(gained)

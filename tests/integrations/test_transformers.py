@@ -217,6 +217,7 @@ def test_streamers_hear_what_they_hear_from_generate(model: PreTrainedModel) -> 
 
 def test_accelerate_takes_and_returns_what_generate_does(model: PreTrainedModel) -> None:
     fast = paceline.accelerate(model, "anpd", n=4, k=6)
+    assert fast.model is model.model and fast.lm_head is model.lm_head
     batch = padded_batch()
     assert torch.equal(
         fast.generate(**batch, max_new_tokens=20), model.generate(**batch, max_new_tokens=20)

@@ -161,6 +161,10 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
     [
         (truncate, "weights of .* are damaged"),
         (empty_weights, "weights of .* are damaged"),
+        (
+            lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 8),
+            "the weights .* are damaged",
+        ),
         (lambda f: rewrite_header(f, b'{"a": {"data_offsets": [0, "8"]}}'), "are damaged"),
         (lambda f: rewrite_header(f, b'{"a": ' * 100_000), "weights of .* are damaged"),
         (pickle_weights, "no safetensors weights"),

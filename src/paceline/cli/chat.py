@@ -133,4 +133,4 @@ def _ask() -> str:
             print()  # noqa: T201
         return "/quit"
     except OSError as error:  # a terminal that has gone, for example
-        raise UsageError(f"cannot read standard input: {error.strerror}") from error
+        raise UsageError(f"cannot read standard input: {error.strerror or error}") from error

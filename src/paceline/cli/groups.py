@@ -140,7 +140,7 @@ class Prompts(References):
         except UnicodeError as error:
             raise UsageError("the prompt is not UTF-8 text: convert it first") from error
         except OSError as error:
-            raise UsageError(f"cannot read the prompt: {error.strerror}") from error
+            raise UsageError(f"cannot read the prompt: {error.strerror or error}") from error
         if not text.strip():
             raise UsageError("the prompt is empty: write at least one character")
         return [PromptRecord("prompt", (text,), raw=self.raw)]

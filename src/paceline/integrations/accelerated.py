@@ -44,13 +44,14 @@ _CHANGES = {
 
 class Accelerated:
     """A model whose `generate` is accelerated; everything else is the model's own, attributes that
-    are set included. Methods that change the model and return it, like `to`, return this wrapper.
+    are set included. Methods that change the model and return it, like `to`, return this wrapper;
+    keep the model for its own `generate`.
 
     Made by `accelerate`.
     """
 
     def __init__(self, model: PreTrainedModel, pace: Pace) -> None:
-        self.model = model
+        self._wrapped = model
         self.pace = pace
 
     def generate(
@@ -80,9 +81,9 @@ class Accelerated:
             if tokenizer is None:
                 raise UsageError("stop_strings need the tokenizer: pass tokenizer=… as well")
             criteria.append(StopStringCriteria(tokenizer, strings))
-        generate = self.model.generate
+        generate = self._wrapped.generate
         if getattr(generate, "__self__", None) is self:  # the caller has put this method there
-            generate = partial(type(self.model).generate, self.model)
+            generate = partial(type(self._wrapped).generate, self._wrapped)
         return generate(
             inputs,
             generation_config,
@@ -97,7 +98,7 @@ class Accelerated:
     ) -> tuple[str | list[str] | None, GenerationConfig | None]:
         """The stop strings that apply, and the configuration without them; `generate` must find
         none, since it drops the tokenizer."""
-        strings = own = self.model.generation_config.stop_strings
+        strings = own = self._wrapped.generation_config.stop_strings
         if config is not None and config.stop_strings is not None:
             strings, config = config.stop_strings, copy(config)
             config.stop_strings = None
@@ -113,13 +114,13 @@ class Accelerated:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A forward pass of the model."""
-        return self.model(*args, **kwargs)
+        return self._wrapped(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         # `copy` and `pickle` look for methods of their own before there is a model.
         if name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        found = getattr(self.model, name)
+        found = getattr(self._wrapped, name)
         return partial(self._changed, found) if name in _CHANGES else found
 
     def _changed(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> Accelerated:
@@ -127,8 +128,8 @@ class Accelerated:
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:
-        own = name in ("model", "pace") or hasattr(type(self), name)
-        object.__setattr__(self if own else self.model, name, value)
+        own = name in ("_wrapped", "pace") or hasattr(type(self), name)
+        object.__setattr__(self if own else self._wrapped, name, value)
 
 
 def accelerate(

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,7 @@ def _write_record(folder: Path) -> None:
     (folder / _RECORD).write_bytes(json_bytes({**_versions(), "files": files}))
 
 
+@cache
 def _versions() -> dict[str, Any]:
     return {"format": _FORMAT, **{name: version(name) for name in ("gguf", "transformers")}}
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["bytes_needed", "check_memory", "check_room", "free_memory"]
 
+_LONGEST_HEADER = 100_000_000  # of a safetensors file, as in the library
+
 # Parameters in these formats are converted to the requested one; others stay as stored.
 _CONVERTED = frozenset({"F64", "F32", "F16", "BF16"})
 
@@ -94,6 +96,8 @@ def _stored(file: Path, itemsize: int) -> int:
     """Bytes of a safetensors file's tensors once loaded."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
+        if length > _LONGEST_HEADER:
+            raise ModelError(f"the weights {file} are damaged: download or copy them again")
         header: dict[str, Any] = parse_json(stream.read(length))
     tensors = [entry for name, entry in header.items() if name != "__metadata__"]
     return sum(

@@ -121,13 +121,16 @@ class TransformersEncoder:
         self._batch_size = batch_size
         self._lock = threading.Lock()  # a fast tokenizer cannot pad for two threads at once
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(self.name)
-            self._model = AutoModel.from_pretrained(self.name).to(device).eval()
+            self._tokenizer = AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
+            model = AutoModel.from_pretrained(
+                self.name, trust_remote_code=False, use_safetensors=True
+            )
+            self._model = model.to(device).eval()
         except (OSError, ValueError) as error:
             reason = str(error).strip().partition("\n")[0]
             raise ModelError(
                 f"the sentence encoder {self.name} cannot be loaded ({reason}): "
-                "give a folder or hub id that transformers' AutoModel can read"
+                "give a folder or hub id that transformers' AutoModel can read from safetensors"
             ) from error
         config = self._model.config
         self._max_tokens = min(_MAX_TOKENS, getattr(config, "max_position_embeddings", _MAX_TOKENS))
