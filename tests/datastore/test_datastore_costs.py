@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.datastore import Datastore, recent_texts
+from paceline.datastore import Datastore, log_file, recent_texts
 from paceline.datastore.sorting import sort_places
 
 MARK = "a" * 32
@@ -19,7 +19,7 @@ MARK = "a" * 32
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each read from a log."""
     sizes: list[int] = []
-    opened = Path.open
+    opened = log_file.open_private
 
     class Counting(io.BufferedRandom):
         def read(self, *size: Any) -> bytes:
@@ -27,12 +27,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             sizes.append(len(data))
             return data
 
-    def counting(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
-        if path.name == "log" and mode == "r+b":
-            return Counting(io.FileIO(path, "r+"))
-        return opened(path, mode, *more, **named)
+    def counting(path: Path, mode: str) -> Any:
+        return Counting(io.FileIO(path, "r+")) if mode == "r+b" else opened(path, mode)
 
-    monkeypatch.setattr(Path, "open", counting)
+    monkeypatch.setattr(log_file, "open_private", counting)
     return sizes
 
 
