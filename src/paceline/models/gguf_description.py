@@ -60,10 +60,8 @@ def describe_gguf(file: Path, target: Path) -> None:
     from transformers import AutoConfig, GenerationConfig
 
     with muted():
-        config, opened = (
-            AutoConfig.from_pretrained(file.parent, gguf_file=file.name),
-            GgufFile(file),
-        )
+        opened = GgufFile(file)
+        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         restore_settings(config, opened)
         config.save_pretrained(target)
         stops = stop_ids(opened)

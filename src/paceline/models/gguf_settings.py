@@ -40,18 +40,14 @@ def restore_settings(config: PreTrainedConfig, file: GgufFile) -> None:
 
     Raises ModelError for a setting that transformers' model of the family cannot have.
     """
-    family, layers = config.model_type, config.num_hidden_layers
-    rope = getattr(config, "rope_parameters", None)
-    if rope:
+    if rope := getattr(config, "rope_parameters", None):
         _restore_rope(config, rope, file)
     for setting, tensor in _BIASES.items():
         if tensor in file.tensors and getattr(config, setting, None) is False:
             setattr(config, setting, True)
-    if getattr(config, "sliding_window", 0) is None and (
-        window := _of(file, "attention.sliding_window")
-    ):
-        config.sliding_window = window
-    if (family, layers) in _WIDE_GEMMA:
+    if hasattr(config, "sliding_window") and config.sliding_window is None:
+        config.sliding_window = _of(file, "attention.sliding_window")
+    if (config.model_type, config.num_hidden_layers) in _WIDE_GEMMA:
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ModelError
 from paceline.json_files import parse_json
+from paceline.kernels.native.control_groups import control_groups
 from paceline.models.fingerprint import weight_files
 from paceline.models.source import ModelSource
 
@@ -128,16 +129,9 @@ def _free_on_machine(meminfo: Path) -> Iterator[int]:
 
 def _free_in_groups(root: Path) -> Iterator[int]:
     """Free bytes in the process's own control group and in its ancestors."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, own = line.split(":", 2)
-        for controller, limit, usage, files in _GROUPS:
-            if controller in controllers.split(","):
-                top = root / "sys/fs/cgroup" / controller
-                folder = top / own.lstrip("/")
-                # In a container the group's own folder may be the top one, under another name.
-                for place in {folder, *folder.parents, top}:
-                    if place.is_relative_to(top):
-                        yield from _free_in_group(place, limit, usage, files)
+    for controller, limit, usage, files in _GROUPS:
+        for folder in control_groups(root, controller):
+            yield from _free_in_group(folder, limit, usage, files)
 
 
 def _free_in_group(folder: Path, limit: str, usage: str, files: tuple[str, ...]) -> Iterator[int]:

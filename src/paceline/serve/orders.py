@@ -57,11 +57,10 @@ class Orders:
         prompt = self.reader.chat(request.messages, tools)
         if request.top_logprobs is not None and not request.logprobs:
             raise bad_request("'top_logprobs' needs 'logprobs': true", "top_logprobs")
-        limit = request.max_completion_tokens or request.max_tokens
         changes = {
             "logprobs": (request.top_logprobs or 0) if request.logprobs else None,
             "constraint": self._constraint_of(request, tools),
-            "max_new_tokens": self._limit(limit, len(prompt)),
+            "max_new_tokens": self._limit(request.limit, len(prompt)),
         }
         return self._orders(request, [prompt], changes)
 
@@ -79,7 +78,7 @@ class Orders:
         self._check_count(request, len(prompts))
         read = [self.reader.text(prompt) for prompt in prompts]
         changes = {"logprobs": request.logprobs, "constraint": _constraint(request)}
-        changes["max_new_tokens"] = self._limit(request.max_tokens or self._short)
+        changes["max_new_tokens"] = self._limit(request.limit or self._short)
         return self._orders(request, read, changes)
 
     def _orders(
@@ -88,7 +87,7 @@ class Orders:
         n = self._check_count(request, len(prompts))
         if changes["logprobs"] is not None:
             most = max(1, _MOST_SCORED // (n * len(prompts) * (1 + changes["logprobs"])))
-            if changes["max_new_tokens"] > most and _is_limited(request):
+            if (request.limit or 0) > most:
                 raise bad_request(
                     f"with so many log-probabilities per token ask for at most {most} tokens",
                     "max_tokens",
@@ -224,11 +223,6 @@ class Orders:
         """A call's mark as a grammar writes it: by its id if it is one token."""
         token = getattr(self.session.tokenizer, "added_tokens_encoder", {}).get(text)
         return f'"{text}"' if token is None else f"<[{token}]>"
-
-
-def _is_limited(request: TextRequest) -> bool:
-    """Whether it says how long an answer may be."""
-    return bool(request.max_tokens or getattr(request, "max_completion_tokens", None))
 
 
 def tools_of(request: ChatRequest) -> list[Tool]:

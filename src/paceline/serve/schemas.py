@@ -113,6 +113,11 @@ class TextRequest(_Shape):
     user: str | None = None
     paceline: Extension | None = None
 
+    @property
+    def limit(self) -> int | None:
+        """Most new tokens, if the request says so."""
+        return self.max_tokens
+
 
 class Message(_Shape):
     """One message of a conversation."""
@@ -164,6 +169,11 @@ class ChatRequest(TextRequest):
     tools: Annotated[_List[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """See `TextRequest.limit`; `max_tokens` is the older name."""
+        return self.max_completion_tokens or self.max_tokens
 
 
 class CompletionRequest(TextRequest):

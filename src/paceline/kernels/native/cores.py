@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
+from paceline.kernels.native.control_groups import control_groups
+
 __all__ = ["usable_cores"]
+
+_LIMITS = (("", "cpu.max", "cpu.max"), ("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
+"""Where control groups of versions 2 and 1 name processor time, and the period it is for."""
 
 
 def usable_cores(root: Path = Path("/")) -> int:
@@ -21,27 +25,10 @@ def usable_cores(root: Path = Path("/")) -> int:
         cores = os.cpu_count() or 1
     shares = [
         _share(group / quota, group / period)
-        for group in _groups(root)
-        for quota, period in (("cpu.max",) * 2, ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+        for controller, quota, period in _LIMITS
+        for group in control_groups(root, controller)
     ]
     return max(1, min([cores, *(int(share) for share in shares if share)]))
-
-
-def _groups(root: Path) -> Iterator[Path]:
-    """The folders of this process's control groups, of versions 1 and 2, and of those around them."""
-    tops = {"": root / "sys/fs/cgroup", "cpu": root / "sys/fs/cgroup/cpu"}
-    yield from tops.values()
-    try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        for controller in {*controllers.split(",")} & tops.keys():
-            group = tops[controller] / path.strip("/")
-            while group != tops[controller]:
-                yield group
-                group = group.parent
 
 
 def _share(quota: Path, period: Path) -> float | None:
