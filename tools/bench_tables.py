@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
-from typing import Any
 
-from papers import LARGE, RESULTS, SMALL, Blocks, figures, listed
+from papers import LARGE, RESULTS, SMALL, Blocks, Columns, Run, crossed, figures, found, listed
 
-from paceline.bench.metrics import MethodSummary, Summary, summarise
-from paceline.bench.results import read_results
+from paceline.bench.metrics import Group, MethodSummary
 from paceline.tables import markdown_table
 
 # The papers' settings. Older files, where they were the defaults, have them under the bare names.
@@ -17,49 +15,52 @@ ANPD, LLMA = "anpd:n=5,k=7,branches=1", "llma:n=1,k=15"
 _BARE = {ANPD: "anpd", LLMA: "llma"}
 _SLOW = 0.98
 
-
-@cache
-def found(kind: str, model: str) -> tuple[dict[str, Any], Summary]:
-    """The run's description and its summary."""
-    header, entries = read_results(RESULTS / f"{kind}-{model}.jsonl")
-    return header["run"], summarise(entries)
+SPEEDUP, LENGTH = "{0.speedup:.2f}x", "{0.stats.mean_acceptance_length:.2f}"
+"""Cells of a method."""
 
 
-def overall_table(kind: str, *models: str) -> str:
-    """Every method over all tasks, with the models side by side."""
-    return overall({model: found(kind, model) for model in models})
+def sure(method: MethodSummary) -> str:
+    """The speed-up over plain decoding, with its interval."""
+    low, high = method.interval
+    return f"{method.speedup:.2f}x ({low:.2f} to {high:.2f})"
 
 
-def overall(runs: dict[str, tuple[dict[str, Any], Summary]]) -> str:
-    """All tasks of each model's run together; the first run decides which methods are shown."""
-    first = next(iter(runs.values()))
-    rows = [["method"]]
-    for model in runs:
-        rows[0] += [f"{model}: tokens/s", "speed-up", "tokens per pass", "same text"]
-    for method in first[1].overall.methods:
-        row = [f"`{method}`"]
-        for _, summary in runs.values():
-            row += _overall_cells(summary.overall.methods.get(method))
-        rows.append(row)
-    return (
-        f"{markdown_table(rows)}\n\n{' '.join(_basis(model, *run) for model, run in runs.items())}"
-    )
-
-
-def _overall_cells(method: MethodSummary | None) -> list[str]:
-    if method is None:
-        return ["-"] * 4
-    speedup = faster(method, interval=method.method != "plain")
+def _same(method: MethodSummary) -> str:
     differ = len(method.differences)
     same = "all" if not differ else f"{method.texts - differ} of {method.texts}"
-    same = "lossy" if method.lossy else same
-    length = method.tokens / method.stats.rounds
-    return [f"{method.tokens_per_second:.1f}", speedup, f"{length:.2f}", same]
+    return "lossy" if method.lossy else same
 
 
-def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
-    machine, options = run["machine"], run["options"]
-    together, on_cpu = summary.overall, machine["device"] == "cpu"
+def overall(kind: str, *models: str) -> Callable[[], str]:
+    """A table of every method over all tasks, with the models side by side."""
+    return lambda: overall_of({model: found(f"{kind}-{model}") for model in models})
+
+
+def overall_of(runs: Mapping[str, Run]) -> str:
+    """The same for runs by model; the first one decides which methods are shown."""
+    methods = {model: summary.overall.methods for model, (_, summary) in runs.items()}
+
+    def columns(model: str) -> Columns:
+        return {
+            f"{model}: tokens/s": "{0.tokens_per_second:.1f}",
+            "speed-up": lambda m: SPEEDUP.format(m) if m.method == "plain" else sure(m),
+            "tokens per pass": lambda m: f"{m.tokens / m.stats.rounds:.2f}",
+            "same text": _same,
+        }
+
+    blocks = [(columns(model), _quoted(each)) for model, each in methods.items()]
+    table = crossed("method", blocks[0][1], blocks, missing="-")
+    return f"{table}\n\n{' '.join(_basis(model, run) for model, run in runs.items())}"
+
+
+def _quoted(methods: Mapping[str, MethodSummary]) -> dict[str, MethodSummary]:
+    return {f"`{name}`": each for name, each in methods.items()}
+
+
+def _basis(model: str, found: Run) -> str:
+    run, summary = found
+    machine, options, together = run["machine"], run["options"], summary.overall
+    on_cpu = machine["device"] == "cpu"
     place = f"{machine['processor']}, {machine['threads']} threads" if on_cpu else machine["device"]
     as_published = run.get("preparation", {}).get("weights") == "blocks"
     weights = "weights as published" if as_published else run.get("dtype") or "float32"
@@ -72,38 +73,41 @@ def _basis(model: str, run: dict[str, Any], summary: Summary) -> str:
     )
 
 
-def faster(method: MethodSummary, interval: bool = True) -> str:
-    """The speed-up over plain decoding."""
-    low, high = method.interval
-    return f"{method.speedup:.2f}x" + (f" ({low:.2f} to {high:.2f})" if interval else "")
-
-
 def times(repeats: int) -> str:
     """A number of runs in words."""
     return "once" if repeats == 1 else f"{repeats} times"
 
 
-def task_table(kind: str, model: str) -> str:
-    """Speed-up by task and method."""
-    _, summary = found(kind, model)
-    groups = [*summary.groups, summary.overall]
-    if (calm := summary.overall_without_loops) is not None:
-        groups.append(replace(calm, name="overall, without loops"))
-    methods = [name for name in summary.overall.methods if name != "plain"]
-    rows = [["task", "texts", *(f"`{name}`" for name in methods)]]
-    for group in groups:
-        cells = (group.methods.get(name) for name in methods)
-        speedups = ("-" if cell is None else faster(cell, interval=False) for cell in cells)
-        rows.append([group.name, str(group.texts), *speedups])
-    return markdown_table(rows)
+def tasks(
+    kind: str, model: str, corner: str = "task", more: Columns | None = None
+) -> Callable[[], str]:
+    """A table of speed-ups by task and method, with `more` columns of each method."""
+
+    def made() -> str:
+        _, summary = found(f"{kind}-{model}")
+        groups = [*summary.groups, summary.overall]
+        if (calm := summary.overall_without_loops) is not None and not more:
+            groups.append(replace(calm, name="overall, without loops"))
+        by_name = {group.name: group for group in groups}
+        blocks: list[tuple[Columns, Mapping[str, object]]] = [({"texts": "{0.texts}"}, by_name)]
+        for method in summary.overall.methods:
+            if method != "plain":
+                own = {name: group.methods.get(method) for name, group in by_name.items()}
+                blocks.append(({f"`{method}`": SPEEDUP, **(more or {})}, own))
+        return crossed(corner, by_name, blocks, missing="-")
+
+    return made
 
 
-def texts_table(kind: str, model: str) -> str:
-    """What methods do to single texts, and two bounds: free drafting, and the fastest method for
-    each text, `auto` aside. Every method writes the same number of tokens per text."""
-    methods = found(kind, model)[1].overall.methods
-    plain = methods["plain"].times
-    single = [each.times for name, each in methods.items() if name != "auto"]
+def texts(kind: str, model: str) -> Callable[[], str]:
+    """A table of what methods do to single texts, and two bounds: free drafting, and the fastest
+    method for each text, `auto` aside. Every method writes the same number of tokens per text."""
+    return lambda: _texts(found(f"{kind}-{model}")[1].overall)
+
+
+def _texts(group: Group) -> str:
+    plain = group.methods["plain"].times
+    single = [each.times for name, each in group.methods.items() if name != "auto"]
     common = [key for key in plain if all(key in times for times in single)]
     fastest = sum(min(times[key] for times in single) for key in common)
     best = sum(plain[key] for key in common) / fastest
@@ -116,10 +120,10 @@ def texts_table(kind: str, model: str) -> str:
         return f"{sum(plain[key] for key in m.times) / without:.2f}x"
 
     return listed(
-        [each for name, each in methods.items() if name != "plain"],
+        [each for name, each in group.methods.items() if name != "plain"],
         {
-            "method": lambda m: f"`{m.method}`",
-            "speed-up": lambda m: faster(m, interval=False),
+            "method": "`{0.method}`",
+            "speed-up": SPEEDUP,
             "texts below 0.98x": below,
             "least": lambda m: f"{min(m.speedups.values()):.2f}x",
             "drafting, ms a round": lambda m: f"{1e3 * m.stats.draft_seconds / m.stats.rounds:.2f}",
@@ -129,114 +133,73 @@ def texts_table(kind: str, model: str) -> str:
     )
 
 
-def trace_table() -> str:
-    """Speed-ups on recorded outputs, followed by force."""
-    _, summary = found("planned/traces", SMALL)
-    methods = [name for name in summary.overall.methods if name != "plain"]
-    rows = [["recorded outputs", "texts"]]
-    for name in methods:
-        rows[0] += [f"`{name}`", "tokens per pass"]
-    for group in [*summary.groups, summary.overall]:
-        row = [group.name, str(group.texts)]
-        for name in methods:
-            cell = group.methods[name]
-            row += [f"{cell.speedup:.2f}x", f"{cell.stats.mean_acceptance_length:.2f}"]
-        rows.append(row)
-    return markdown_table(rows)
-
-
 Place = tuple[str, str, str, str]
-"""Kind, model, group and method of a figure of ours."""
+"""Label, run, group and method of a figure of ours."""
+_RUN, _FORCED, _DATA = f"bench/run-{SMALL}", f"bench/simulate-{SMALL}", f"bench/llma-data/simulate-{SMALL}"  # fmt: skip
+_OF_ANPD: tuple[Place, ...] = (
+    *(
+        (f"{task}, {model}", f"bench/run-{model}", group, ANPD)
+        for task, group in (("CNN/DM", "cnndm"), ("XSum", "xsum"), ("HumanEval", "humaneval"))
+        for model in (SMALL, LARGE)
+    ),
+    ("CNN/DM and XSum, recorded text of davinci-002", _FORCED, "news_summary_davinci002", ANPD),
+    ("HumanEval and MBPP, recorded text of WizardCoder-33B", _FORCED, "wizardcoder_humaneval_mbpp", ANPD),
+)  # fmt: skip
+_OF_LLMA: tuple[Place, ...] = (
+    (f"retrieval-augmented, {SMALL}, its own text", _RUN, "llma_rag", LLMA),
+    (f"retrieval-augmented, {LARGE}, its own text", f"bench/run-{LARGE}", "llma_rag", LLMA),
+    ("retrieval-augmented, davinci-003's text, the authors' data, k = 15", _DATA, "llma_rag", LLMA),
+    ("the same, k = 18 as the paper tuned it for 7B", _DATA, "llma_rag", "llma:n=1,k=18"),
+    ("the same, `anpd`", _DATA, "llma_rag", ANPD),
+    ("CNN/DM, the text that came with the authors' data", _DATA, "llma_cnndm", LLMA),
+    (f"multi-turn refinement, {SMALL}, its own text", _RUN, "mteval_refine", LLMA),
+)
 
 
-def _at(place: Place) -> MethodSummary | None:
-    """One method on one task; None if it was not run."""
-    kind, model, group, method = place
-    _, summary = found(kind, model)
-    methods = next((each.methods for each in summary.groups if each.name == group), {})
-    return methods.get(method) or methods.get(_BARE.get(method, method))
-
-
-def anpd_table() -> str:
-    """Table 1 of the ANPD paper, and our figures on the same kinds of tasks."""
-    ours: dict[str, Place] = {}
-    for task, group in (("CNN/DM", "cnndm"), ("XSum", "xsum"), ("HumanEval", "humaneval")):
-        for model in (SMALL, LARGE):
-            ours[f"{task}, {model}"] = ("bench/run", model, group, ANPD)
-    ours["CNN/DM and XSum, recorded text of davinci-002"] = (
-        "bench/simulate", SMALL, "news_summary_davinci002", ANPD,
-    )  # fmt: skip
-    ours["HumanEval and MBPP, recorded text of WizardCoder-33B"] = (
-        "bench/simulate", SMALL, "wizardcoder_humaneval_mbpp", ANPD,
-    )  # fmt: skip
-    return _beside("ANPD, Table 1", figures("anpd", "1"), ours)
-
-
-def llma_table() -> str:
-    """Tables 3 and 4 of the LLMA paper, and our figures on the same kinds of tasks."""
-    ours = {
-        f"retrieval-augmented, {SMALL}, its own text": ("bench/run", SMALL, "llma_rag", LLMA),
-        f"retrieval-augmented, {LARGE}, its own text": ("bench/run", LARGE, "llma_rag", LLMA),
-        "retrieval-augmented, davinci-003's text, the authors' data, k = 15": (
-            "bench/llma-data/simulate", SMALL, "llma_rag", LLMA,
-        ),
-        "the same, k = 18 as the paper tuned it for 7B": (
-            "bench/llma-data/simulate", SMALL, "llma_rag", "llma:n=1,k=18",
-        ),
-        "the same, `anpd`": ("bench/llma-data/simulate", SMALL, "llma_rag", ANPD),
-        "CNN/DM, the text that came with the authors' data": (
-            "bench/llma-data/simulate", SMALL, "llma_cnndm", LLMA,
-        ),
-        f"multi-turn refinement, {SMALL}, its own text": (
-            "bench/run", SMALL, "mteval_refine", LLMA,
-        ),
-    }  # fmt: skip
-    return _beside("LLMA, Tables 3 and 4", figures("llma", "3 and 4"), ours)
-
-
-def _beside(source: str, paper: dict[str, str], ours: dict[str, Place]) -> str:
+def _beside(source: str, paper: Mapping[str, str], places: tuple[Place, ...]) -> str:
+    """A paper's table, and our figures on the same kinds of tasks."""
     theirs = markdown_table([["task and model", f"{source}: speed-up"], *paper.items()])
-    known = {label: _at(place) for label, place in ours.items()}
-
-    def later(m: MethodSummary) -> str:
-        return "-" if m.decode_speedup is None else f"{m.decode_speedup:.2f}x"
-
-    mine = listed(
-        [replace(each, method=label) for label, each in known.items() if each is not None],
-        {
-            "task and model": lambda m: m.method,
-            "speed-up": lambda m: faster(m, interval=m.prompts > 1),
-            "after the prompt": later,
-            "tokens per pass": lambda m: f"{m.stats.mean_acceptance_length:.2f}",
-            "hit ratio": lambda m: f"{m.stats.draft_acceptance_rate:.0%}",
-            "texts": lambda m: str(m.texts),
-        },
-    )
-    return f"{theirs}\n\n{mine}"
+    columns: Columns = {
+        "task and model": "{0.method}",
+        "speed-up": lambda m: sure(m) if m.prompts > 1 else SPEEDUP.format(m),
+        "after the prompt": "{0.decode_speedup:.2f}x",
+        "tokens per pass": LENGTH,
+        "hit ratio": "{0.stats.draft_acceptance_rate:.0%}",
+        "texts": "{0.texts}",
+    }
+    return f"{theirs}\n\n{listed(_at(places), columns)}"
 
 
-def ablation(name: str) -> str:
+def _at(places: tuple[Place, ...]) -> Iterator[MethodSummary]:
+    for label, run, group, method in places:
+        methods = next(each.methods for each in found(run)[1].groups if each.name == group)
+        yield replace(methods.get(method) or methods[_BARE[method]], method=label)
+
+
+def _ablation(name: str) -> Callable[[], str]:
     """The table of an ablation over all its texts."""
-    text = (RESULTS / f"bench/ablate-{name}-{SMALL}.md").read_text(encoding="utf-8")
-    table = [line for line in text.split("## ")[1].splitlines() if line.startswith("|")]
-    return "\n".join(table)
+    path = RESULTS / f"bench/ablate-{name}-{SMALL}.md"
+    return lambda: path.read_text(encoding="utf-8").split("## ")[1].partition("\n\n")[2].strip()
 
 
-README: Blocks = {"bench": lambda: overall_table("planned/ten", SMALL, LARGE)}
+README: Blocks = {"bench": overall("planned/ten", SMALL, LARGE)}
 BENCH: Blocks = {
-    "overall-float32": lambda: overall_table("planned/float32", SMALL),
-    "overall-twelve": lambda: overall_table("planned/published", SMALL),
-    "tasks-ten": lambda: task_table("planned/ten", SMALL),
-    "tasks-ten-large": lambda: task_table("planned/ten", LARGE),
-    "texts-ten": lambda: texts_table("planned/ten", SMALL),
-    "texts-ten-large": lambda: texts_table("planned/ten", LARGE),
-    "overall": lambda: overall_table("planned/tasks", SMALL, LARGE),
-    "overall-tasks-float32": lambda: overall_table("planned/tasks-float32", SMALL),
-    "traces": trace_table,
+    "overall-float32": overall("planned/float32", SMALL),
+    "overall-twelve": overall("planned/published", SMALL),
+    "tasks-ten": tasks("planned/ten", SMALL),
+    "tasks-ten-large": tasks("planned/ten", LARGE),
+    "texts-ten": texts("planned/ten", SMALL),
+    "texts-ten-large": texts("planned/ten", LARGE),
+    "overall": overall("planned/tasks", SMALL, LARGE),
+    "overall-tasks-float32": overall("planned/tasks-float32", SMALL),
+    "traces": tasks("planned/traces", SMALL, "recorded outputs", {"tokens per pass": LENGTH}),
 }
 PAPER_ANPD: Blocks = {
-    "anpd": anpd_table,
-    "anpd-k": lambda: ablation("anpd-k"),
-    "anpd-n": lambda: ablation("anpd-n"),
+    "anpd": lambda: _beside("ANPD, Table 1", figures("anpd", "1"), _OF_ANPD),
+    "anpd-k": _ablation("anpd-k"),
+    "anpd-n": _ablation("anpd-n"),
 }
-PAPER_LLMA: Blocks = {"llma": llma_table, "llma-ablation": lambda: ablation("llma")}
+PAPER_LLMA: Blocks = {
+    "llma": lambda: _beside("LLMA, Tables 3 and 4", figures("llma", "3 and 4"), _OF_LLMA),
+    "llma-ablation": _ablation("llma"),
+}

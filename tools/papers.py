@@ -1,5 +1,5 @@
-"""What tables are made from: our result files, and papers' figures, whose sources papers.json
-names."""
+"""What tables are made from and with: result files, papers' figures, whose sources papers.json
+names, and two layouts."""
 
 from __future__ import annotations
 
@@ -9,37 +9,92 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from paceline.bench.entries import Entry, LeftOut
+from paceline.bench.metrics import Summary, summarise
+from paceline.bench.results import read_results
 from paceline.tables import markdown_table
 
-FILE = Path(__file__).with_name("papers.json")
-RESULTS = Path(__file__).parent.parent / "benchmarks/results"
+ROOT = Path(__file__).parent.parent
+RESULTS, PARTS = ROOT / "benchmarks/results", ROOT / "src/paceline/data"
 SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
 
 Blocks = dict[str, Callable[[], str]]
 """The generated blocks of a page, by name."""
+Cell = str | Callable[[Any], str]
+"""What makes a cell of a record: a format such as "{0.speedup:.2f}x", or a function."""
+Columns = Mapping[str, Cell]
+"""Heading -> cell."""
+Run = tuple[dict[str, Any], Summary]
+"""The description of a run of `paceline bench`, and its summary."""
 
 
 @cache
 def figures(paper: str, table: str) -> dict[str, Any]:
     """The rows of a paper's table, by label. Raises KeyError for an unknown paper or table."""
-    papers = json.loads(FILE.read_text(encoding="utf-8"))
+    papers = json.loads(Path(__file__).with_name("papers.json").read_text("utf-8"))
     found: dict[str, Any] = papers[paper]["tables"][table]["rows"]
     return found
 
 
+@cache
 def report(name: str) -> dict[str, Any]:
     """A result file, by its path without the ending."""
     found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
     return found
 
 
+def trained(method: str) -> dict[str, dict[str, Any]]:
+    """The training records of the parts in the package, by model."""
+    paths = sorted((PARTS / method).glob("*/training.json"))
+    return {path.parent.name: json.loads(path.read_text("utf-8")) for path in paths}
+
+
+@cache
+def entries(*names: str) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
+    """The first run's description, and the trials of all of them."""
+    files = [read_results(RESULTS / f"{name}.jsonl") for name in names]
+    return files[0][0]["run"], [line for _, lines in files for line in lines]
+
+
+@cache
+def found(*names: str) -> Run:
+    """The runs of these files, taken as one."""
+    run, lines = entries(*names)
+    return run, summarise(lines)
+
+
 def listed(
-    records: Iterable[Any],
-    columns: Mapping[str, Callable[[Any], str]],
-    left: int = 1,
-    more: Sequence[Sequence[str]] = (),
+    records: Iterable[Any], columns: Columns, left: int = 1, more: Sequence[Sequence[str]] = ()
 ) -> str:
-    """A row per record, heading -> its cell (`"{key}".format_map` for a value as it is); then the
-    rows `more`."""
-    rows = ([make(one) for make in columns.values()] for one in records)
+    """A row per record; then the rows `more`."""
+    rows = ([_made(cell, one) for cell in columns.values()] for one in records)
     return markdown_table([[*columns], *rows, *more], left)
+
+
+def crossed(
+    corner: str,
+    labels: Iterable[str],
+    blocks: Iterable[tuple[Columns, Mapping[str, Any]]],
+    missing: str = "",
+    left: int = 1,
+) -> str:
+    """A row per label, beginning with it.
+
+    corner: heading of the labels; "file" and "" stand over names of tasks, shown without their
+    underscores. blocks: columns side by side, and their records by label. missing: stands in cells
+    without a record.
+    """
+    blocks = list(blocks)
+    rows = [[corner, *(heading for columns, _ in blocks for heading in columns)]]
+    for label in labels:
+        cells = [
+            missing if (one := records.get(label)) is None else _made(cell, one)
+            for columns, records in blocks
+            for cell in columns.values()
+        ]
+        rows.append([label.replace("_", " ") if corner in ("file", "") else label, *cells])
+    return markdown_table(rows, left)
+
+
+def _made(cell: Cell, record: Any) -> str:
+    return cell.format(record) if isinstance(cell, str) else cell(record)

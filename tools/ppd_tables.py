@@ -1,16 +1,27 @@
-"""Tables on PPD for docs/paper-ppd.md."""
+"""Tables of docs/paper-ppd.md."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from statistics import median_high
 from typing import Any
 
-from bench_tables import found, overall, overall_table, task_table
-from papers import LARGE, RESULTS, SMALL, Blocks, figures, listed, report
-from trained_tables import PARTS, curve_table, record_of
+from bench_tables import LENGTH, overall, overall_of, tasks
+from papers import (
+    LARGE,
+    PARTS,
+    SMALL,
+    Blocks,
+    Columns,
+    crossed,
+    figures,
+    found,
+    listed,
+    report,
+    trained,
+)
+from trained_tables import curve_table
 
-from paceline.bench.metrics import summarise
-from paceline.bench.results import read_results
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.planning.ppd.adaptive_tree import Limits
 from paceline.planning.ppd.tree_search import build_tree
@@ -22,95 +33,81 @@ _COMPARED = (("ppd", SMALL), ("medusa", SMALL), ("ppd", LARGE))
 
 def accuracy_table() -> str:
     """Accuracy of guesses by distance, for PPD and Medusa, ours and the thesis's."""
-    rows = [["", "distance", "top-1 (95 %)", "top-5", "top-10"]]
+    shares: dict[str, list[list[str]]] = {}
     for method, model in _COMPARED:
-        judged = record_of(method, model)["evaluation"]
-        for distance in range(_DISTANCES):
-            more = [f"{judged[f'top{k}'][distance]:.3f}" for k in (5, 10)]
-            label = f"`{method}`, {model}" if distance == 0 else ""
-            rows.append([label, str(distance + 1), _with_interval(judged, distance), *more])
-    near = figures("ppd", "6.5")["1 EPT, 12 epochs"]
+        judged = trained(method)[model]["evaluation"]
+        firsts = [
+            f"{share:.3f} ({low:.3f} to {high:.3f})"
+            for share, (low, high) in zip(judged["top1"], judged["top1_interval"])
+        ]
+        more = ([f"{share:.3f}" for share in judged[top]] for top in ("top5", "top10"))
+        shares[f"`{method}`, {model}"] = [*map(list, zip(firsts, *more))]
+    near = [f"{share:.3f}" for share in figures("ppd", "6.5")["1 EPT, 12 epochs"]]
     for label, far in figures("ppd", "6.3").items():
-        for distance, top10 in enumerate(far):
-            known = near[2 * distance : 2 * distance + 2] if label == "PPD" else []
-            shares = [f"{share:.3f}" for share in known] or ["", ""]
-            first = f"thesis: {label}" if distance == 0 else ""
-            rows.append([first, str(distance + 1), *shares, f"{top10:.3f}"])
-    notes = [_note(method, model) for method, model in _COMPARED]
-    return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
-
-
-def _with_interval(judged: dict[str, Any], distance: int) -> str:
-    share, intervals = f"{judged['top1'][distance]:.3f}", judged.get("top1_interval")
-    if intervals is None:
-        return share
-    low, high = intervals[distance]
-    return f"{share} ({low:.3f} to {high:.3f})"
+        known = [near[:2], near[2:], ["", ""]] if label == "PPD" else [["", ""]] * 3
+        shares[f"thesis: {label}"] = [[*two, f"{top10:.3f}"] for two, top10 in zip(known, far)]
+    rows = [["", "distance", "top-1 (95 %)", "top-5", "top-10"]]
+    for label, by_distance in shares.items():
+        for distance, cells in enumerate(by_distance[:_DISTANCES]):
+            rows.append(["" if distance else label, str(distance + 1), *cells])
+    return f"{markdown_table(rows)}\n\n{' '.join(_note(*each) for each in _COMPARED)}"
 
 
 def _note(method: str, model: str) -> str:
-    record = record_of(method, model)
+    record = trained(method)[model]
     texts, judged = record["texts"], record["evaluation"]
-    learned = texts["learned"] if "learned" in texts else texts["train"]["texts"]
-    held_back = texts["held_back"] if "held_back" in texts else judged["texts"]
     size = (PARTS / method / model / "model.safetensors").stat().st_size
     return (
-        f"`{method}`, {model}: {record['steps']:,} steps on {learned:,} texts in "
-        f"{record['seconds'] / 60:.0f} minutes, judged on {judged['points']:,} places in {held_back} "
-        f"others; {size:,} bytes."
+        f"`{method}`, {model}: {record['steps']:,} steps on {texts['train']['texts']:,} texts in "
+        f"{record['seconds'] / 60:.0f} minutes, judged on {judged['points']:,} places in "
+        f"{judged['texts']} others; {size:,} bytes."
     )
 
 
 def greedy_table() -> str:
     """Both models in float32; the 1.5B in two runs."""
-    runs = [
-        read_results(RESULTS / f"ppd/{kind}-{LARGE}.jsonl") for kind in ("greedy", "greedy-rest")
-    ]
-    entries = [entry for _, lines in runs for entry in lines]
-    large = runs[0][0]["run"], summarise(entries)
-    return overall({SMALL: found("ppd/greedy", SMALL), LARGE: large})
+    large = found(f"ppd/greedy-{LARGE}", f"ppd/greedy-rest-{LARGE}")
+    return overall_of({SMALL: found(f"ppd/greedy-{SMALL}"), LARGE: large})
 
 
-def memory_table(*models: str) -> str:
+def memory_table() -> str:
     """Memory of processes that loaded a model and decoded with a method (figure 6.4)."""
-    rows = [["model", "method", "parts, MB", "process, MB", "over plain", "of plain"]]
-    for model in models:
-        methods = report(f"ppd/memory-{model}")["methods"]
-        held = {one["method"]: one["points"][-1]["resident_bytes"] for one in methods}
-        for method, resident in held.items():
-            folder = PARTS / method.partition(":")[0].replace("speculative", "draft") / model
-            files = folder.glob("*.safetensors") if method != "plain" else ()
-            parts = sum(file.stat().st_size for file in files)
-            more = resident - held["plain"]
-            cells = [f"{parts / 1e6:.2f}" if parts else "", f"{resident / 1e6:,.0f}"]
-            cells += [f"{more / 1e6:+,.0f}", f"{more / held['plain']:+.1%}"]
-            rows.append([model, f"`{method}`", *cells])
-    return markdown_table(rows)
+    methods = report(f"ppd/memory-{SMALL}")["methods"]
+    held = {one["method"]: one["points"][-1]["resident_bytes"] for one in methods}
+
+    def parts(method: str) -> str:
+        folder = PARTS / method.replace("speculative", "draft") / SMALL
+        size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        return f"{size / 1e6:.2f}" if size else ""
+
+    columns: Columns = {
+        "model": lambda method: SMALL,
+        "method": "`{0}`",
+        "parts, MB": parts,
+        "process, MB": lambda method: f"{held[method] / 1e6:,.0f}",
+        "over plain": lambda method: f"{(held[method] - held['plain']) / 1e6:+,.0f}",
+        "of plain": lambda method: f"{held[method] / held['plain'] - 1:+.1%}",
+    }
+    return listed(held, columns)
 
 
-def sizes_table(*models: str) -> str:
+def sizes_table() -> str:
     """Tokens per pass by tree size, dynamic and static, predicted and measured (figure 6.6a)."""
-    shapes = {"dynamic": "ppd:size={}", "static": "ppd:shape=static,size={}"}
-    run, summary = found("ppd/sizes", SMALL)
+    run, summary = found(f"ppd/sizes-{SMALL}")
     methods = summary.overall.methods
-    sizes = [int(name.rpartition("=")[2]) for name in methods if name.startswith("ppd:size=")]
-    rows = [["size"]]
-    for model in models:
-        measured = [f"{shape}, measured" for shape in shapes] if model == SMALL else []
-        rows[0] += [f"{model}: dynamic", "static", *measured]
-    for size in sizes:
-        row = [str(size)]
-        for model in models:
-            row += [f"{tau:.2f}" for tau in _promised(model, size)]
+    sizes = [name.rpartition("=")[2] for name in methods if name.startswith("ppd:size=")]
+    blocks: list[tuple[Columns, Mapping[str, Any]]] = []
+    for model in (SMALL, LARGE):
+        trees = {size: _promised(model, int(size)) for size in sizes}
+        blocks.append(({f"{model}: dynamic": "{0[0]:.2f}", "static": "{0[1]:.2f}"}, trees))
+        for shape, setting in {"dynamic": "", "static": "shape=static,"}.items():
             if model == SMALL:
-                runs = (methods[name.format(size)].stats for name in shapes.values())
-                row += [f"{stats.mean_acceptance_length:.2f}" for stats in runs]
-        rows.append(row)
-    note = (
-        f"Measured on {summary.overall.texts} texts of {len(summary.groups)} tasks, at most "
-        f"{run['options']['max_new_tokens']} tokens each."
+                own = {size: methods[f"ppd:{setting}size={size}"] for size in sizes}
+                blocks.append(({f"{shape}, measured": LENGTH}, own))
+    return (
+        f"{crossed('size', sizes, blocks, left=0)}\n\nMeasured on {summary.overall.texts} texts of "
+        f"{len(summary.groups)} tasks, at most {run['options']['max_new_tokens']} tokens each."
     )
-    return f"{markdown_table(rows, left=0)}\n\n{note}"
 
 
 def _promised(model: str, size: int) -> list[float]:
@@ -122,35 +119,34 @@ def _promised(model: str, size: int) -> list[float]:
     return [build_tree(table, size, floor).tokens_per_pass for floor in floors]
 
 
-def trees_table(model: str) -> str:
+def trees_table() -> str:
     """Predicted and measured speed-up by width, from `paceline tune --method ppd --verify`."""
 
-    def tokens(one: dict[str, Any]) -> str:
-        return f"{one['measured_tokens_per_pass']:.2f}" if one["measured"] else ""
+    def measured(write: str) -> Callable[[dict[str, Any]], str]:
+        return lambda one: (
+            write.format(one, median_high(one["measured"])) if one["measured"] else ""
+        )
 
-    def speedup(one: dict[str, Any]) -> str:
-        return f"{median_high(one['measured']):.2f}x" if one["measured"] else ""
-
-    columns = {
-        "rows of a pass": "{width}".format_map,
-        "tokens per pass": "{tokens_per_pass:.2f}".format_map,
-        "predicted": "{speedup:.2f}x".format_map,
-        "tokens per pass, measured": tokens,
-        "measured": speedup,
+    columns: Columns = {
+        "rows of a pass": "{0[width]}",
+        "tokens per pass": "{0[tokens_per_pass]:.2f}",
+        "predicted": "{0[speedup]:.2f}x",
+        "tokens per pass, measured": measured("{0[measured_tokens_per_pass]:.2f}"),
+        "measured": measured("{1:.2f}x"),
     }
-    return listed(report(f"ppd/tune-{model}")["trees"]["widths"], columns, left=0)
+    return listed(report(f"ppd/tune-{SMALL}")["trees"]["widths"], columns, left=0)
 
 
 PPD: Blocks = {
     "accuracy": accuracy_table,
-    "curve": lambda: curve_table("ppd"),
-    "speed": lambda: overall_table("ppd/speed", LARGE),
+    "curve": curve_table("ppd"),
+    "speed": overall("ppd/speed", LARGE),
     "speed-greedy": greedy_table,
-    "speed-sampled": lambda: overall_table("ppd/sampled", SMALL, LARGE),
-    "speed-typical": lambda: overall_table("ppd/typical", SMALL, LARGE),
-    "tasks": lambda: task_table("ppd/speed", LARGE),
-    "draft": lambda: overall_table("ppd/draft", SMALL),
-    "memory": lambda: memory_table(SMALL),
-    "sizes": lambda: sizes_table(SMALL, LARGE),
-    "trees": lambda: trees_table(SMALL),
+    "speed-sampled": overall("ppd/sampled", SMALL, LARGE),
+    "speed-typical": overall("ppd/typical", SMALL, LARGE),
+    "tasks": tasks("ppd/speed", LARGE),
+    "draft": overall("ppd/draft", SMALL),
+    "memory": memory_table,
+    "sizes": sizes_table,
+    "trees": trees_table,
 }

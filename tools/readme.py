@@ -9,20 +9,16 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from pathlib import Path
 
 from bench_tables import BENCH, PAPER_ANPD, PAPER_LLMA, README
-from head_speed_tables import CHIMERA
+from chimera_tables import CHIMERA
 from ouroboros_tables import OUROBOROS
-from papers import Blocks
+from papers import ROOT, Blocks
 from ppd_tables import PPD
-from served_tables import BATCHES, PLANNING, SERVE
-from speed_tables import SPEED
+from study_tables import BATCHES, PLANNING, SERVE, SPEED
 from trained_tables import TRAINING
 
 from paceline.loop import Batch, decode
-
-ROOT = Path(__file__).parent.parent
 
 
 def main() -> int:

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from papers import Blocks
+from papers import PARTS, Blocks, listed, trained
 
 from paceline.tables import markdown_table
 
-PARTS = Path(__file__).parent.parent / "src/paceline/data"
 _CURVE_ROWS = 8
+_TRAINED = ("eagle", "medusa", "chimera", "draft")
 
 
-def parts_accuracy(*methods: str) -> str:
+def accuracy_table() -> str:
     """Accuracy by head, or drafting step, on texts of the test split."""
-    rows = [
-        ["parts", "head", "top-1 (95 %)", "top-2", "top-3", "top-5", "top-10", "not in its vocabulary"],
-    ]  # fmt: skip
+    tops = {f"top-{count}": f"top{count}" for count in (2, 3, 5, 10)}
+    rows = [["parts", "head", "top-1 (95 %)", *tops, "not in its vocabulary"]]
     notes = []
-    for method in methods:
-        for model, record in _records(method).items():
+    for method in _TRAINED:
+        for model, record in trained(method).items():
             found = record["evaluation"]
-            # An earlier trainer chose the step on the same texts that it was judged on.
-            if "top1_interval" not in found:
-                continue
             for head, share in enumerate(found["top1"]):
                 low, high = found["top1_interval"][head]
-                more = [f"{found[f'top{k}'][head]:.1%}" for k in (2, 3, 5, 10)]
+                more = [f"{found[top][head]:.1%}" for top in tops.values()]
                 lost = f"{found['cannot_be_guessed'][head]:.1%}"
                 top = f"{share:.1%} ({low:.1%} to {high:.1%})"
                 rows.append([f"{method}, `{model}`", str(head), top, *more, lost])
@@ -36,24 +31,27 @@ def parts_accuracy(*methods: str) -> str:
     return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
 
 
-def curve_table(*methods: str) -> str:
+def curve_table(*methods: str) -> Callable[[], str]:
     """Accuracy of first guesses on validation texts, by places learned from."""
-    rows = [["parts", "places", "loss", "held back", "top-1 by distance"]]
-    records = {
-        f"{method}, `{name}`": record
-        for method in methods
-        for name, record in _records(method).items()
-        if "places" in record  # earlier trainers did not count them
-    }
-    for name, record in records.items():
-        curve, each = record["loss_curve"], record["places"] / record["steps"]
-        apart = max(1, len(curve) // _CURVE_ROWS)
-        for point in curve[::-1][::apart][::-1]:
-            tops = ", ".join(f"{share:.1%}" for share in point["top1"])
-            places = f"{point['step'] * each:,.0f}"
-            losses = f"{point['loss']:.3f}", f"{point['held_back_loss']:.3f}"
-            rows.append([name, places, *losses, tops])
-    return markdown_table(rows)
+
+    def made() -> str:
+        points = []
+        for method in methods:
+            for model, record in trained(method).items():
+                curve, each = record["loss_curve"], record["places"] / record["steps"]
+                shown = curve[::-1][:: max(1, len(curve) // _CURVE_ROWS)][::-1]
+                about = {"name": f"{method}, `{model}`", "each": each}
+                points += [about | point for point in shown]
+        columns = {
+            "parts": "{0[name]}",
+            "places": lambda one: f"{one['step'] * one['each']:,.0f}",
+            "loss": "{0[loss]:.3f}",
+            "held back": "{0[held_back_loss]:.3f}",
+            "top-1 by distance": lambda one: ", ".join(f"{share:.1%}" for share in one["top1"]),
+        }
+        return listed(points, columns)
+
+    return made
 
 
 def _note(method: str, model: str, record: dict[str, Any]) -> str:
@@ -69,19 +67,4 @@ def _note(method: str, model: str, record: dict[str, Any]) -> str:
     )
 
 
-def record_of(method: str, model: str) -> dict[str, Any]:
-    """The training record of the parts for a model."""
-    path = PARTS / method / model / "training.json"
-    record: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return record
-
-
-def _records(method: str) -> dict[str, dict[str, Any]]:
-    names = sorted(path.parent.name for path in (PARTS / method).glob("*/training.json"))
-    return {name: record_of(method, name) for name in names}
-
-
-TRAINING: Blocks = {
-    "accuracy": lambda: parts_accuracy("eagle", "medusa", "chimera", "draft"),
-    "curves": lambda: curve_table("eagle", "medusa", "chimera", "draft"),
-}
+TRAINING: Blocks = {"accuracy": accuracy_table, "curves": curve_table(*_TRAINED)}

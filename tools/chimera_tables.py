@@ -1,0 +1,141 @@
+"""Tables of docs/paper-chimera.md: Medusa, Chimera and EAGLE."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from bench_tables import LENGTH, SPEEDUP, overall, sure, tasks, times
+from papers import LARGE, SMALL, Blocks, Columns, crossed, entries, figures, found, listed, trained
+
+from paceline.bench.entries import Entry
+from paceline.bench.metrics import Group, MethodSummary, summarise
+from paceline.tables import markdown_table
+
+METHODS = {"medusa": "Medusa", "eagle": "EAGLE", "chimera": "Chimera"}
+DECODINGS = ("greedy", "typical")
+RUNS = {
+    run: f"heads/{'-'.join(run)}/run-{SMALL}" for run in product(DECODINGS, ("fixed", "planned"))
+}
+"""Decoding and trees -> result file."""
+SUITES = {"mt_bench": "MT-bench", "vicuna_bench": "Vicuna-bench"}
+
+
+def heads_table(*models: str) -> str:
+    """Table 5: shipped heads and EAGLE's steps, beside the paper's heads."""
+    columns = [f"{model}: {top}" for model in (*models, "paper") for top in ("top-1", "top-5")]
+    paper = figures("chimera", "5")
+    rows = [["head", "", *columns]]
+    for head, name in product(range(4), (*paper, "EAGLE")):
+        records = trained(name.lower())
+        tops = [records[model]["evaluation"][top] for model in models for top in ("top1", "top5")]
+        ours = [f"{shares[head]:.1%}" if head < len(shares) else "" for shares in tops]
+        theirs = [f"{paper[name][head][place]:.0%}" if name in paper else "" for place in (0, 4)]
+        if any(ours):
+            rows.append([str(head), name, *ours, *theirs])
+    return markdown_table(rows, left=2)
+
+
+def _groups(run: str, by: str) -> dict[str, Group]:
+    """The texts of a run by "suite", or by "task", a category, across suites."""
+    lines = [
+        replace(one, suite="", task=getattr(one, by), prompt=f"{one.suite}/{one.prompt}")
+        for one in entries(run)[1]
+    ]
+    names = dict.fromkeys(line.task for line in lines if isinstance(line, Entry))
+    return dict(zip(names, summarise(lines).groups, strict=True))
+
+
+def _method(group: Group, name: str) -> MethodSummary:
+    """The method of that name, whatever its settings."""
+    return next(each for full, each in group.methods.items() if full.partition(":")[0] == name)
+
+
+def lengths_table() -> str:
+    """Tables 2 and 3: tokens per pass and speed-up over plain decoding, by suite."""
+    columns = [f"{name}: {what}" for name in METHODS.values() for what in ("tokens per pass", "speed-up")]  # fmt: skip
+    rows = [["", "decoding", "trees", "texts", *columns,
+             "paper's Chimera: tokens per pass", "speed-up"]]  # fmt: skip
+    for suite, ((decoding, trees), run) in product(SUITES, RUNS.items()):
+        group = _groups(run, "suite")[suite]
+        methods = [_method(group, name) for name in METHODS]
+        cells = [cell for each in methods for cell in (LENGTH.format(each), sure(each))]
+        length, speedup = figures("chimera", "2 and 3")[f"{suite} {decoding}"]
+        paper = f"{length:.2f}", f"{speedup:.2f}x"
+        rows.append([SUITES[suite], decoding, trees, str(group.texts), *cells, *paper])
+    return f"{markdown_table(rows, left=3)}\n\n{_basis()}"
+
+
+def cases_table(trees: str) -> Callable[[], str]:
+    """Table 4: tokens per pass and speed-up by category."""
+
+    def made() -> str:
+        paper = figures("chimera", "4")
+        groups = [_groups(RUNS[decoding, trees], "task") for decoding in DECODINGS]
+        blocks: list[tuple[Columns, Mapping[str, Any]]] = [({"texts": "{0.texts}"}, groups[0])]
+        for place, decoding in enumerate(DECODINGS):
+            for method, name in METHODS.items():
+                own = {case: _method(group, method) for case, group in groups[place].items()}
+                blocks.append(({f"{name}, {decoding}": f"{LENGTH} ({SPEEDUP})"}, own))
+            blocks.append(({f"paper's Chimera, {decoding}": f"{{0[{place}]:.2f}}"}, paper))
+        return crossed("", paper, blocks)
+
+    return made
+
+
+def times_table() -> str:
+    """Where time goes after the prompt, in milliseconds per pass."""
+
+    def per_pass(part: str) -> Callable[[Any], str]:
+        def cell(one: tuple[str, str, MethodSummary]) -> str:
+            passes = one[2].stats.rounds - one[2].texts  # the first of each text reads its prompt
+            return f"{1000 * getattr(one[2].stats, f'{part}_seconds') / passes:.1f}"
+
+        return cell
+
+    columns: Columns = {
+        "": "`{0[2].method}`",
+        "decoding": "{0[0]}",
+        "trees": "{0[1]}",
+        **{part: per_pass(part) for part in ("draft", "target", "commit")},
+        "draft over target": lambda one: f"{one[2].stats.draft_seconds / one[2].stats.target_seconds:.1%}",
+        "reading a prompt": lambda one: f"{1000 * one[2].stats.prefill_seconds / one[2].texts:.0f}",
+    }  # fmt: skip
+    records = [
+        (*kind, method)
+        for kind, run in RUNS.items()
+        for method in found(run)[1].overall.methods.values()
+    ]
+    return listed(records, columns, left=3)
+
+
+def _basis() -> str:
+    """How the numbers were measured."""
+    sentences = [f"{SMALL}, float32."]
+    for kind, file in RUNS.items():
+        run, summary = found(file)
+        machine, options = run["machine"], run["options"]
+        methods = [each for name, each in summary.overall.methods.items() if name != "plain"]
+        differ = sum(len(each.differences) for each in methods)
+        same = "lossy" if methods[0].lossy else f"{differ} texts differ from plain's"
+        budget = f", at most {options['budget']} guesses a round" if "budget" in options else ""
+        names = ", ".join(f"`{each.method}`" for each in methods)
+        sentences.append(
+            f"{', '.join(kind)}: {names}{budget}, temperature {options['temperature']:g}, at most "
+            f"{options['max_new_tokens']} new tokens, each {times(run['repeats'])}, "
+            f"{machine['processor']}, {machine['threads']} threads; {same}."
+        )
+    return " ".join(sentences)
+
+
+CHIMERA: Blocks = {
+    "heads": lambda: heads_table(SMALL, LARGE),
+    "speed-large": overall("heads/speed", LARGE),
+    "tasks-large": tasks("heads/speed", LARGE),
+    "lengths": lengths_table,
+    "cases-fixed": cases_table("fixed"),
+    "cases-planned": cases_table("planned"),
+    "times": times_table,
+}
