@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from papers import LARGE, RESULTS, SMALL, Blocks, Columns, Run, crossed, figures, found, listed
+from papers import (
+    LARGE,
+    RESULTS,
+    SMALL,
+    Blocks,
+    Columns,
+    Run,
+    Sides,
+    crossed,
+    figures,
+    found,
+    listed,
+)
 
 from paceline.bench.metrics import Group, MethodSummary
 from paceline.tables import markdown_table
@@ -89,7 +101,7 @@ def tasks(
         if (calm := summary.overall_without_loops) is not None and not more:
             groups.append(replace(calm, name="overall, without loops"))
         by_name = {group.name: group for group in groups}
-        blocks: list[tuple[Columns, Mapping[str, object]]] = [({"texts": "{0.texts}"}, by_name)]
+        blocks: Sides = [({"texts": "{0.texts}"}, by_name)]
         for method in summary.overall.methods:
             if method != "plain":
                 own = {name: group.methods.get(method) for name, group in by_name.items()}

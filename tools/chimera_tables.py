@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from bench_tables import LENGTH, SPEEDUP, overall, sure, tasks, times
-from papers import LARGE, SMALL, Blocks, Columns, crossed, entries, figures, found, listed, trained
+from papers import (
+    LARGE,
+    SMALL,
+    Blocks,
+    Columns,
+    Sides,
+    crossed,
+    entries,
+    figures,
+    found,
+    listed,
+    trained,
+)
 
 from paceline.bench.entries import Entry
 from paceline.bench.metrics import Group, MethodSummary, summarise
@@ -74,7 +86,7 @@ def cases_table(trees: str) -> Callable[[], str]:
     def made() -> str:
         paper = figures("chimera", "4")
         groups = [_groups(RUNS[decoding, trees], "task") for decoding in DECODINGS]
-        blocks: list[tuple[Columns, Mapping[str, Any]]] = [({"texts": "{0.texts}"}, groups[0])]
+        blocks: Sides = [({"texts": "{0.texts}"}, groups[0])]
         for place, decoding in enumerate(DECODINGS):
             for method, name in METHODS.items():
                 own = {case: _method(group, method) for case, group in groups[place].items()}

@@ -4,58 +4,58 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from statistics import stdev
 from typing import Any
 
-from papers import LARGE, SMALL, Blocks, Cell, Columns, crossed, figures, listed, report
+from papers import LARGE, SMALL, Blocks, Cell, Columns, Sides, crossed, figures, listed, report
 
 from paceline.bench.text_times import speedup_interval
 
 Row = Mapping[str, Any]
-"""A contender's figures."""
-Rows = dict[str, Row]
+"""A contender's figures, in all, on a task or up to a length."""
 
-WHOLE = "+ history"
+WHOLE, COPIED = "+ history", "anpd inside, lengthened by phrases"
 METHODS = ("speculative", "lookahead", "ouroboros")
-LENGTH = "{0[tokens_per_pass]:.2f}"
+LENGTH, TIMES = "{0[tokens_per_pass]:.2f}", "{0:.2f}x"
 
 
-def rows_of(study: str, model: str = SMALL, temperature: float = 0.0) -> Rows:
-    """Contenders by name; the whole of Ouroboros also as "ouroboros"."""
+def rows_of(study: str, model: str = SMALL, temperature: float = 0.0) -> dict[str, Row]:
+    """Contenders by name, each with all of them as "all"; Ouroboros as a whole is "ouroboros"."""
     contenders = report(f"ouroboros/{study}-{model}")["contenders"]
     found = {one["name"]: one for one in contenders if one["temperature"] == temperature}
-    return {**found, "ouroboros": found[WHOLE]} if WHOLE in found else found
+    if WHOLE in found:
+        found["ouroboros"] = found[WHOLE]
+    return {name: {**one, "all": found} for name, one in found.items()}
 
 
-def over(one: Row, other: Row) -> str:
+def over(one: Row, other: Row) -> float:
     """How many times faster one is than the other."""
-    return f"{one['tokens_per_second'] / other['tokens_per_second']:.2f}x"
+    return float(one["tokens_per_second"] / other["tokens_per_second"])
 
 
-def compared(other: Row) -> Cell:
-    """The speed-up over another contender, with its interval if the times of texts were kept."""
+def versus(name: str) -> Cell:
+    """The speed-up over another contender, with its interval."""
 
     def cell(one: Row) -> str:
-        found = over(one, other)
-        if one is other or "texts" not in one or "texts" not in other:
-            return found
-        pairs = [(*one["texts"][text], *other["texts"][text]) for text in other["texts"]]
-        low, high = speedup_interval(pairs)
-        return f"{found} ({low:.2f} to {high:.2f})"
+        other, texts = one["all"][name], one["texts"]
+        low, high = speedup_interval([(*texts[key], *own) for key, own in other["texts"].items()])
+        found = TIMES.format(over(one, other))
+        return found if one["name"] == name else f"{found} ({low:.2f} to {high:.2f})"
 
     return cell
 
 
-def of_paper(table: str, base: str) -> Columns:
-    """The paper's speed-ups over a contender; empty for what its table does not have."""
+def of_paper(table: str, base: str) -> Cell:
+    """The paper's speed-up over a contender; empty if its table has no such row."""
     rows = figures("ouroboros", table)
     speeds = {name: row[0] if isinstance(row, list) else row for name, row in rows.items()}
 
     def cell(one: Row) -> str:
-        return f"{speeds[one['name']] / speeds[base]:.2f}x" if one["name"] in speeds else ""
+        return TIMES.format(speeds[one["name"]] / speeds[base]) if one["name"] in speeds else ""
 
-    return {f"paper: over {base.replace('ouroboros', 'Ouroboros')}": cell}
+    return cell
 
 
 def number(key: str) -> Cell:
@@ -63,53 +63,84 @@ def number(key: str) -> Cell:
     return lambda one: "" if one[key] is None else f"{one[key]:.1f}"
 
 
-def draft_passes(one: Row) -> str:
-    """Per pass of the target."""
-    return f"{one['draft_passes'] / one['passes']:.2f}"
+NAMED: Columns = {"": "{0[name]}", "over plain": versus("plain"), "tokens per pass": LENGTH}
+DRAFT_PASSES: Columns = {
+    "draft passes per pass": lambda one: f"{one['draft_passes'] / one['passes']:.2f}"
+}
+PARTS: Columns = {
+    **NAMED,
+    **DRAFT_PASSES,
+    "ms per draft pass": number("ms_per_draft_pass"),
+    "ms per pass": number("ms_per_pass"),
+    "time drafting": "{0[shares][draft]:.0%}",
+    "over speculative": versus("speculative"),
+    "paper: over speculative": of_paper("4", "speculative"),
+}
+"""Table 4."""
+PHRASES: Columns = {
+    "": lambda one: re.sub(r"^(\d+) phrases", r"K = \1", one["name"]),
+    "over plain": versus("plain"),
+    "over speculative": versus("speculative"),
+    "tokens per pass": LENGTH,
+    "rows per pass": lambda one: (
+        f"{sum(int(rows) * count for rows, count in one['widths'].items()) / one['passes']:.1f}"
+    ),
+}
+"""Figure 6: how many phrases lengthen a draft."""
+LOCALITY: Columns = {
+    **NAMED,
+    "over plain": lambda one: TIMES.format(over(one, one["all"]["plain"])),
+    **DRAFT_PASSES,
+    "over cold start": lambda one: TIMES.format(over(one, one["all"]["cold start"])),
+    "paper: over cold start": of_paper("16", "cold start"),
+}
+"""Table 16: orders of texts of several tasks, phrases kept or not."""
 
 
-def parts(study: str, model: str = SMALL) -> Callable[[], str]:
-    """Table 4: part by part."""
-
-    def made() -> str:
-        named = rows_of(study, model)
-        columns: Columns = {
-            "": "{0[name]}",
-            "over plain": compared(named["plain"]),
-            "tokens per pass": LENGTH,
-            "draft passes per pass": draft_passes,
-            "ms per draft pass": number("ms_per_draft_pass"),
-            "ms per pass": number("ms_per_pass"),
-            "time drafting": "{0[shares][draft]:.0%}",
-            "over speculative": compared(named["speculative"]),
-            **of_paper("4", "speculative"),
-        }
-        return listed((one for name, one in named.items() if name != "ouroboros"), columns)
-
-    return made
+def by_contender(study: str, columns: Columns, model: str = SMALL, less: str = "ouroboros") -> str:
+    """A row per contender of a study, but for one."""
+    return listed((row for name, row in rows_of(study, model).items() if name != less), columns)
 
 
-def by_task(shown: Iterable[str], *studies: str, model: str = SMALL) -> Callable[[], str]:
+def others_table() -> str:
+    """Tables 5 and 13: EAGLE and a cascade."""
+
+    def on(task: str) -> Cell:
+        return lambda one: TIMES.format(
+            over(one["tasks"][task], one["all"]["plain"]["tasks"][task])
+        )
+
+    tasks = rows_of("others")["plain"]["tasks"]
+    columns: Columns = {
+        **NAMED,
+        **{task.replace("_", " "): on(task) for task in tasks},
+        "paper: over speculative": of_paper("13", "speculative"),
+        "paper: over Ouroboros": of_paper("5", "ouroboros"),
+    }
+    return by_contender("others", columns, less="")
+
+
+def by_task(shown: Iterable[str], *studies: str, model: str = SMALL) -> str:
     """Speed-up over plain decoding by task; with several studies, they stand in the headings."""
+    blocks: Sides = []
+    for study in studies:
+        named = rows_of(study, model)
+        for name in filter(named.__contains__, shown):
+            heading = f"{name}, {study}" if len(studies) > 1 else name
+            blocks.append(({heading: TIMES}, _over_plain(named, name, "tasks")))
+    return crossed("", blocks[0][1], blocks)
 
-    def made() -> str:
-        blocks = []
-        for study in studies:
-            named = rows_of(study, model)
-            plain = named["plain"]["tasks"]
-            for name in (one for one in shown if one in named):
-                own = {task: (one, plain[task]) for task, one in named[name]["tasks"].items()}
-                heading = f"{name}, {study}" if len(studies) > 1 else name
-                blocks.append(({heading: lambda pair: over(*pair)}, own))
-        return crossed("", plain, blocks)
 
-    return made
+def _over_plain(named: Mapping[str, Row], name: str, by: str) -> dict[str, float]:
+    """By task or length, whichever both have."""
+    plain = named["plain"][by]
+    return {key: over(one, plain[key]) for key, one in named[name][by].items()}
 
 
 def efficiency_table() -> str:
     """Table 12: tokens per pass of the target, ours and the paper's."""
     named, paper = rows_of("fixed"), figures("ouroboros", "12")
-    blocks: list[tuple[Columns, Mapping[str, Any]]] = []
+    blocks: Sides = []
     for place, name in enumerate(METHODS):
         blocks.append(({name: LENGTH}, named[name]["tasks"]))
         blocks.append(({f"{name}, paper": f"{{0[{place}]:.2f}}"}, paper))
@@ -118,42 +149,40 @@ def efficiency_table() -> str:
 
 def sampling_table() -> str:
     """Table 3: speed-up at three temperatures."""
-    blocks: list[tuple[Columns, Mapping[str, Any]]] = []
+    blocks: Sides = []
     studies = {0.0: "fixed", 0.5: "temperatures", 1.0: "temperatures"}
     for place, (temperature, study) in enumerate(studies.items()):
         named, ours, theirs = rows_of(study, temperature=temperature), {}, {}
         for task, (plain, *speeds) in figures("ouroboros", "3").items():
             for name, speed in zip(METHODS, speeds):
-                label = f"{task}, {name}"
-                ours[label] = named[name]["tasks"][task], named["plain"]["tasks"][task]
-                theirs[label] = speed[place] / plain[place]
-        blocks.append(({f"T = {temperature}": lambda pair: over(*pair)}, ours))
-        blocks.append(({f"T = {temperature}, paper": "{0:.2f}x"}, theirs))
-    return crossed("", ours, blocks)
+                ours[f"{task}, {name}"] = _over_plain(named, name, "tasks")[task]
+                theirs[f"{task}, {name}"] = speed[place] / plain[place]
+        title = f"T = {temperature}"
+        blocks += [({title: TIMES}, ours), ({f"{title}, paper": TIMES}, theirs)]
+    return crossed("", blocks[0][1], blocks)
 
 
-def _settings(named: Rows, last: bool = True) -> tuple[dict[str, dict[str, Row]], list[str]]:
-    """Contenders named "FIRST, SECOND" by second and first part; and all first parts."""
+def _grid(named: Mapping[str, Row], last: bool = True) -> dict[str, dict[str, Row]]:
+    """Contenders "ROW, COLUMN" by column and row; if not `last`, the column is all but the row."""
     found: dict[str, dict[str, Row]] = {}
     for name, one in named.items():
-        first, _, second = name.rpartition(", ") if last else name.partition(", ")
-        if first and second:
-            found.setdefault(second, {})[first] = one
-    return found, list(dict.fromkeys(first for own in found.values() for first in own))
+        row, _, column = name.rpartition(", ") if last else name.partition(", ")
+        if row and column:
+            found.setdefault(column, {})[row] = one
+    return found
 
 
 def sensitivity_table() -> str:
     """Table 9: speed-up by draft length, window and level."""
     named = rows_of("sensitivity")
-    plain = named["plain"]
-    found, lengths = _settings(named, last=False)
-    blocks = []
-    for setting, own in found.items():
+    blocks, speeds = [], list[float]()
+    for setting, own in _grid(named, last=False).items():
+        found = {length: over(one, named["plain"]) for length, one in own.items()}
         window, level = setting.split(", ")
-        blocks.append(({f"W {window}, N {level}": lambda one: over(one, plain)}, own))
-    speeds = [one["tokens_per_second"] / plain["tokens_per_second"] for own in found.values() for one in own.values()]  # fmt: skip
+        blocks.append(({f"W {window}, N {level}": TIMES}, found))
+        speeds += found.values()
     return (
-        f"{crossed('draft length', lengths, blocks)}\n\n"
+        f"{crossed('draft length', blocks[0][1], blocks)}\n\n"
         f"Standard deviation of the speed-up: {stdev(speeds):.2f}; the paper's: 0.04."
     )
 
@@ -161,26 +190,23 @@ def sensitivity_table() -> str:
 def tradeoff_table() -> str:
     """Figure 1: speed-up and tokens per pass by draft model and length."""
     named = rows_of("tradeoff")
-    found, drafts = _settings(named)
-    blocks: list[tuple[Columns, Mapping[str, Any]]] = [
-        ({"ms per draft pass": number("ms_per_draft_pass")}, found["16"])
-    ]
-    for length, own in found.items():
-        cell = {
-            f"length {length}": lambda one: f"{over(one, named['plain'])}, {LENGTH.format(one)}"
-        }
-        blocks.append((cell, own))
-    return crossed("draft model", drafts, blocks)
+    found = _grid(named)
+
+    def cell(one: Row) -> str:
+        return f"{over(one, named['plain']):.2f}x, {LENGTH.format(one)}"
+
+    blocks: Sides = [({"ms per draft pass": number("ms_per_draft_pass")}, found["16"])]
+    blocks += [({f"length {length}": cell}, own) for length, own in found.items()]
+    return crossed("draft model", found["16"], blocks)
 
 
 def weights_table() -> str:
     """Speculative decoding by the weights of the draft model."""
     named = rows_of("weights")
-    found, _ = _settings(named)
-    blocks = []
-    for how, own in found.items():
+    blocks: Sides = []
+    for how, own in _grid(named).items():
         columns = {
-            f"{how}: over plain": compared(named["plain"]),
+            f"{how}: over plain": versus("plain"),
             "tokens per pass": LENGTH,
             "ms per draft pass": "{0[ms_per_draft_pass]:.2f}",
         }
@@ -191,74 +217,23 @@ def weights_table() -> str:
 def lengths_table() -> str:
     """Table 14: speed-up by generation length."""
     named, paper = rows_of("lengths"), figures("ouroboros", "14")
-    plain = named.pop("plain")["lengths"]
-    blocks: list[tuple[Columns, Mapping[str, Any]]] = []
-    for mark, base in plain.items():
-        own = {name: (one["lengths"][mark], base) for name, one in named.items()}
-        blocks.append(({f"up to {mark}": lambda pair: over(*pair)}, own))
+    found = {name: _over_plain(named, name, "lengths") for name in named if name != "plain"}
+    ours = {f"up to {mark}": f"{{{place}:.2f}}x" for place, mark in enumerate(found["ouroboros"])}
+    blocks: Sides = [
+        ({heading: lambda one, w=write: w.format(*one.values())}, found)
+        for heading, write in ours.items()
+    ]
     for place, length in enumerate((64, 128, 256, 512)):
         blocks.append(({f"paper: {length}": f"{{0[{place}]:.2f}}x"}, paper))
-    return crossed("", named, blocks)
+    return crossed("", found, blocks)
 
 
-def locality_table() -> str:
-    """Table 16: orders of texts of several tasks, phrases kept or not."""
-    named = rows_of("locality")
-    columns: Columns = {
-        "": "{0[name]}",
-        "over plain": lambda one: over(one, named["plain"]),
-        "tokens per pass": LENGTH,
-        "draft passes per pass": draft_passes,
-        "over cold start": lambda one: over(one, named["cold start"]),
-        **of_paper("16", "cold start"),
-    }
-    return listed((named[name] for name in figures("ouroboros", "16")), columns)
-
-
-def phrases_table() -> str:
-    """Figure 6: how many phrases lengthen a draft."""
-    named = rows_of("phrases")
-
-    def rows_read(one: Row) -> str:
-        read = sum(int(width) * count for width, count in one["widths"].items())
-        return f"{read / one['passes']:.1f}"
-
-    columns: Columns = {
-        "over plain": compared(named["plain"]),
-        "over speculative": compared(named["speculative"]),
-        "tokens per pass": LENGTH,
-        "rows per pass": rows_read,
-    }
-    counted = {re.sub(r"(\d+) phrases", r"K = \1", name): one for name, one in named.items()}
-    return crossed("", counted, [(columns, counted)])
-
-
-def others_table() -> str:
-    """Tables 5 and 13: EAGLE and a cascade."""
-    named = rows_of("others")
-    plain = named["plain"]
-
-    def on(task: str) -> Cell:
-        return lambda one: over(one["tasks"][task], plain["tasks"][task])
-
-    columns: Columns = {
-        "": "{0[name]}",
-        "over plain": compared(plain),
-        "tokens per pass": LENGTH,
-        **{task.replace("_", " "): on(task) for task in plain["tasks"]},
-        **of_paper("13", "speculative"),
-        **of_paper("5", "ouroboros"),
-    }
-    return listed(named.values(), columns)
-
-
-_COPIED = "anpd inside, lengthened by phrases"
 PAYING = {
     "default, float32, trained": ("planned", SMALL, "speculative", WHOLE),
     "default, 4 bits, trained": ("published", SMALL, "speculative", WHOLE),
-    "default, float32, 4-bit copy": ("copy", SMALL, "speculative", _COPIED),
+    "default, float32, 4-bit copy": ("copy", SMALL, "speculative", COPIED),
     "default, float32, 8-bit copy": ("tradeoff", SMALL, "8-bit copy, 8", None),
-    "1.5B, bfloat16, 4-bit copy": ("copy", LARGE, "speculative", _COPIED),
+    "1.5B, bfloat16, 4-bit copy": ("copy", LARGE, "speculative", COPIED),
     "1.5B, 4 bits, trained": ("planned", LARGE, "speculative", WHOLE),
     "1.5B, float32, trained": ("floats", LARGE, "speculative", WHOLE),
 }
@@ -266,7 +241,28 @@ PAYING = {
 Ouroboros."""
 
 
-def share_right(one: Row) -> float:
+def paying_table() -> str:
+    """Which draft model makes which method pay: the paper's equation beside measurements."""
+    found = []
+    for label, (study, model, speculative, ouroboros) in PAYING.items():
+        named = rows_of(study, model)
+        one, plain = named[speculative], named["plain"]
+        cost, right = one["ms_per_draft_pass"] / plain["ms_per_pass"], _share_right(one)
+        best = max((1 - right ** (n + 1)) / ((1 - right) * (1 + n * cost)) for n in range(33))
+        whole = TIMES.format(over(named[ouroboros], plain)) if ouroboros else ""
+        found.append((label, cost, right, best, over(one, plain), whole))
+    columns = {
+        "model, draft model": "{0[0]}",
+        "draft pass, in plain passes": "{0[1]:.2f}",
+        "right": "{0[2]:.2f}",
+        "speculative, by the equation": "{0[3]:.2f}x",
+        "speculative": "{0[4]:.2f}x",
+        "Ouroboros": "{0[5]}",
+    }
+    return listed(found, columns)
+
+
+def _share_right(one: Row) -> float:
     """The share of right guesses with which as many in a row bring as many tokens per pass."""
     guesses, low, high = one["draft_passes"] / one["passes"], 0.0, 1 - 1e-9
     while high - low > 1e-6:
@@ -274,31 +270,6 @@ def share_right(one: Row) -> float:
         few = (1 - middle ** (guesses + 1)) / (1 - middle) < one["tokens_per_pass"]
         low, high = (middle, high) if few else (low, middle)
     return low
-
-
-def best_by_equation(cost: float, right: float) -> float:
-    """The speed-up of the best draft length with free rows: the paper's equation for speculative
-    decoding."""
-    return max((1 - right ** (n + 1)) / ((1 - right) * (1 + n * cost)) for n in range(33))
-
-
-def paying_table() -> str:
-    """Which draft model makes which method pay: the paper's equation beside measurements."""
-    found = {}
-    for label, (study, model, speculative, ouroboros) in PAYING.items():
-        named = rows_of(study, model)
-        one, plain = named[speculative], named["plain"]
-        cost, right = one["ms_per_draft_pass"] / plain["ms_per_pass"], share_right(one)
-        measured = over(one, plain), over(named[ouroboros], plain) if ouroboros else ""
-        found[label] = cost, right, best_by_equation(cost, right), *measured
-    columns = {
-        "draft pass, in plain passes": "{0[0]:.2f}",
-        "right": "{0[1]:.2f}",
-        "speculative, by the equation": "{0[2]:.2f}x",
-        "speculative": "{0[3]}",
-        "Ouroboros": "{0[4]}",
-    }
-    return crossed("model, draft model", found, [(columns, found)])
 
 
 def crossings_table() -> str:
@@ -314,12 +285,15 @@ def crossings_table() -> str:
     def ahead(name: str) -> Cell:
         return lambda one: ", ".join(stretch(*each) for each in one["ahead"][name]) or "never"
 
-    runs = {f"{one['acceptance']}, {one['rows']}, {one['task'].replace('_', ' ')}": one for one in found["simulations"]}  # fmt: skip
-    columns = {name: ahead(name) for name in found["simulations"][0]["ahead"]}
+    columns: Columns = {
+        "acceptance, rows of a pass, task": lambda one: (
+            f"{one['acceptance']}, {one['rows']}, {one['task'].replace('_', ' ')}"
+        ),
+        **{name: ahead(name) for name in found["simulations"][0]["ahead"]},
+    }
     return (
         "![speed-up by cost ratio](images/ouroboros-simulation.png)\n\n"
-        f"{crossed('acceptance, rows of a pass, task', runs, [(columns, runs)])}\n\n"
-        f"The ratio here is {found['cost_ratio']:.2f}."
+        f"{listed(found['simulations'], columns)}\n\nThe ratio here is {found['cost_ratio']:.2f}."
     )
 
 
@@ -342,49 +316,32 @@ def texts_table() -> str:
     return listed((report(f"ouroboros/{study}-{SMALL}") for study in STUDIES), columns)
 
 
-def memory_table() -> str:
-    """Memory over prompts in a row."""
-
-    def at(place: int) -> Cell:
-        def cell(one: Row) -> str:
-            point = one["points"][place]
-            return f"{point['resident_bytes'] / 1e6:,.0f}, {point['tensors']}, {point['phrases']}"
-
-        return cell
-
-    found = report(f"memory-{SMALL}")
-    marks = enumerate(found["marks"])
-    columns = {f"{mark} prompts: MB, tensors, phrases": at(place) for place, mark in marks}
-    return listed(found["methods"], {"": "`{0[method]}`", **columns})
-
-
-_OF_COPY = ("anpd", "speculative", "speculative, anpd inside", WHOLE, _COPIED)
+_OF_COPY = ("anpd", "speculative", "speculative, anpd inside", WHOLE, COPIED)
 _OF_TRAINED = ("speculative", "speculative, runners-up", WHOLE)
 OUROBOROS: Blocks = {
-    "parts-fixed": parts("fixed"),
-    "parts-planned": parts("planned"),
-    "parts-copy": parts("copy"),
-    "parts-copy-large": parts("copy", LARGE),
-    "tasks-copy": by_task(_OF_COPY, "copy"),
-    "tasks-copy-large": by_task(_OF_COPY, "copy", model=LARGE),
+    "parts-fixed": partial(by_contender, "fixed", PARTS),
+    "parts-planned": partial(by_contender, "planned", PARTS),
+    "parts-planned-published": partial(by_contender, "published", PARTS),
+    "parts-planned-large": partial(by_contender, "planned", PARTS, LARGE),
+    "parts-planned-floats": partial(by_contender, "floats", PARTS, LARGE),
+    "parts-copy": partial(by_contender, "copy", PARTS),
+    "parts-copy-large": partial(by_contender, "copy", PARTS, LARGE),
+    "tasks-planned-published": partial(by_task, _OF_TRAINED, "published"),
+    "tasks-planned-large": partial(by_task, _OF_TRAINED, "planned", model=LARGE),
+    "tasks-planned-floats": partial(by_task, _OF_TRAINED, "floats", model=LARGE),
+    "tasks-copy": partial(by_task, _OF_COPY, "copy"),
+    "tasks-copy-large": partial(by_task, _OF_COPY, "copy", model=LARGE),
+    "tasks": partial(by_task, METHODS, "fixed", "planned"),
     "efficiency": efficiency_table,
-    "tasks": by_task(METHODS, "fixed", "planned"),
     "sampling": sampling_table,
     "sensitivity": sensitivity_table,
     "lengths": lengths_table,
-    "locality": locality_table,
+    "locality": partial(by_contender, "locality", LOCALITY, less="plain"),
     "tradeoff": tradeoff_table,
     "paying": paying_table,
     "weights": weights_table,
-    "parts-planned-published": parts("published"),
-    "parts-planned-large": parts("planned", LARGE),
-    "tasks-planned-large": by_task(_OF_TRAINED, "planned", model=LARGE),
-    "tasks-planned-published": by_task(_OF_TRAINED, "published"),
-    "parts-planned-floats": parts("floats", LARGE),
-    "tasks-planned-floats": by_task(_OF_TRAINED, "floats", model=LARGE),
-    "phrases": phrases_table,
+    "phrases": partial(by_contender, "phrases", PHRASES),
     "others": others_table,
     "crossings": crossings_table,
     "texts": texts_table,
-    "memory": memory_table,
 }

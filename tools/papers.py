@@ -24,6 +24,8 @@ Cell = str | Callable[[Any], str]
 """What makes a cell of a record: a format such as "{0.speedup:.2f}x", or a function."""
 Columns = Mapping[str, Cell]
 """Heading -> cell."""
+Sides = list[tuple[Columns, Mapping[str, Any]]]
+"""Columns side by side, and their records by label."""
 Run = tuple[dict[str, Any], Summary]
 """The description of a run of `paceline bench`, and its summary."""
 
@@ -74,22 +76,20 @@ def listed(
 def crossed(
     corner: str,
     labels: Iterable[str],
-    blocks: Iterable[tuple[Columns, Mapping[str, Any]]],
+    sides: Sides,
     missing: str = "",
     left: int = 1,
 ) -> str:
     """A row per label, beginning with it.
 
     corner: heading of the labels; "file" and "" stand over names of tasks, shown without their
-    underscores. blocks: columns side by side, and their records by label. missing: stands in cells
-    without a record.
+    underscores. missing: stands in cells without a record.
     """
-    blocks = list(blocks)
-    rows = [[corner, *(heading for columns, _ in blocks for heading in columns)]]
+    rows = [[corner, *(heading for columns, _ in sides for heading in columns)]]
     for label in labels:
         cells = [
             missing if (one := records.get(label)) is None else _made(cell, one)
-            for columns, records in blocks
+            for columns, records in sides
             for cell in columns.values()
         ]
         rows.append([label.replace("_", " ") if corner in ("file", "") else label, *cells])

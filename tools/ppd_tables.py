@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from statistics import median_high
 from typing import Any
 
@@ -13,6 +13,7 @@ from papers import (
     SMALL,
     Blocks,
     Columns,
+    Sides,
     crossed,
     figures,
     found,
@@ -96,7 +97,7 @@ def sizes_table() -> str:
     run, summary = found(f"ppd/sizes-{SMALL}")
     methods = summary.overall.methods
     sizes = [name.rpartition("=")[2] for name in methods if name.startswith("ppd:size=")]
-    blocks: list[tuple[Columns, Mapping[str, Any]]] = []
+    blocks: Sides = []
     for model in (SMALL, LARGE):
         trees = {size: _promised(model, int(size)) for size in sizes}
         blocks.append(({f"{model}: dynamic": "{0[0]:.2f}", "static": "{0[1]:.2f}"}, trees))

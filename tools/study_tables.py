@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench_tables import overall, tasks
-from papers import LARGE, RESULTS, SMALL, Blocks, Cell, Columns, crossed, listed, report
+from papers import LARGE, RESULTS, SMALL, Blocks, Cell, Columns, Sides, crossed, listed, report
 
 
 def quality_table() -> str:
@@ -132,7 +132,7 @@ def _replayed(study: str, columns: Mapping[str, str], whole: bool = False) -> st
     """Speed-ups on recorded answers by file, of contenders, each under its heading. whole: also
     over all files, and with the number of known answers."""
     found = report(f"planning/{study}")
-    blocks: list[tuple[Columns, Mapping[str, Any]]] = []
+    blocks: Sides = []
     for name, heading in columns.items():
         one = found["contenders"][name]
         total = {"all, by time": one["speedup"]} if whole else {}
@@ -141,6 +141,18 @@ def _replayed(study: str, columns: Mapping[str, str], whole: bool = False) -> st
         answers = found["answers"]
         blocks.append(({"answers": "{0}"}, answers | {"all, by time": sum(answers.values())}))
     return crossed("file", blocks[0][1], blocks)
+
+
+def memory_table() -> str:
+    """Memory over prompts in a row."""
+
+    def at(place: int) -> Cell:
+        return lambda one: write.format(one["points"][place]["resident_bytes"] / 1e6, one["points"][place])  # fmt: skip
+
+    write, found = "{0:,.0f}, {1[tensors]}, {1[phrases]}", report(f"memory-{SMALL}")
+    marks = enumerate(found["marks"])
+    columns = {f"{mark} prompts: MB, tensors, phrases": at(place) for place, mark in marks}
+    return listed(found["methods"], {"": "`{0[method]}`", **columns})
 
 
 _PLANS = {
@@ -174,6 +186,7 @@ def replayed_sources_table() -> str:
     return crossed("source", sources, [(columns, sources)])
 
 
+OUROBOROS_MEMORY: Blocks = {"memory": memory_table}
 SPEED: Blocks = {
     "gpu-methods": overall("gpu/methods/run", SMALL),
     "gpu-tasks": tasks("gpu/methods/run", SMALL),
