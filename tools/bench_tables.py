@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
-from papers import (
-    LARGE,
-    RESULTS,
-    SMALL,
-    Blocks,
-    Columns,
-    Run,
-    Sides,
-    crossed,
-    figures,
-    found,
-    listed,
-)
+import papers
+from papers import LARGE, SMALL, Blocks, Columns, crossed, figures, found, listed, made
 
-from paceline.bench.metrics import Group, MethodSummary
+from paceline.bench.metrics import MethodSummary
 from paceline.tables import markdown_table
 
 # The papers' settings. Older files, where they were the defaults, have them under the bare names.
@@ -43,33 +34,33 @@ def _same(method: MethodSummary) -> str:
     return "lossy" if method.lossy else same
 
 
-def overall(kind: str, *models: str) -> Callable[[], str]:
-    """A table of every method over all tasks, with the models side by side."""
-    return lambda: overall_of({model: found(f"{kind}-{model}") for model in models})
+OVERALL: Columns = {
+    "tokens/s": "{0.tokens_per_second:.1f}",
+    "speed-up": lambda m: SPEEDUP.format(m) if m.method == "plain" else sure(m),
+    "tokens per pass": lambda m: f"{m.tokens / m.stats.rounds:.2f}",
+    "same text": _same,
+}
 
 
-def overall_of(runs: Mapping[str, Run]) -> str:
+def overall(kind: str, *models: str) -> str:
+    """Every method over all tasks, with the models side by side."""
+    return overall_of({model: found(f"{kind}-{model}") for model in models})
+
+
+def overall_of(runs: Mapping[str, papers.Run]) -> str:
     """The same for runs by model; the first one decides which methods are shown."""
-    methods = {model: summary.overall.methods for model, (_, summary) in runs.items()}
-
-    def columns(model: str) -> Columns:
-        return {
-            f"{model}: tokens/s": "{0.tokens_per_second:.1f}",
-            "speed-up": lambda m: SPEEDUP.format(m) if m.method == "plain" else sure(m),
-            "tokens per pass": lambda m: f"{m.tokens / m.stats.rounds:.2f}",
-            "same text": _same,
-        }
-
-    blocks = [(columns(model), _quoted(each)) for model, each in methods.items()]
-    table = crossed("method", blocks[0][1], blocks, missing="-")
-    return f"{table}\n\n{' '.join(_basis(model, run) for model, run in runs.items())}"
+    shown = next(iter(runs.values()))[1].overall.methods
+    cells = {}
+    for model, (_, summary) in runs.items():
+        for name, (what, cell) in product(shown, OVERALL.items()):
+            heading = f"{model}: {what}" if what == "tokens/s" else what
+            one = summary.overall.methods.get(name)
+            cells[f"`{name}`", (model, heading)] = "-" if one is None else made(cell, one)
+    basis = " ".join(_basis(model, run) for model, run in runs.items())
+    return f"{crossed('method', cells)}\n\n{basis}"
 
 
-def _quoted(methods: Mapping[str, MethodSummary]) -> dict[str, MethodSummary]:
-    return {f"`{name}`": each for name, each in methods.items()}
-
-
-def _basis(model: str, found: Run) -> str:
+def _basis(model: str, found: papers.Run) -> str:
     run, summary = found
     machine, options, together = run["machine"], run["options"], summary.overall
     on_cpu = machine["device"] == "cpu"
@@ -90,34 +81,27 @@ def times(repeats: int) -> str:
     return "once" if repeats == 1 else f"{repeats} times"
 
 
-def tasks(
-    kind: str, model: str, corner: str = "task", more: Columns | None = None
-) -> Callable[[], str]:
-    """A table of speed-ups by task and method, with `more` columns of each method."""
-
-    def made() -> str:
-        _, summary = found(f"{kind}-{model}")
-        groups = [*summary.groups, summary.overall]
-        if (calm := summary.overall_without_loops) is not None and not more:
-            groups.append(replace(calm, name="overall, without loops"))
-        by_name = {group.name: group for group in groups}
-        blocks: Sides = [({"texts": "{0.texts}"}, by_name)]
+def tasks(kind: str, model: str, corner: str = "task", more: Columns | None = None) -> str:
+    """Speed-ups by task and method, with `more` columns of each method."""
+    _, summary = found(f"{kind}-{model}")
+    groups = [*summary.groups, summary.overall]
+    if (calm := summary.overall_without_loops) is not None and more is None:
+        groups.append(replace(calm, name="overall, without loops"))
+    cells: dict[tuple[str, papers.Heading], str] = {}
+    for group in groups:
+        cells[group.name, "texts"] = str(group.texts)
         for method in summary.overall.methods:
-            if method != "plain":
-                own = {name: group.methods.get(method) for name, group in by_name.items()}
-                blocks.append(({f"`{method}`": SPEEDUP, **(more or {})}, own))
-        return crossed(corner, by_name, blocks, missing="-")
-
-    return made
-
-
-def texts(kind: str, model: str) -> Callable[[], str]:
-    """A table of what methods do to single texts, and two bounds: free drafting, and the fastest
-    method for each text, `auto` aside. Every method writes the same number of tokens per text."""
-    return lambda: _texts(found(f"{kind}-{model}")[1].overall)
+            columns = {} if method == "plain" else {f"`{method}`": SPEEDUP, **(more or {})}
+            one = group.methods.get(method)
+            for heading, cell in columns.items():
+                cells[group.name, (method, heading)] = "-" if one is None else made(cell, one)
+    return crossed(corner, cells)
 
 
-def _texts(group: Group) -> str:
+def texts(kind: str, model: str) -> str:
+    """What methods do to single texts, and two bounds: free drafting, and the fastest method for
+    each text, `auto` aside. Every method writes the same number of tokens per text."""
+    group = found(f"{kind}-{model}")[1].overall
     plain = group.methods["plain"].times
     single = [each.times for name, each in group.methods.items() if name != "auto"]
     common = [key for key in plain if all(key in times for times in single)]
@@ -188,30 +172,32 @@ def _at(places: tuple[Place, ...]) -> Iterator[MethodSummary]:
         yield replace(methods.get(method) or methods[_BARE[method]], method=label)
 
 
-def _ablation(name: str) -> Callable[[], str]:
-    """The table of an ablation over all its texts."""
-    path = RESULTS / f"bench/ablate-{name}-{SMALL}.md"
-    return lambda: path.read_text(encoding="utf-8").split("## ")[1].partition("\n\n")[2].strip()
+def _ablation(name: str) -> str:
+    """An ablation over all its texts."""
+    text = (papers.RESULTS / f"bench/ablate-{name}-{SMALL}.md").read_text(encoding="utf-8")
+    return text.split("## ")[1].partition("\n\n")[2].strip()
 
 
-README: Blocks = {"bench": overall("planned/ten", SMALL, LARGE)}
+README: Blocks = {"bench": partial(overall, "planned/ten", SMALL, LARGE)}
 BENCH: Blocks = {
-    "overall-float32": overall("planned/float32", SMALL),
-    "overall-twelve": overall("planned/published", SMALL),
-    "tasks-ten": tasks("planned/ten", SMALL),
-    "tasks-ten-large": tasks("planned/ten", LARGE),
-    "texts-ten": texts("planned/ten", SMALL),
-    "texts-ten-large": texts("planned/ten", LARGE),
-    "overall": overall("planned/tasks", SMALL, LARGE),
-    "overall-tasks-float32": overall("planned/tasks-float32", SMALL),
-    "traces": tasks("planned/traces", SMALL, "recorded outputs", {"tokens per pass": LENGTH}),
+    "overall-float32": partial(overall, "planned/float32", SMALL),
+    "overall-twelve": partial(overall, "planned/published", SMALL),
+    "tasks-ten": partial(tasks, "planned/ten", SMALL),
+    "tasks-ten-large": partial(tasks, "planned/ten", LARGE),
+    "texts-ten": partial(texts, "planned/ten", SMALL),
+    "texts-ten-large": partial(texts, "planned/ten", LARGE),
+    "overall": partial(overall, "planned/tasks", SMALL, LARGE),
+    "overall-tasks-float32": partial(overall, "planned/tasks-float32", SMALL),
+    "traces": partial(
+        tasks, "planned/traces", SMALL, "recorded outputs", {"tokens per pass": LENGTH}
+    ),
 }
 PAPER_ANPD: Blocks = {
     "anpd": lambda: _beside("ANPD, Table 1", figures("anpd", "1"), _OF_ANPD),
-    "anpd-k": _ablation("anpd-k"),
-    "anpd-n": _ablation("anpd-n"),
+    "anpd-k": partial(_ablation, "anpd-k"),
+    "anpd-n": partial(_ablation, "anpd-n"),
 }
 PAPER_LLMA: Blocks = {
     "llma": lambda: _beside("LLMA, Tables 3 and 4", figures("llma", "3 and 4"), _OF_LLMA),
-    "llma-ablation": _ablation("llma"),
+    "llma-ablation": partial(_ablation, "llma"),
 }

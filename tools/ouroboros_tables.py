@@ -9,7 +9,7 @@ from functools import partial
 from statistics import stdev
 from typing import Any
 
-from papers import LARGE, SMALL, Blocks, Cell, Columns, Sides, crossed, figures, listed, report
+from papers import LARGE, SMALL, Blocks, Cell, Columns, crossed, figures, listed, made, report
 
 from paceline.bench.text_times import speedup_interval
 
@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 WHOLE, COPIED = "+ history", "anpd inside, lengthened by phrases"
 METHODS = ("speculative", "lookahead", "ouroboros")
-LENGTH, TIMES = "{0[tokens_per_pass]:.2f}", "{0:.2f}x"
+LENGTH = "{0[tokens_per_pass]:.2f}"
 
 
 def rows_of(study: str, model: str = SMALL, temperature: float = 0.0) -> dict[str, Row]:
@@ -30,9 +30,9 @@ def rows_of(study: str, model: str = SMALL, temperature: float = 0.0) -> dict[st
     return {name: {**one, "all": found} for name, one in found.items()}
 
 
-def over(one: Row, other: Row) -> float:
+def over(one: Row, other: Row) -> str:
     """How many times faster one is than the other."""
-    return float(one["tokens_per_second"] / other["tokens_per_second"])
+    return f"{one['tokens_per_second'] / other['tokens_per_second']:.2f}x"
 
 
 def versus(name: str) -> Cell:
@@ -41,7 +41,7 @@ def versus(name: str) -> Cell:
     def cell(one: Row) -> str:
         other, texts = one["all"][name], one["texts"]
         low, high = speedup_interval([(*texts[key], *own) for key, own in other["texts"].items()])
-        found = TIMES.format(over(one, other))
+        found = over(one, other)
         return found if one["name"] == name else f"{found} ({low:.2f} to {high:.2f})"
 
     return cell
@@ -53,7 +53,7 @@ def of_paper(table: str, base: str) -> Cell:
     speeds = {name: row[0] if isinstance(row, list) else row for name, row in rows.items()}
 
     def cell(one: Row) -> str:
-        return TIMES.format(speeds[one["name"]] / speeds[base]) if one["name"] in speeds else ""
+        return f"{speeds[one['name']] / speeds[base]:.2f}x" if one["name"] in speeds else ""
 
     return cell
 
@@ -64,12 +64,9 @@ def number(key: str) -> Cell:
 
 
 NAMED: Columns = {"": "{0[name]}", "over plain": versus("plain"), "tokens per pass": LENGTH}
-DRAFT_PASSES: Columns = {
-    "draft passes per pass": lambda one: f"{one['draft_passes'] / one['passes']:.2f}"
-}
 PARTS: Columns = {
     **NAMED,
-    **DRAFT_PASSES,
+    "draft passes per pass": lambda one: f"{one['draft_passes'] / one['passes']:.2f}",
     "ms per draft pass": number("ms_per_draft_pass"),
     "ms per pass": number("ms_per_pass"),
     "time drafting": "{0[shares][draft]:.0%}",
@@ -89,9 +86,9 @@ PHRASES: Columns = {
 """Figure 6: how many phrases lengthen a draft."""
 LOCALITY: Columns = {
     **NAMED,
-    "over plain": lambda one: TIMES.format(over(one, one["all"]["plain"])),
-    **DRAFT_PASSES,
-    "over cold start": lambda one: TIMES.format(over(one, one["all"]["cold start"])),
+    "over plain": lambda one: over(one, one["all"]["plain"]),
+    "draft passes per pass": PARTS["draft passes per pass"],
+    "over cold start": lambda one: over(one, one["all"]["cold start"]),
     "paper: over cold start": of_paper("16", "cold start"),
 }
 """Table 16: orders of texts of several tasks, phrases kept or not."""
@@ -106,9 +103,7 @@ def others_table() -> str:
     """Tables 5 and 13: EAGLE and a cascade."""
 
     def on(task: str) -> Cell:
-        return lambda one: TIMES.format(
-            over(one["tasks"][task], one["all"]["plain"]["tasks"][task])
-        )
+        return lambda one: over(one["tasks"][task], one["all"]["plain"]["tasks"][task])
 
     tasks = rows_of("others")["plain"]["tasks"]
     columns: Columns = {
@@ -122,67 +117,50 @@ def others_table() -> str:
 
 def by_task(shown: Iterable[str], *studies: str, model: str = SMALL) -> str:
     """Speed-up over plain decoding by task; with several studies, they stand in the headings."""
-    blocks: Sides = []
+    cells = {}
     for study in studies:
         named = rows_of(study, model)
         for name in filter(named.__contains__, shown):
             heading = f"{name}, {study}" if len(studies) > 1 else name
-            blocks.append(({heading: TIMES}, _over_plain(named, name, "tasks")))
-    return crossed("", blocks[0][1], blocks)
-
-
-def _over_plain(named: Mapping[str, Row], name: str, by: str) -> dict[str, float]:
-    """By task or length, whichever both have."""
-    plain = named["plain"][by]
-    return {key: over(one, plain[key]) for key, one in named[name][by].items()}
+            for task, plain in named["plain"]["tasks"].items():
+                cells[task, heading] = over(named[name]["tasks"][task], plain)
+    return crossed("", cells)
 
 
 def efficiency_table() -> str:
     """Table 12: tokens per pass of the target, ours and the paper's."""
-    named, paper = rows_of("fixed"), figures("ouroboros", "12")
-    blocks: Sides = []
-    for place, name in enumerate(METHODS):
-        blocks.append(({name: LENGTH}, named[name]["tasks"]))
-        blocks.append(({f"{name}, paper": f"{{0[{place}]:.2f}}"}, paper))
-    return crossed("", paper, blocks)
+    named, cells = rows_of("fixed"), {}
+    for task, paper in figures("ouroboros", "12").items():
+        for name, theirs in zip(METHODS, paper):
+            cells[task, name] = LENGTH.format(named[name]["tasks"][task])
+            cells[task, f"{name}, paper"] = f"{theirs:.2f}"
+    return crossed("", cells)
 
 
 def sampling_table() -> str:
     """Table 3: speed-up at three temperatures."""
-    blocks: Sides = []
     studies = {0.0: "fixed", 0.5: "temperatures", 1.0: "temperatures"}
-    for place, (temperature, study) in enumerate(studies.items()):
-        named, ours, theirs = rows_of(study, temperature=temperature), {}, {}
-        for task, (plain, *speeds) in figures("ouroboros", "3").items():
-            for name, speed in zip(METHODS, speeds):
-                ours[f"{task}, {name}"] = _over_plain(named, name, "tasks")[task]
-                theirs[f"{task}, {name}"] = speed[place] / plain[place]
-        title = f"T = {temperature}"
-        blocks += [({title: TIMES}, ours), ({f"{title}, paper": TIMES}, theirs)]
-    return crossed("", blocks[0][1], blocks)
-
-
-def _grid(named: Mapping[str, Row], last: bool = True) -> dict[str, dict[str, Row]]:
-    """Contenders "ROW, COLUMN" by column and row; if not `last`, the column is all but the row."""
-    found: dict[str, dict[str, Row]] = {}
-    for name, one in named.items():
-        row, _, column = name.rpartition(", ") if last else name.partition(", ")
-        if row and column:
-            found.setdefault(column, {})[row] = one
-    return found
+    cells = {}
+    for task, (plain, *paper) in figures("ouroboros", "3").items():
+        for place, (temperature, study) in enumerate(studies.items()):
+            named = rows_of(study, temperature=temperature)
+            for name, speeds in zip(METHODS, paper):
+                row, column = f"{task}, {name}", f"T = {temperature}"
+                cells[row, column] = over(*(named[one]["tasks"][task] for one in (name, "plain")))
+                cells[row, f"{column}, paper"] = f"{speeds[place] / plain[place]:.2f}x"
+    return crossed("", cells)
 
 
 def sensitivity_table() -> str:
     """Table 9: speed-up by draft length, window and level."""
     named = rows_of("sensitivity")
-    blocks, speeds = [], list[float]()
-    for setting, own in _grid(named, last=False).items():
-        found = {length: over(one, named["plain"]) for length, one in own.items()}
-        window, level = setting.split(", ")
-        blocks.append(({f"W {window}, N {level}": TIMES}, found))
-        speeds += found.values()
+    plain, cells, speeds = named.pop("plain"), {}, []
+    for name, one in named.items():
+        length, window, level = name.split(", ")
+        cells[length, f"W {window}, N {level}"] = over(one, plain)
+        speeds.append(one["tokens_per_second"] / plain["tokens_per_second"])
     return (
-        f"{crossed('draft length', blocks[0][1], blocks)}\n\n"
+        f"{crossed('draft length', cells)}\n\n"
         f"Standard deviation of the speed-up: {stdev(speeds):.2f}; the paper's: 0.04."
     )
 
@@ -190,49 +168,44 @@ def sensitivity_table() -> str:
 def tradeoff_table() -> str:
     """Figure 1: speed-up and tokens per pass by draft model and length."""
     named = rows_of("tradeoff")
-    found = _grid(named)
-
-    def cell(one: Row) -> str:
-        return f"{over(one, named['plain']):.2f}x, {LENGTH.format(one)}"
-
-    blocks: Sides = [({"ms per draft pass": number("ms_per_draft_pass")}, found["16"])]
-    blocks += [({f"length {length}": cell}, own) for length, own in found.items()]
-    return crossed("draft model", found["16"], blocks)
+    plain, cells = named.pop("plain"), {}
+    for name, one in named.items():
+        draft, length = name.rsplit(", ", 1)
+        cells[draft, "ms per draft pass"] = f"{one['ms_per_draft_pass']:.1f}"  # the last length's
+        cells[draft, f"length {length}"] = f"{over(one, plain)}, {LENGTH.format(one)}"
+    return crossed("draft model", cells)
 
 
 def weights_table() -> str:
     """Speculative decoding by the weights of the draft model."""
-    named = rows_of("weights")
-    blocks: Sides = []
-    for how, own in _grid(named).items():
-        columns = {
-            f"{how}: over plain": versus("plain"),
-            "tokens per pass": LENGTH,
-            "ms per draft pass": "{0[ms_per_draft_pass]:.2f}",
-        }
-        blocks.append((columns, {f"`{kind}`": one for kind, one in own.items()}))
-    return crossed("weights of the draft model", blocks[0][1], blocks)
+    named, cells = rows_of("weights"), {}
+    for name, one in named.items():
+        kind, _, how = name.partition(", ")
+        if how:
+            cells[f"`{kind}`", f"{how}: over plain"] = made(versus("plain"), one)
+            cells[f"`{kind}`", (how, "tokens per pass")] = LENGTH.format(one)
+            cells[f"`{kind}`", (how, "ms per draft pass")] = f"{one['ms_per_draft_pass']:.2f}"
+    return crossed("weights of the draft model", cells)
 
 
 def lengths_table() -> str:
     """Table 14: speed-up by generation length."""
-    named, paper = rows_of("lengths"), figures("ouroboros", "14")
-    found = {name: _over_plain(named, name, "lengths") for name in named if name != "plain"}
-    ours = {f"up to {mark}": f"{{{place}:.2f}}x" for place, mark in enumerate(found["ouroboros"])}
-    blocks: Sides = [
-        ({heading: lambda one, w=write: w.format(*one.values())}, found)
-        for heading, write in ours.items()
-    ]
-    for place, length in enumerate((64, 128, 256, 512)):
-        blocks.append(({f"paper: {length}": f"{{0[{place}]:.2f}}x"}, paper))
-    return crossed("", found, blocks)
+    named, cells = rows_of("lengths"), {}
+    plain = named.pop("plain")["lengths"]
+    for name, one in named.items():
+        for mark, found in one["lengths"].items():
+            cells[name, f"up to {mark}"] = over(found, plain[mark])
+    for name, speeds in figures("ouroboros", "14").items():
+        for length, speed in zip((64, 128, 256, 512), speeds):
+            cells[name, f"paper: {length}"] = f"{speed:.2f}x"
+    return crossed("", cells)
 
 
 PAYING = {
     "default, float32, trained": ("planned", SMALL, "speculative", WHOLE),
     "default, 4 bits, trained": ("published", SMALL, "speculative", WHOLE),
     "default, float32, 4-bit copy": ("copy", SMALL, "speculative", COPIED),
-    "default, float32, 8-bit copy": ("tradeoff", SMALL, "8-bit copy, 8", None),
+    "default, float32, 8-bit copy": ("tradeoff", SMALL, "8-bit copy, 8", ""),
     "1.5B, bfloat16, 4-bit copy": ("copy", LARGE, "speculative", COPIED),
     "1.5B, 4 bits, trained": ("planned", LARGE, "speculative", WHOLE),
     "1.5B, float32, trained": ("floats", LARGE, "speculative", WHOLE),
@@ -243,23 +216,18 @@ Ouroboros."""
 
 def paying_table() -> str:
     """Which draft model makes which method pay: the paper's equation beside measurements."""
-    found = []
+    cells = {}
     for label, (study, model, speculative, ouroboros) in PAYING.items():
         named = rows_of(study, model)
         one, plain = named[speculative], named["plain"]
         cost, right = one["ms_per_draft_pass"] / plain["ms_per_pass"], _share_right(one)
         best = max((1 - right ** (n + 1)) / ((1 - right) * (1 + n * cost)) for n in range(33))
-        whole = TIMES.format(over(named[ouroboros], plain)) if ouroboros else ""
-        found.append((label, cost, right, best, over(one, plain), whole))
-    columns = {
-        "model, draft model": "{0[0]}",
-        "draft pass, in plain passes": "{0[1]:.2f}",
-        "right": "{0[2]:.2f}",
-        "speculative, by the equation": "{0[3]:.2f}x",
-        "speculative": "{0[4]:.2f}x",
-        "Ouroboros": "{0[5]}",
-    }
-    return listed(found, columns)
+        cells[label, "draft pass, in plain passes"] = f"{cost:.2f}"
+        cells[label, "right"] = f"{right:.2f}"
+        cells[label, "speculative, by the equation"] = f"{best:.2f}x"
+        cells[label, "speculative"] = over(one, plain)
+        cells[label, "Ouroboros"] = over(named[ouroboros], plain) if ouroboros else ""
+    return crossed("model, draft model", cells)
 
 
 def _share_right(one: Row) -> float:
@@ -270,31 +238,6 @@ def _share_right(one: Row) -> float:
         few = (1 - middle ** (guesses + 1)) / (1 - middle) < one["tokens_per_pass"]
         low, high = (middle, high) if few else (low, middle)
     return low
-
-
-def crossings_table() -> str:
-    """The plot, and the ratios at which one method beats another."""
-    found = report(f"ouroboros/simulation-{SMALL}")
-    first, *_, last = found["ratios"]
-
-    def stretch(begin: float, end: float) -> str:
-        if begin == first:
-            return "always" if end == last else f"up to {end:.2f}"
-        return f"from {begin:.2f} on" if end == last else f"{begin:.2f} to {end:.2f}"
-
-    def ahead(name: str) -> Cell:
-        return lambda one: ", ".join(stretch(*each) for each in one["ahead"][name]) or "never"
-
-    columns: Columns = {
-        "acceptance, rows of a pass, task": lambda one: (
-            f"{one['acceptance']}, {one['rows']}, {one['task'].replace('_', ' ')}"
-        ),
-        **{name: ahead(name) for name in found["simulations"][0]["ahead"]},
-    }
-    return (
-        "![speed-up by cost ratio](images/ouroboros-simulation.png)\n\n"
-        f"{listed(found['simulations'], columns)}\n\nThe ratio here is {found['cost_ratio']:.2f}."
-    )
 
 
 STUDIES = ("fixed", "planned", "published", "copy", "tradeoff", "phrases", "others", "temperatures", "sensitivity", "lengths", "locality")  # fmt: skip
@@ -342,6 +285,5 @@ OUROBOROS: Blocks = {
     "weights": weights_table,
     "phrases": partial(by_contender, "phrases", PHRASES),
     "others": others_table,
-    "crossings": crossings_table,
     "texts": texts_table,
 }

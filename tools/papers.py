@@ -24,8 +24,8 @@ Cell = str | Callable[[Any], str]
 """What makes a cell of a record: a format such as "{0.speedup:.2f}x", or a function."""
 Columns = Mapping[str, Cell]
 """Heading -> cell."""
-Sides = list[tuple[Columns, Mapping[str, Any]]]
-"""Columns side by side, and their records by label."""
+Heading = str | tuple[Any, str]
+"""Of a column. What precedes the heading in a pair tells columns with equal ones apart."""
 Run = tuple[dict[str, Any], Summary]
 """The description of a run of `paceline bench`, and its summary."""
 
@@ -69,32 +69,23 @@ def listed(
     records: Iterable[Any], columns: Columns, left: int = 1, more: Sequence[Sequence[str]] = ()
 ) -> str:
     """A row per record; then the rows `more`."""
-    rows = ([_made(cell, one) for cell in columns.values()] for one in records)
+    rows = ([made(cell, one) for cell in columns.values()] for one in records)
     return markdown_table([[*columns], *rows, *more], left)
 
 
-def crossed(
-    corner: str,
-    labels: Iterable[str],
-    sides: Sides,
-    missing: str = "",
-    left: int = 1,
-) -> str:
-    """A row per label, beginning with it.
+def crossed(corner: str, cells: Mapping[tuple[str, Heading], str], left: int = 1) -> str:
+    """Rows and columns in the order in which cells name them; other cells are empty.
 
-    corner: heading of the labels; "file" and "" stand over names of tasks, shown without their
-    underscores. missing: stands in cells without a record.
+    corner: heading of the rows' names; "file" and "" stand over tasks, shown without underscores.
     """
-    rows = [[corner, *(heading for columns, _ in sides for heading in columns)]]
-    for label in labels:
-        cells = [
-            missing if (one := records.get(label)) is None else _made(cell, one)
-            for columns, records in sides
-            for cell in columns.values()
-        ]
-        rows.append([label.replace("_", " ") if corner in ("file", "") else label, *cells])
-    return markdown_table(rows, left)
+    rows, columns = (dict.fromkeys(key[side] for key in cells) for side in (0, 1))
+    lines = [[corner, *(each if isinstance(each, str) else each[-1] for each in columns)]]
+    for row in rows:
+        shown = row.replace("_", " ") if corner in ("file", "") else row
+        lines.append([shown, *(cells.get((row, column), "") for column in columns)])
+    return markdown_table(lines, left)
 
 
-def _made(cell: Cell, record: Any) -> str:
+def made(cell: Cell, record: Any) -> str:
+    """A cell's text."""
     return cell.format(record) if isinstance(cell, str) else cell(record)

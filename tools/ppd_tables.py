@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import median_high
 from typing import Any
 
@@ -13,7 +14,6 @@ from papers import (
     SMALL,
     Blocks,
     Columns,
-    Sides,
     crossed,
     figures,
     found,
@@ -95,18 +95,18 @@ def memory_table() -> str:
 def sizes_table() -> str:
     """Tokens per pass by tree size, dynamic and static, predicted and measured (figure 6.6a)."""
     run, summary = found(f"ppd/sizes-{SMALL}")
-    methods = summary.overall.methods
-    sizes = [name.rpartition("=")[2] for name in methods if name.startswith("ppd:size=")]
-    blocks: Sides = []
-    for model in (SMALL, LARGE):
-        trees = {size: _promised(model, int(size)) for size in sizes}
-        blocks.append(({f"{model}: dynamic": "{0[0]:.2f}", "static": "{0[1]:.2f}"}, trees))
-        for shape, setting in {"dynamic": "", "static": "shape=static,"}.items():
+    methods, cells = summary.overall.methods, {}
+    for size in (name.rpartition("=")[2] for name in methods if name.startswith("ppd:size=")):
+        for model in (SMALL, LARGE):
+            dynamic, static = _promised(model, int(size))
+            cells[size, f"{model}: dynamic"] = f"{dynamic:.2f}"
+            cells[size, (model, "static")] = f"{static:.2f}"
             if model == SMALL:
-                own = {size: methods[f"ppd:{setting}size={size}"] for size in sizes}
-                blocks.append(({f"{shape}, measured": LENGTH}, own))
+                measured = methods[f"ppd:size={size}"], methods[f"ppd:shape=static,size={size}"]
+                cells[size, "dynamic, measured"] = LENGTH.format(measured[0])
+                cells[size, "static, measured"] = LENGTH.format(measured[1])
     return (
-        f"{crossed('size', sizes, blocks, left=0)}\n\nMeasured on {summary.overall.texts} texts of "
+        f"{crossed('size', cells, left=0)}\n\nMeasured on {summary.overall.texts} texts of "
         f"{len(summary.groups)} tasks, at most {run['options']['max_new_tokens']} tokens each."
     )
 
@@ -140,13 +140,13 @@ def trees_table() -> str:
 
 PPD: Blocks = {
     "accuracy": accuracy_table,
-    "curve": curve_table("ppd"),
-    "speed": overall("ppd/speed", LARGE),
+    "curve": partial(curve_table, "ppd"),
+    "speed": partial(overall, "ppd/speed", LARGE),
     "speed-greedy": greedy_table,
-    "speed-sampled": overall("ppd/sampled", SMALL, LARGE),
-    "speed-typical": overall("ppd/typical", SMALL, LARGE),
-    "tasks": tasks("ppd/speed", LARGE),
-    "draft": overall("ppd/draft", SMALL),
+    "speed-sampled": partial(overall, "ppd/sampled", SMALL, LARGE),
+    "speed-typical": partial(overall, "ppd/typical", SMALL, LARGE),
+    "tasks": partial(tasks, "ppd/speed", LARGE),
+    "draft": partial(overall, "ppd/draft", SMALL),
     "memory": memory_table,
     "sizes": sizes_table,
     "trees": trees_table,

@@ -15,7 +15,7 @@ from chimera_tables import CHIMERA
 from ouroboros_tables import OUROBOROS
 from papers import ROOT, Blocks
 from ppd_tables import PPD
-from study_tables import BATCHES, OUROBOROS_MEMORY, PLANNING, SERVE, SPEED
+from study_tables import BATCHES, OUROBOROS_COSTS, PLANNING, SERVE, SPEED
 from trained_tables import TRAINING
 
 from paceline.loop import Batch, decode
@@ -62,7 +62,7 @@ PAGES: dict[str, Blocks] = {
     "docs/paper-llma.md": PAPER_LLMA,
     "docs/paper-ppd.md": PPD,
     "docs/paper-chimera.md": CHIMERA,
-    "docs/paper-ouroboros.md": OUROBOROS | OUROBOROS_MEMORY,
+    "docs/paper-ouroboros.md": OUROBOROS | OUROBOROS_COSTS,
     "docs/batches.md": BATCHES,
     "docs/serve.md": SERVE,
     "docs/training.md": TRAINING,

@@ -3,11 +3,13 @@ docs/planning.md."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
+from itertools import product
 from typing import Any
 
 from bench_tables import overall, tasks
-from papers import LARGE, RESULTS, SMALL, Blocks, Cell, Columns, Sides, crossed, listed, report
+from papers import LARGE, RESULTS, SMALL, Blocks, Cell, Columns, crossed, listed, report
 
 
 def quality_table() -> str:
@@ -46,113 +48,119 @@ def caches_table() -> str:
 
 def drafts_table() -> str:
     """What drafts cost, as shares of a one-row pass."""
-    columns = {"ms": "{0[ms]:.2f}", "of a pass": "{0[share]:.1%}", "tokens per pass": "{0[tokens_per_pass]:.2f}"}  # fmt: skip
-    rows = report("draft-shares")["rows"]
-    found = {"a pass of one row" if name == "plain" else name: one for name, one in rows.items()}
-    return crossed("", found, [(columns, found)])
+    columns: Columns = {
+        "": lambda one: "a pass of one row" if one["name"] == "plain" else one["name"],
+        "ms": "{0[ms]:.2f}",
+        "of a pass": "{0[share]:.1%}",
+        "tokens per pass": "{0[tokens_per_pass]:.2f}",
+    }
+    return listed(_named(report("draft-shares")["rows"]), columns)
+
+
+def _named(rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"name": name, **row} for name, row in rows.items()]
 
 
 def products_table() -> str:
     """Times of products alone, by format and rows."""
     found = report("products")
-    products, machine = found["products"], found["machine"]
-
-    def at(width: str) -> Cell:
-        return lambda one: f"{one['milliseconds'][width]:.1f}"
-
-    columns: Columns = {
-        "MB": lambda one: f"{one['bytes'] / 1e6:.0f}",
-        "reading them": "{0[milliseconds_to_read]:.1f}",
-        **{f"{width} rows": at(width) for width in products["Q4_K"]["milliseconds"]},
-    }
+    machine, products = found["machine"], found["products"]
+    cells = {}
+    for name, one in products.items():
+        cells[name, "MB"] = f"{one['bytes'] / 1e6:.0f}"
+        cells[name, "reading them"] = f"{one['milliseconds_to_read']:.1f}"
+        for width, taken in one["milliseconds"].items():
+            cells[name, f"{width} rows"] = f"{taken:.1f}"
     return (
-        f"{crossed('weights', products, [(columns, products)])}\n\n{machine['processor']}, "
-        f"{machine['threads']} threads, {found['tier']}, "
-        f"{products['Q4_K']['gigabytes_per_second']:.0f} GB/s; torch's packed matrices are four of "
-        "twelve."
+        f"{crossed('weights', cells)}\n\n{machine['processor']}, {machine['threads']} threads, "
+        f"{found['tier']}, {products['Q4_K']['gigabytes_per_second']:.0f} GB/s; torch's packed "
+        "matrices are four of twelve."
     )
 
 
-def throughput_table(name: str) -> Callable[[], str]:
+def throughput_table(name: str) -> str:
     """Tokens per second of all texts together, by number of texts at once."""
-
-    def made() -> str:
-        table = report(f"open-batch/{name}")["throughput"]["table"]
-        columns = {
-            "after_the_prompts": "after the prompts",
-            "tokens_per_second": "prompts included",
-        }
-        rows = {
-            f"`{row['method']}`, {title}": (row["method"], column)
-            for column, title in columns.items()
-            for row in table
-        }
-        blocks = []
-        for count in sorted({row["at_once"] for row in table}):
-            own = {row["method"]: row for row in table if row["at_once"] == count}
-            cells = {
-                label: (own[method][column], own[method][f"{column}_over_one"])
-                for label, (method, column) in rows.items()
-            }
-            write = "{0[0]:.0f} ({0[1]:.2f}x)" if count > 1 else "{0[0]:.0f}"
-            blocks.append(({str(count): write}, cells))
-        return crossed("tokens per second, texts at once", rows, blocks)
-
-    return made
+    table = report(f"open-batch/{name}")["throughput"]["table"]
+    columns = {"after_the_prompts": "after the prompts", "tokens_per_second": "prompts included"}
+    cells = {}
+    for (column, title), row in product(columns.items(), table):
+        over_one = f" ({row[f'{column}_over_one']:.2f}x)" if row["at_once"] > 1 else ""
+        label = f"`{row['method']}`, {title}"
+        cells[label, str(row["at_once"])] = f"{row[column]:.0f}{over_one}"
+    return crossed("tokens per second, texts at once", cells)
 
 
-def clients_table(name: str, *kinds: str) -> Callable[[], str]:
+def clients_table(name: str, *kinds: str) -> str:
     """Throughput and latency by clients and method; `off` is the base of the ratios."""
+    rows = report(name)["rows"]
+    off = {one["clients"]: one for one in rows if one["variant"] == "off"}
 
-    def made() -> str:
-        rows = report(name)["rows"]
-        off = {one["clients"]: one for one in rows if one["variant"] == "off"}
+    def over(kind: str | None = None) -> Cell:
+        def speed(one: dict[str, Any]) -> float:
+            return float((one["kinds"][kind] if kind else one)["tokens_per_second"])
 
-        def over(kind: str | None = None) -> Callable[[dict[str, Any]], str]:
-            def speed(one: dict[str, Any]) -> float:
-                return (one if kind is None else one["kinds"][kind])["tokens_per_second"]
+        return lambda one: f"{speed(one) / speed(off[one['clients']]):.2f}x"
 
-            return lambda one: f"{speed(one) / speed(off[one['clients']]):.2f}x"
-
-        columns: Columns = {
-            "clients": "{0[clients]}",
-            "method": "{0[variant]}",
-            "tokens/s": "{0[tokens_per_second]:.0f}",
-            "over off": over(),
-            **{kind: over(kind) for kind in kinds},
-            "first token": lambda one: f"{1e3 * one['first_token_median']:.0f} ms",
-            "95 %": lambda one: f"{1e3 * one['first_token_p95']:.0f} ms",
-        }
-        return listed(rows, columns, left=2)
-
-    return made
+    columns: Columns = {
+        "clients": "{0[clients]}",
+        "method": "{0[variant]}",
+        "tokens/s": "{0[tokens_per_second]:.0f}",
+        "over off": over(),
+        **{kind: over(kind) for kind in kinds},
+        "first token": lambda one: f"{1e3 * one['first_token_median']:.0f} ms",
+        "95 %": lambda one: f"{1e3 * one['first_token_p95']:.0f} ms",
+    }
+    return listed(rows, columns, left=2)
 
 
 def _replayed(study: str, columns: Mapping[str, str], whole: bool = False) -> str:
     """Speed-ups on recorded answers by file, of contenders, each under its heading. whole: also
     over all files, and with the number of known answers."""
     found = report(f"planning/{study}")
-    blocks: Sides = []
+    cells = {}
     for name, heading in columns.items():
         one = found["contenders"][name]
-        total = {"all, by time": one["speedup"]} if whole else {}
-        blocks.append(({heading: "{0:.2f}x"}, one["files"] | total))
+        speedups = one["files"] | ({"all, by time": one["speedup"]} if whole else {})
+        cells |= {(file, (name, heading)): f"{speed:.2f}x" for file, speed in speedups.items()}
     if whole:
-        answers = found["answers"]
-        blocks.append(({"answers": "{0}"}, answers | {"all, by time": sum(answers.values())}))
-    return crossed("file", blocks[0][1], blocks)
+        answers = {**found["answers"], "all, by time": sum(found["answers"].values())}
+        cells |= {(file, "answers"): str(count) for file, count in answers.items()}
+    return crossed("file", cells)
 
 
 def memory_table() -> str:
     """Memory over prompts in a row."""
+    cells = {}
+    for one in report(f"memory-{SMALL}")["methods"]:
+        for at in one["points"]:
+            found = f"{at['resident_bytes'] / 1e6:,.0f}, {at['tensors']}, {at['phrases']}"
+            cells[f"`{one['method']}`", f"{at['prompts']} prompts: MB, tensors, phrases"] = found
+    return crossed("", cells)
 
-    def at(place: int) -> Cell:
-        return lambda one: write.format(one["points"][place]["resident_bytes"] / 1e6, one["points"][place])  # fmt: skip
 
-    write, found = "{0:,.0f}, {1[tensors]}, {1[phrases]}", report(f"memory-{SMALL}")
-    marks = enumerate(found["marks"])
-    columns = {f"{mark} prompts: MB, tensors, phrases": at(place) for place, mark in marks}
-    return listed(found["methods"], {"": "`{0[method]}`", **columns})
+def crossings_table() -> str:
+    """The plot, and the ratios at which one method beats another."""
+    found = report(f"ouroboros/simulation-{SMALL}")
+    first, *_, last = found["ratios"]
+
+    def stretch(begin: float, end: float) -> str:
+        if begin == first:
+            return "always" if end == last else f"up to {end:.2f}"
+        return f"from {begin:.2f} on" if end == last else f"{begin:.2f} to {end:.2f}"
+
+    def ahead(name: str) -> Cell:
+        return lambda one: ", ".join(stretch(*each) for each in one["ahead"][name]) or "never"
+
+    columns: Columns = {
+        "acceptance, rows of a pass, task": lambda one: (
+            f"{one['acceptance']}, {one['rows']}, {one['task'].replace('_', ' ')}"
+        ),
+        **{name: ahead(name) for name in found["simulations"][0]["ahead"]},
+    }
+    return (
+        "![speed-up by cost ratio](images/ouroboros-simulation.png)\n\n"
+        f"{listed(found['simulations'], columns)}\n\nThe ratio here is {found['cost_ratio']:.2f}."
+    )
 
 
 _PLANS = {
@@ -179,29 +187,31 @@ def replayed_sources_table() -> str:
     """What each source did in the rounds of `auto` with answers."""
     found = report(f"planning/sources-{SMALL}")["contenders"]["auto with answers"]["sources"]
     columns: Columns = {
+        "source": "`{0[name]}`",
         "rounds asked": lambda did: f"{did['asked'] / did['rounds']:.0%}",
         **{key: f"{{0[{key}]:,}}" for key in ("proposed", "scored", "accepted", "gained")},
     }
-    sources = {f"`{name}`": did for name, did in found.items()}
-    return crossed("source", sources, [(columns, sources)])
+    return listed(_named(found), columns)
 
 
-OUROBOROS_MEMORY: Blocks = {"memory": memory_table}
+OUROBOROS_COSTS: Blocks = {"crossings": crossings_table, "memory": memory_table}
 SPEED: Blocks = {
-    "gpu-methods": overall("gpu/methods/run", SMALL),
-    "gpu-tasks": tasks("gpu/methods/run", SMALL),
+    "gpu-methods": partial(overall, "gpu/methods/run", SMALL),
+    "gpu-tasks": partial(tasks, "gpu/methods/run", SMALL),
     "products": products_table,
     "quality": quality_table,
     "caches": caches_table,
     "drafts": drafts_table,
 }
-BATCHES: Blocks = {name: throughput_table(name) for name in ("throughput", "throughput-float32")}
+BATCHES: Blocks = {
+    name: partial(throughput_table, name) for name in ("throughput", "throughput-float32")
+}
 SERVE: Blocks = {
-    "serve": clients_table(f"serve-{SMALL}", "chat", "summary", "edit"),
-    "serve-edits": clients_table(f"serve-edits-{LARGE}"),
+    "serve": partial(clients_table, f"serve-{SMALL}", "chat", "summary", "edit"),
+    "serve-edits": partial(clients_table, f"serve-edits-{LARGE}"),
 }
 PLANNING: Blocks = {
-    "planning": lambda: _replayed(SMALL, _PLANS),
-    "left-out": lambda: _replayed(f"sources-{SMALL}", _SOURCES, whole=True),
+    "planning": partial(_replayed, SMALL, _PLANS),
+    "left-out": partial(_replayed, f"sources-{SMALL}", _SOURCES, whole=True),
     "replayed-sources": replayed_sources_table,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from papers import PARTS, Blocks, listed, trained
@@ -31,27 +31,22 @@ def accuracy_table() -> str:
     return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
 
 
-def curve_table(*methods: str) -> Callable[[], str]:
+def curve_table(*methods: str) -> str:
     """Accuracy of first guesses on validation texts, by places learned from."""
-
-    def made() -> str:
-        points = []
-        for method in methods:
-            for model, record in trained(method).items():
-                curve, each = record["loss_curve"], record["places"] / record["steps"]
-                shown = curve[::-1][:: max(1, len(curve) // _CURVE_ROWS)][::-1]
-                about = {"name": f"{method}, `{model}`", "each": each}
-                points += [about | point for point in shown]
-        columns = {
-            "parts": "{0[name]}",
-            "places": lambda one: f"{one['step'] * one['each']:,.0f}",
-            "loss": "{0[loss]:.3f}",
-            "held back": "{0[held_back_loss]:.3f}",
-            "top-1 by distance": lambda one: ", ".join(f"{share:.1%}" for share in one["top1"]),
-        }
-        return listed(points, columns)
-
-    return made
+    points = []
+    for method in methods:
+        for model, record in trained(method).items():
+            curve, each = record["loss_curve"], record["places"] / record["steps"]
+            shown = curve[::-1][:: max(1, len(curve) // _CURVE_ROWS)][::-1]
+            points += [{"name": f"{method}, `{model}`", "each": each, **point} for point in shown]
+    columns = {
+        "parts": "{0[name]}",
+        "places": lambda one: f"{one['step'] * one['each']:,.0f}",
+        "loss": "{0[loss]:.3f}",
+        "held back": "{0[held_back_loss]:.3f}",
+        "top-1 by distance": lambda one: ", ".join(f"{share:.1%}" for share in one["top1"]),
+    }
+    return listed(points, columns)
 
 
 def _note(method: str, model: str, record: dict[str, Any]) -> str:
@@ -67,4 +62,4 @@ def _note(method: str, model: str, record: dict[str, Any]) -> str:
     )
 
 
-TRAINING: Blocks = {"accuracy": accuracy_table, "curves": curve_table(*_TRAINED)}
+TRAINING: Blocks = {"accuracy": accuracy_table, "curves": partial(curve_table, *_TRAINED)}
