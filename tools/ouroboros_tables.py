@@ -247,7 +247,7 @@ def texts_table() -> str:
     """How many texts were compared with plain decoding's, and how many differ."""
 
     def gap(one: Row) -> str:
-        gaps = [each["gap"] for each in one["different"] if each["gap"] is not None]
+        gaps = [each["logit_gap"] for each in one["different"] if each["logit_gap"] is not None]
         return f"{max(gaps):.1e}" if gaps else ""
 
     columns: Columns = {

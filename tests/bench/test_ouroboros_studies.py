@@ -55,16 +55,16 @@ def test_stretches_in_which_one_is_faster() -> None:
 
 
 def test_every_contender_is_a_method() -> None:
-    studies = import_module("ouroboros_studies")
-    for study in studies.SIDE_BY_SIDE.values():
-        assert study.methods["plain"] == "plain"
-        for method in study.methods.values():
+    studies = import_module("ouroboros").STUDIES
+    assert len(studies["sensitivity"].contenders) == 1 + 3**3
+    for study in studies.values():
+        assert study.contenders["plain"] == "plain"
+        for method in study.contenders.values():
             check_method(method)
 
 
 def test_orders_hold_every_text_once() -> None:
-    studies = import_module("ouroboros_studies")
-    found = studies.orders(["a", "a", "a", "b", "b"], seed=1)
+    found = import_module("ouroboros").orders(["a", "a", "a", "b", "b"], seed=1)
     assert found["consecutive"] == [0, 1, 2, 3, 4]
     assert found["interleaved"] == [0, 3, 1, 4, 2]
     assert sorted(found["shuffled"]) == [0, 1, 2, 3, 4] != found["shuffled"]
@@ -93,11 +93,11 @@ def test_contenders_are_counted_after_their_first_round_and_compared() -> None:
         assert report["passes"] == Counter(report["widths"]).total()
         assert report["lengths"][30]["tokens"] == report["tokens"]  # all end before that
         assert report["lengths"][4]["tokens"] < report["tokens"]
-    assert report["draft_passes"] > report["passes"] and report["accepted"] > 0
+    assert report["draft_passes"] > report["passes"] < report["tokens"]
     together = sum(one.as_json()["tokens"] for one in contenders)
     contenders[0].add(contenders[1])
     both = contenders[0].as_json()
     assert both["tokens"] == together == sum(tokens for tokens, _ in both["texts"].values())
     contenders[1].outputs["1"][5] += 1
-    (found,) = runs._differences(contenders[1], contenders)
-    assert (found["text"], found["place"]) == ("1", 5)
+    (found,) = runs.differences(contenders[1], contenders[0].outputs)
+    assert (found["text"], found["position"]) == ("1", 5)

@@ -26,7 +26,7 @@ from paceline.protocols import Target
 from paceline.session import Session
 from paceline.tree import EMPTY
 
-__all__ = ["Comparison", "Conversation", "Text", "in_turns", "next_scores"]
+__all__ = ["Comparison", "Conversation", "Text", "difference", "in_turns"]
 
 _WARM_UP_TOKENS = 8
 
@@ -204,22 +204,25 @@ class Comparison:
         entry = replace(entry, **completed(trial, plain))
         if plain is None or entry.output is None or entry.lossy:
             return entry
-        return replace(entry, difference=self._difference(request.ids, plain, trial.output))
-
-    def _difference(
-        self, ids: Sequence[int], plain: Sequence[int], other: Sequence[int]
-    ) -> Difference:
-        shared = min(len(plain), len(other))
-        place = next((i for i in range(shared) if plain[i] != other[i]), shared)
-        if place == shared or other[place] >= self.session.target.vocab_size:
-            # One output ended, or a baseline's padded vocabulary has ids the target cannot score.
-            return Difference(place, [*plain, None][place], [*other, None][place], None)
-        row = next_scores(self.session.target, [*ids, *plain[:place]])
-        gap = float(row[plain[place]] - row[other[place]])
-        return Difference(place, plain[place], other[place], gap)
+        parting = difference(self.session.target, request.ids, plain, trial.output)
+        return replace(entry, difference=parting)
 
 
-def next_scores(target: Target, text: Sequence[int]) -> torch.Tensor:
+def difference(
+    target: Target, ids: Sequence[int], plain: Sequence[int], other: Sequence[int]
+) -> Difference:
+    """Where an output after `ids` parts from plain decoding's."""
+    shared = min(len(plain), len(other))
+    place = next((i for i in range(shared) if plain[i] != other[i]), shared)
+    if place == shared or other[place] >= target.vocab_size:
+        # One output ended, or a baseline's padded vocabulary has ids the target cannot score.
+        return Difference(place, [*plain, None][place], [*other, None][place], None)
+    row = _next_scores(target, [*ids, *plain[:place]])
+    gap = float(row[plain[place]] - row[other[place]])
+    return Difference(place, plain[place], other[place], gap)
+
+
+def _next_scores(target: Target, text: Sequence[int]) -> torch.Tensor:
     """Raw logits [vocab_size] of the token after `text`."""
     slot = target.open(text)
     try:
