@@ -24,11 +24,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from math import exp, log
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from paceline.planning.cost_curve import CostCurve
@@ -41,17 +40,11 @@ FAMILIES = {
     "ouroboros": ("+ history", "ouroboros, 2", "ouroboros, 8"),
 }
 """Method -> contenders, of which the best counts."""
+PAIRS = (("ouroboros", "speculative"), ("ouroboros", "lookahead"), ("ouroboros", "plain"), ("speculative", "plain"))  # fmt: skip
+PAPERS = Path(__file__).parent.parent / "tools/papers.json"
 
-PAPER = {
-    "humaneval": {"speculative": (11.16, 12), "lookahead": (3.08, 0), "ouroboros": (13.12, 12)},
-    "mbpp": {"speculative": (6.14, 6), "lookahead": (2.71, 0), "ouroboros": (7.43, 6)},
-    "gsm8k": {"speculative": (5.23, 7), "lookahead": (2.30, 0), "ouroboros": (4.65, 4)},
-    "cnndm": {"speculative": (4.71, 5), "lookahead": (1.70, 0), "ouroboros": (7.46, 10)},
-    "wmt16_deen": {"speculative": (2.41, 2), "lookahead": (1.37, 0), "ouroboros": (4.05, 5)},
-}
-"""Tokens per target pass and draft length."""
-
-Speeds = dict[str, list[float]]
+Speeds = dict[str, Any]
+"""Method -> speed-ups over plain decoding, an array with one for each ratio."""
 Cost = Callable[[int], float]
 
 
@@ -60,42 +53,39 @@ def free(rows: int) -> float:
     return 1.0
 
 
-def speedup(run: Mapping[str, Any], ratio: float, target: Cost, draft: Cost) -> float:
-    """The speed-up of one contender over plain decoding, whose tokens cost 1 each."""
+def speedup(run: Mapping[str, Any], ratio: Any, target: Cost, draft: Cost) -> Any:
+    """The speed-up of one contender over plain decoding, whose tokens cost 1 each; for an array of
+    ratios, that of each."""
     spent = sum(passes * target(int(rows)) for rows, passes in run["widths"].items())
     drafting = sum(passes * draft(int(rows)) for rows, passes in run["draft_widths"].items())
-    return float(run["tokens"] / (spent + ratio * drafting))
+    return run["tokens"] / (spent + ratio * drafting)
 
 
 def simulated(runs: Mapping[str, Mapping[str, Any]], target: Cost, draft: Cost) -> Speeds:
-    """Speed-ups by method, at every ratio."""
+    """From the passes of contenders."""
+    ratios = np.array(RATIOS)
     return {
-        method: [
-            max(speedup(runs[name], ratio, target, draft) for name in names) for ratio in RATIOS
-        ]
+        method: np.max([speedup(runs[name], ratios, target, draft) for name in names], axis=0)
         for method, names in FAMILIES.items()
     }
 
 
-def of_paper(efficiencies: Mapping[str, tuple[float, int]]) -> Speeds:
-    """Speed-ups with the paper's acceptance on one task, at every ratio."""
-    phrases, _ = efficiencies["lookahead"]
-    found = {}
-    for method, (gained, length) in efficiencies.items():
-        passes = length / phrases if method == "ouroboros" else length
-        found[method] = [gained / (1 + ratio * passes) for ratio in RATIOS]
-    return found
-
-
-def mean_of(all_speeds: Sequence[Speeds]) -> Speeds:
-    """The geometric mean over tasks."""
-    return {
-        method: [
-            exp(fmean(log(speeds[method][place]) for speeds in all_speeds))
-            for place in range(len(RATIOS))
-        ]
-        for method in FAMILIES
+def of_paper() -> dict[str, Speeds]:
+    """By task, with the paper's acceptance; "all" is the geometric mean."""
+    tables = json.loads(PAPERS.read_text(encoding="utf-8"))["ouroboros"]["tables"]
+    found: dict[str, Speeds] = {}
+    for task, (speculative, lookahead, ouroboros) in tables["12"]["rows"].items():
+        lengths = tables["11"]["rows"][task]
+        found[task] = {
+            "lookahead": np.full(len(RATIOS), lookahead),
+            "speculative": speculative / (1 + np.array(RATIOS) * lengths[0]),
+            "ouroboros": ouroboros / (1 + np.array(RATIOS) * (lengths[1] / lookahead)),
+        }
+    tasks = found.values()
+    mean = {
+        each: np.exp(np.mean([np.log(one[each]) for one in tasks], axis=0)) for each in FAMILIES
     }
+    return {"all": mean, **found}
 
 
 def ahead(first: Sequence[float], second: Sequence[float]) -> list[tuple[float, float]]:
@@ -110,32 +100,29 @@ def ahead(first: Sequence[float], second: Sequence[float]) -> list[tuple[float, 
     return stretches
 
 
-def crossings(speeds: Speeds) -> dict[str, list[tuple[float, float]]]:
-    """The ranges of ratios where one method beats another."""
-    plain = [1.0] * len(RATIOS)
-    return {
-        "ouroboros over speculative": ahead(speeds["ouroboros"], speeds["speculative"]),
-        "ouroboros over lookahead": ahead(speeds["ouroboros"], speeds["lookahead"]),
-        "ouroboros over plain": ahead(speeds["ouroboros"], plain),
-        "speculative over plain": ahead(speeds["speculative"], plain),
-    }
-
-
 def simulate(
     contenders: Sequence[Mapping[str, Any]], target: CostCurve, draft: CostCurve
 ) -> list[dict[str, Any]]:
     """All texts together and each task, with rows free and at measured cost; then the paper's."""
     runs = {one["name"]: one for one in contenders}
+    tasks = {"all": runs}
+    for task in runs["plain"]["tasks"]:
+        tasks[task] = {name: one["tasks"][task] for name, one in runs.items()}
+    every = {
+        ("measured", "free"): {key: simulated(own, free, free) for key, own in tasks.items()},
+        ("measured", "measured"): {
+            key: simulated(own, target.relative, draft.relative) for key, own in tasks.items()
+        },
+        ("paper", "free"): of_paper(),
+    }
     found = []
-    for rows, costs in (("free", (free, free)), ("measured", (target.relative, draft.relative))):
-        for task in (None, *runs["plain"]["tasks"]):
-            own = {name: one if task is None else one["tasks"][task] for name, one in runs.items()}
-            speeds = simulated(own, *costs)
-            found.append({"acceptance": "measured", "rows": rows, "task": task or "all", **speeds})
-    theirs = {task: of_paper(efficiencies) for task, efficiencies in PAPER.items()}
-    for task, speeds in {"all": mean_of(list(theirs.values())), **theirs}.items():
-        found.append({"acceptance": "paper", "rows": "free", "task": task, **speeds})
-    return [{**one, "ahead": crossings(one)} for one in found]
+    for (acceptance, rows), by_task in every.items():
+        for task, speeds in by_task.items():
+            known = {**speeds, "plain": np.ones(len(RATIOS))}
+            ranges = {f"{a} over {b}": ahead(known[a], known[b]) for a, b in PAIRS}
+            about = {"acceptance": acceptance, "rows": rows, "task": task}
+            found.append({**about, **speeds, "ahead": ranges})
+    return found
 
 
 def picture(found: Sequence[Mapping[str, Any]], ratio: float) -> Figure:
@@ -165,34 +152,30 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--plot", type=Path, help="without its ending: .png and .svg are written")
     options = parser.parse_args()
-    studies = {
-        name: json.loads((options.results / f"{name}-{options.model}.json").read_text("utf-8"))
+    fixed, costs = (
+        json.loads((options.results / f"{name}-{options.model}.json").read_text("utf-8"))
         for name in ("fixed", "costs")
-    }
-    curves = [
-        CostCurve.from_records(studies["costs"][f"{name}_curve"]) for name in ("target", "draft")
-    ]
-    found = simulate(studies["fixed"]["contenders"], *curves)
-    ratio = studies["costs"]["cost_ratio"]
+    )
+    curves = [CostCurve.from_records(costs[f"{name}_curve"]) for name in ("target", "draft")]
+    found = simulate(fixed["contenders"], *curves)
     report = {
         "command": shown_command(),
         "model": options.model,
-        "machine": studies["fixed"]["machine"],
-        "cost_ratio": ratio,
+        "machine": fixed["machine"],
+        "cost_ratio": costs["cost_ratio"],
         "ratios": RATIOS,
         "simulations": [
-            {**one, **{method: [round(speed, 4) for speed in one[method]] for method in FAMILIES}}
+            {**one, **{method: [round(speed, 4) for speed in one[method].tolist()] for method in FAMILIES}}
             for one in found
         ],
-    }
+    }  # fmt: skip
     path = options.results / f"simulation-{options.model}.json"
     path.write_text(json.dumps(report) + "\n", encoding="utf-8")
     if options.plot is not None:
         options.plot.parent.mkdir(parents=True, exist_ok=True)
-        for ending in ("png", "svg"):
+        for ending, metadata in (("png", None), ("svg", {"Date": None})):
             file = options.plot.with_suffix(f".{ending}")
-            metadata = {"Date": None} if ending == "svg" else None
-            picture(found, ratio).savefig(file, dpi=120, metadata=metadata)
+            picture(found, costs["cost_ratio"]).savefig(file, dpi=120, metadata=metadata)
 
 
 if __name__ == "__main__":
