@@ -16,8 +16,8 @@ import argparse
 import sys
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
-import paceline
 from paceline.cli.bench.shared import split_methods
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError
@@ -25,7 +25,7 @@ from paceline.loop import Batch, FixedBudget, Generation
 from paceline.records import Round
 from paceline.session import Session
 from paceline.stopping import Stopping
-from tables import write
+from tables import add_placement, opened, write
 
 PROMPTS = (
     "Why is the sky blue?",
@@ -47,7 +47,14 @@ def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
         "eagle": "eagle",
         "eagle, 4 levels": "eagle:depth=4,least=0",
     }
-    return {name: method for name, method in every.items() if is_there(method, session)}
+    found = {}
+    for name, method in every.items():
+        try:
+            make_drafter(method, session.host)
+            found[name] = method
+        except ModelError as reason:
+            print(reason, file=sys.stderr)
+    return found
 
 
 def prompts(session: Session, options: argparse.Namespace) -> list[list[int]]:
@@ -60,48 +67,39 @@ def prompts(session: Session, options: argparse.Namespace) -> list[list[int]]:
     return [ids]
 
 
-def is_there(method: str, session: Session) -> bool:
-    try:
-        make_drafter(method, session.host)
-    except ModelError as reason:
-        print(reason, file=sys.stderr)
-        return False
-    return True
+def play(session: Session, options: argparse.Namespace) -> dict[str, list[Round]]:
+    """Run all methods in turns on each prompt; rounds that read the prompt are left out."""
+    chosen = methods(session, options)
+    found: dict[str, list[Round]] = {name: [] for name in chosen}
+    for ids in prompts(session, options):
+        batches = {name: Batch(session.target, FixedBudget(options.budget)) for name in chosen}
+        for name, method in chosen.items():
+            drafter = make_drafter(method, session.host)
+            batches[name].add(Generation(ids, drafter, Stopping(options.rounds * 8)))
+        for _ in range(options.rounds):
+            for name, batch in batches.items():
+                found[name] += [done for done in batch.step() if not (done.first or done.prefill)]
+        for batch in batches.values():
+            batch.close()
+    return found
 
 
-def play(
-    session: Session,
-    ids: list[int],
-    options: argparse.Namespace,
-    chosen: dict[str, str],
-    found: dict[str, list[Round]],
-) -> None:
-    """Run all methods in turn on one prompt; rounds that read the prompt are left out."""
-    batches = {}
-    for name, method in chosen.items():
-        drafter = make_drafter(method, session.host)
-        batches[name] = Batch(session.target, FixedBudget(options.budget))
-        batches[name].add(Generation(ids, drafter, Stopping(options.rounds * 8)))
-    for _ in range(options.rounds):
-        for name, batch in batches.items():
-            found[name] += [done for done in batch.step() if not (done.first or done.prefill)]
-    for batch in batches.values():
-        batch.close()
-
-
-def milliseconds(name: str, rounds: list[Round], length: int) -> list[float]:
-    """The time that counts in each round: of the pass, the draft, or one drafted token."""
-    if name == "plain":
-        return [1e3 * done.seconds.target for done in rounds]
+def row_of(name: str, rounds: list[Round], length: int) -> dict[str, Any]:
+    """The time that counts: of the pass, the draft, or one drafted token."""
+    part = "target" if name == "plain" else "draft"
     each = length if name == "draft token" else 1
-    return [1e3 * done.seconds.draft / each for done in rounds]
+    times = [1e3 * getattr(done.seconds, part) / each for done in rounds]
+    return {
+        "rounds": len(rounds),
+        "ms": round(median(times), 4),
+        "quartile_ms": round(quantiles(times, n=4)[0], 4),
+        "tokens_per_pass": round(sum(len(r.path.tokens) for r in rounds) / len(rounds), 3),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--device")
-    parser.add_argument("--dtype")
+    add_placement(parser)
     parser.add_argument("--rounds", type=int, default=60, help="per prompt and method")
     parser.add_argument("--length", type=int, default=4, help="tokens of the draft model's drafts")
     parser.add_argument("--budget", type=int, default=16, help="nodes of a tree at most")
@@ -110,28 +108,15 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1000, help="tokens of it")
     parser.add_argument("--json", type=Path, help="write the results there, too")
     options = parser.parse_args()
-    session = paceline.load(options.model, "plain", device=options.device, dtype=options.dtype)
-    chosen = methods(session, options)
-    found: dict[str, list[Round]] = {name: [] for name in chosen}
-    for ids in prompts(session, options):
-        play(session, ids, options, chosen, found)
-    rows = {}
-    for name, rounds in found.items():
-        times = milliseconds(name, rounds, options.length)
-        rows[name] = {
-            "rounds": len(rounds),
-            "ms": round(median(times), 4),
-            "quartile_ms": round(quantiles(times, n=4)[0], 4),
-            "tokens_per_pass": round(sum(len(r.path.tokens) for r in rounds) / len(rounds), 3),
-        }
-    print("                        ms   of a pass   lower quartile   of a pass   tokens per pass")
+    session = opened(options)
+    rows = {
+        name: row_of(name, rounds, options.length)
+        for name, rounds in play(session, options).items()
+    }
     for name, row in rows.items():
-        row["share"] = round(row["ms"] / rows["plain"]["ms"], 4)
-        row["quartile_share"] = round(row["quartile_ms"] / rows["plain"]["quartile_ms"], 4)
-        print(
-            f"{name:20} {row['ms']:7.3f} {row['share']:10.1%} {row['quartile_ms']:16.3f}"
-            f" {row['quartile_share']:11.1%} {row['tokens_per_pass']:17.2f}"
-        )
+        for kind in ("", "quartile_"):
+            row[f"{kind}share"] = round(row[f"{kind}ms"] / rows["plain"][f"{kind}ms"], 4)
+        print(f"{name:20}", row)
     write(options.json, {"rows": rows}, session.target.describe())
 
 

@@ -18,16 +18,14 @@ from functools import partial
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import paceline
 from paceline.bench.memory import live_tensors, resident_bytes
 from paceline.drafters import make_drafter
 from paceline.loop import Generation, decode
 from paceline.prompts import PromptRecord, read_prompts
 from paceline.stopping import Stopping
-from tables import write
+from tables import add_placement, opened, write
 
 TASKS = ("humaneval", "gsm8k", "cnndm", "wmt16_deen")
 METHODS = ("plain", "ouroboros:length=4,budget=128", "speculative:length=4", "chimera:cache=1024")
@@ -42,10 +40,9 @@ def prompts_of(data: Path, count: int) -> list[PromptRecord]:
 
 def watch(options: argparse.Namespace, method: str) -> dict[str, Any]:
     """Run one method on all prompts."""
-    session = paceline.load(options.model, method="plain")
-    prompts = prompts_of(options.data, max(options.marks))
-    drafter, found, began = make_drafter(method, session.host.fresh()), [], perf_counter()
-    for place, record in enumerate(prompts, start=1):
+    session, found = opened(options), []
+    drafter = make_drafter(method, session.host.fresh())
+    for place, record in enumerate(prompts_of(options.data, max(options.marks)), start=1):
         ids = session.encode(record.turns[0])[-options.longest_prompt :]
         generation = Generation(ids, drafter, Stopping(options.max_new_tokens))
         for _ in decode(session.target, [generation], BUDGET):
@@ -59,7 +56,6 @@ def watch(options: argparse.Namespace, method: str) -> dict[str, Any]:
                 "tensor_bytes": tensors.memory,
                 "phrases": len(getattr(drafter, "pool", ())),
                 "lookups": None if lookups is None else dict(vars(lookups)),
-                "seconds": round(perf_counter() - began, 1),
             }
             found.append(point)
             print(method, point, file=sys.stderr, flush=True)
@@ -70,12 +66,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--model", default="smollm2-135m")
+    add_placement(parser)
     parser.add_argument("--longest-prompt", type=int, default=256, help="tokens; the last ones")
     parser.add_argument("--max-new-tokens", type=int, default=32)
-    parser.add_argument("--marks", default=(10, 100, 200, 400), type=lambda text: [*map(int, text.split(","))])  # fmt: skip
+    parser.add_argument("--marks", default="10,100,200,400", help="of prompts, by commas")
     parser.add_argument("--methods", nargs="+", default=METHODS)
     options = parser.parse_args()
+    options.marks = [*map(int, options.marks.split(","))]
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as fresh:
         watched = list(fresh.map(partial(watch, options), options.methods))
     write(options.json, {"model": options.model, "marks": options.marks, "methods": watched})

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -86,6 +87,55 @@ class OwnForward:
         return logits[0]
 
 
+def contenders(model: str, options: argparse.Namespace) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Targets, by engine, weights and cache."""
+    place = {"device": options.device, "dtype": options.dtype}
+    if OWN_FORWARD in options.engines:
+        native = _random(model, **place)
+        if native is None:
+            own = place | {"dtype": options.dtype or "float32"}
+            native = load_causal_lm(model, **own).model
+        yield (OWN_FORWARD, "as loaded", "as loaded"), OwnForward(native)
+    engines = (engine for engine in options.engines if engine != OWN_FORWARD)
+    for each in product(engines, options.weights, options.cache_dtypes):
+        how = dict(zip(("engine", "weights", "cache_dtype"), each))
+        if (made := _random(model, **place)) is not None:
+            yield each, open_target(made, check=False, **how)
+        else:
+            yield each, paceline.load(model, "plain", **how, **place).target
+
+
+def measured(model: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Medians of passes of every contender, which take turns."""
+    targets = dict(contenders(model, options))
+    times: dict[tuple[str, ...], PassTimes] = {name: {} for name in targets}
+    repeats = -(-options.repeats // _TURNS)
+    for _, (name, target) in product(range(_TURNS), targets.items()):
+        found = time_passes(target, options.widths, options.contexts, repeats)
+        for place, seconds in found.items():
+            times[name].setdefault(place, []).extend(seconds)
+    for name, target in targets.items():
+        points = [[p.width, p.context, p.milliseconds] for p in curve_of(times[name]).points]
+        row = dict(zip(("model", "engine", "weights", "cache"), (model, *name)))
+        if isinstance(target, Target):
+            report = target.describe().report
+            row |= {"floor_ms": measure_floor(target).milliseconds, "report": report}
+        print(model, *name, points, file=sys.stderr, flush=True)
+        yield {**row, "points": points}
+
+
+def _random(model: str, device: str, dtype: str | None) -> PreTrainedModel | None:
+    """One of `RANDOM`; None for other names."""
+    if model not in RANDOM:
+        return None
+    torch.manual_seed(0)
+    config = LlamaConfig(max_position_embeddings=8192, **RANDOM[model])
+    with torch.device(device):
+        made = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype or "float32"))
+    found: PreTrainedModel = made.eval()
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", nargs="+", default=["smollm2-135m"])
@@ -101,55 +151,8 @@ def main() -> None:
     options = parser.parse_args()
     passes: list[dict[str, Any]] = []
     for model in options.models:
-        contenders = dict(_contenders(model, options))
-        times: dict[tuple[str, ...], PassTimes] = {name: {} for name in contenders}
-        for _ in range(_TURNS):
-            for name, target in contenders.items():
-                repeats = -(-options.repeats // _TURNS)
-                found = time_passes(target, options.widths, options.contexts, repeats)
-                for place, seconds in found.items():
-                    times[name].setdefault(place, []).extend(seconds)
-        for name, target in contenders.items():
-            points = [[p.width, p.context, p.milliseconds] for p in curve_of(times[name]).points]
-            row = dict(zip(("model", "engine", "weights", "cache"), (model, *name)))
-            if isinstance(target, Target):
-                info = target.describe()
-                row |= {"floor_ms": measure_floor(target).milliseconds, "report": info.report}
-            passes.append({**row, "points": points})
-            print(model, *name, points, file=sys.stderr, flush=True)
+        passes += measured(model, options)
         write(options.json, {"passes": passes}, TargetInfo(model, options.device))
-
-
-def _contenders(model: str, options: argparse.Namespace) -> Iterator[tuple[tuple[str, ...], Any]]:
-    place = {"device": options.device, "dtype": options.dtype}
-    for engine in options.engines:
-        if engine == OWN_FORWARD:
-            native = _random(model, **place)
-            if native is None:
-                dtype = options.dtype or "float32"
-                native = load_causal_lm(model, device=options.device, dtype=dtype).model
-            yield (engine, "as loaded", "as loaded"), OwnForward(native)
-            continue
-        for weights in options.weights:
-            for cache in options.cache_dtypes:
-                how = {"engine": engine, "weights": weights, "cache_dtype": cache}
-                if (made := _random(model, **place)) is not None:
-                    target = open_target(made, check=False, **how)
-                else:
-                    target = paceline.load(model, "plain", **how, **place).target
-                yield (engine, weights, cache), target
-
-
-def _random(model: str, device: str, dtype: str | None) -> PreTrainedModel | None:
-    """One of `RANDOM`; None for other names."""
-    if model not in RANDOM:
-        return None
-    torch.manual_seed(0)
-    config = LlamaConfig(max_position_embeddings=8192, **RANDOM[model])
-    with torch.device(device):
-        made = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype or "float32"))
-    found: PreTrainedModel = made.eval()
-    return found
 
 
 if __name__ == "__main__":

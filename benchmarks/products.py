@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
@@ -29,36 +30,38 @@ FORMATS = ("Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 SETTLE_SECONDS = 0.05  # torch's threads spin a little before they sleep
 BLOCK = 256 << 20  # bytes read to measure memory bandwidth
 
-Product = Callable[[torch.Tensor], torch.Tensor]
+Products = tuple[list[Callable[[torch.Tensor], torch.Tensor]], int]
+"""Products with different matrices, and the bytes of these."""
 
 
-def in_blocks(format: str) -> tuple[list[Product], int]:
-    """Products with matrices of random codes, and their bytes."""
+def in_blocks(format: str) -> Products:
+    """Matrices of random codes."""
     size = bytes_per_row(format, INPUTS)
     blocks = torch.randint(0, 256, (OUTPUTS, size), dtype=torch.uint8)
     made = [BlockMatrix.pack(format, blocks, INPUTS) for _ in range(MATRICES)]
     return [each.product for each in made], sum(each.nbytes for each in made)
 
 
-def packed() -> tuple[list[Product], int]:
+def packed() -> Products:
     """Four of torch's packed float32 matrices: twelve would be a gigabyte."""
     made = [PackedLinear(torch.randn(OUTPUTS, INPUTS), None) for _ in range(4)]
     return [each.forward for each in made], sum(each.weight_bytes for each in made)
 
 
-def of_torch_in_4_bits() -> tuple[list[Product], int]:
+def of_torch_in_4_bits() -> Products:
     """Torch's 4-bit product for CPUs, groups of 32, activations in bfloat16."""
     codes = torch.randint(0, 16, (OUTPUTS, INPUTS), dtype=torch.int32)
     scales = torch.rand(INPUTS // 32, OUTPUTS, 2, dtype=torch.bfloat16)
     held = [torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1) for _ in range(MATRICES)]
-    size = sum(each.nbytes + scales.nbytes for each in held)
 
-    def one(weight: torch.Tensor) -> Product:
-        return lambda rows: torch.ops.aten._weight_int4pack_mm_for_cpu(
+    def product(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
             rows.bfloat16(), weight, 32, scales
         )
+        return found
 
-    return [one(each) for each in held], size
+    size = sum(each.nbytes + scales.nbytes for each in held)
+    return [partial(product, each) for each in held], size
 
 
 def seconds(run: Callable[[], Any]) -> float:
@@ -67,10 +70,10 @@ def seconds(run: Callable[[], Any]) -> float:
     return perf_counter() - began
 
 
-def measured(products: list[Product], size: int, repeats: int) -> dict[str, Any]:
-    block = torch.ones(BLOCK // 4)
+def measured(made: Products, repeats: int) -> dict[str, Any]:
+    products, size = made
+    block, rates = torch.ones(BLOCK // 4), []
     times: dict[int, list[float]] = {width: [] for width in WIDTHS}
-    rates = []
     for _ in range(repeats):
         rates.append(BLOCK / seconds(block.sum))
         for width in WIDTHS:
@@ -79,15 +82,11 @@ def measured(products: list[Product], size: int, repeats: int) -> dict[str, Any]
             for each in products:  # wake threads, raise clocks
                 each(rows)
             times[width].append(seconds(lambda rows=rows: [each(rows) for each in products]))
-    reading = size / median(rates)
-    found = {width: median(each) for width, each in times.items()}
     return {
         "bytes": size,
         "gigabytes_per_second": median(rates) / 1e9,
-        "milliseconds_to_read": 1e3 * reading,
-        "milliseconds": {width: 1e3 * each for width, each in found.items()},
-        "over_reading": {width: each / reading for width, each in found.items()},
-        "over_one_row": {width: each / found[1] for width, each in found.items()},
+        "milliseconds_to_read": 1e3 * size / median(rates),
+        "milliseconds": {width: 1e3 * median(each) for width, each in times.items()},
     }
 
 
@@ -97,13 +96,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
-    makers: dict[str, Callable[[], tuple[list[Product], int]]] = {
-        name: lambda name=name: in_blocks(name) for name in options.formats.split(",")
-    }
-    makers |= {"torch packed float32": packed, "torch int4": of_torch_in_4_bits}
+    makers = {name: partial(in_blocks, name) for name in options.formats.split(",")}
     found = {}
-    for name, make in makers.items():
-        found[name] = measured(*make(), options.repeats)
+    for name, make in {**makers, "torch packed float32": packed, "torch int4": of_torch_in_4_bits}.items():  # fmt: skip
+        found[name] = measured(make(), options.repeats)
         print(name, found[name], flush=True)
     shape = [MATRICES, OUTPUTS, INPUTS]
     write(options.json, {"tier": kernels().tier, "matrices": shape, "products": found})

@@ -11,7 +11,6 @@ of --weights, by default the same model's float weights, token by token on the s
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,55 +19,40 @@ import torch
 from torch.nn import functional as F
 
 import paceline
+from paceline.prompts import read_records
 from paceline.records import TargetInfo
 from paceline.session import Session
 from paceline.tree import Tree
 from tables import write
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--texts", type=Path, required=True, nargs="+")
-    parser.add_argument("--per-file", type=int, default=8, help="records of each file")
-    parser.add_argument("--tokens", type=int, default=256, help="most tokens scored per record")
-    parser.add_argument("--weights", default="native,auto,int8,int4")
-    parser.add_argument("--cache-dtypes", nargs="*", default=[], help="float32 first")
-    parser.add_argument("--cache-weights", nargs="*", default=["auto"], help="they are tried on")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    records = [record for path in options.texts for record in read(path, options.per_file)]
-    ways = {name: {"weights": name} for name in options.weights.split(",") if name}
-    results, info = quality(options, records, ways)
-    caches = {}
-    for weights in options.cache_weights:
-        ways = {each: {"weights": weights, "cache_dtype": each} for each in options.cache_dtypes}
-        caches[weights], _ = quality(options, records, ways)
-    about = {"model": options.model, "texts": len(records)}
-    write(options.json, {**about, "weights": results, "caches": caches}, info)
+Found = dict[str, dict[str, float]]
 
 
 def quality(
-    options: argparse.Namespace, records: list[dict[str, Any]], ways: Mapping[str, dict[str, str]]
-) -> tuple[dict[str, dict[str, float]], TargetInfo | None]:
+    options: argparse.Namespace, ways: Mapping[str, dict[str, str]]
+) -> tuple[Found, TargetInfo | None]:
     """What ways of loading the model cost, compared with the first; and where the last one ran."""
-    found: dict[str, dict[str, float]] = {}
-    reference: list[torch.Tensor] = []
+    found: Found = {}
+    first: torch.Tensor | None = None
     info = None
     for name, way in ways.items():
         session = paceline.load(options.model, "plain", **way)
-        texts = [ids_of(session, record, options.tokens) for record in records]
-        rows = [score(session, *text) for text in texts]
-        reference = reference or [best for best, _ in rows]
-        info = session.target.describe()
-        found[name] = {**summary(rows, reference), "slot_bytes": info.report["cache"]["slot_bytes"]}
+        texts = [ids_of(session, record, options.tokens) for record in options.records]
+        best, losses = map(torch.cat, zip(*(score(session, *text) for text in texts)))
+        first, info = best if first is None else first, session.target.describe()
+        found[name] = {
+            "tokens": len(losses),
+            "perplexity": float(losses.mean().exp()),
+            "best_token_agrees": float((best == first).float().mean()),
+            "slot_bytes": info.report["cache"]["slot_bytes"],
+        }
         print(*way.values(), found[name], flush=True)
     return found, info
 
 
 def read(path: Path, count: int) -> list[dict[str, Any]]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
+    """The first records with an output."""
+    records = [record for _, record in read_records(path, "texts")]
     return [record for record in records if record.get("outputs") and record.get("turns")][:count]
 
 
@@ -92,16 +76,26 @@ def score(session: Session, ids: list[int], count: int) -> tuple[torch.Tensor, t
     return logits.argmax(dim=-1), losses
 
 
-def summary(
-    rows: list[tuple[torch.Tensor, torch.Tensor]], reference: list[torch.Tensor]
-) -> dict[str, float]:
-    losses = torch.cat([loss for _, loss in rows])
-    same = torch.cat([best == other for (best, _), other in zip(rows, reference, strict=True)])
-    return {
-        "tokens": len(losses),
-        "perplexity": float(losses.mean().exp()),
-        "best_token_agrees": float(same.float().mean()),
-    }
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--texts", type=Path, required=True, nargs="+")
+    parser.add_argument("--per-file", type=int, default=8, help="records of each file")
+    parser.add_argument("--tokens", type=int, default=256, help="most tokens scored per record")
+    parser.add_argument("--weights", default="native,auto,int8,int4")
+    parser.add_argument("--cache-dtypes", nargs="*", default=[], help="float32 first")
+    parser.add_argument("--cache-weights", nargs="*", default=["auto"], help="they are tried on")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    options.records = [one for path in options.texts for one in read(path, options.per_file)]
+    ways = {name: {"weights": name} for name in options.weights.split(",") if name}
+    results, info = quality(options, ways)
+    caches = {}
+    for weights in options.cache_weights:
+        ways = {each: {"weights": weights, "cache_dtype": each} for each in options.cache_dtypes}
+        caches[weights], _ = quality(options, ways)
+    about = {"model": options.model, "texts": len(options.records)}
+    write(options.json, {**about, "weights": results, "caches": caches}, info)
 
 
 if __name__ == "__main__":
