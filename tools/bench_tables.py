@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import papers
-from papers import LARGE, SMALL, Blocks, Columns, crossed, figures, found, listed, made
+from papers import LARGE, SMALL, Columns, crossed, figures, found, listed, made
 
 from paceline.bench.metrics import MethodSummary
 from paceline.tables import markdown_table
@@ -98,6 +97,11 @@ def tasks(kind: str, model: str, corner: str = "task", more: Columns | None = No
     return crossed(corner, cells)
 
 
+def traces(kind: str, model: str) -> str:
+    """Speed-ups on recorded outputs, followed by force."""
+    return tasks(kind, model, "recorded outputs", {"tokens per pass": LENGTH})
+
+
 def texts(kind: str, model: str) -> str:
     """What methods do to single texts, and two bounds: free drafting, and the fastest method for
     each text, `auto` aside. Every method writes the same number of tokens per text."""
@@ -152,6 +156,16 @@ _OF_LLMA: tuple[Place, ...] = (
 )
 
 
+def beside_anpd() -> str:
+    """The paper's table, and our figures on the same kinds of tasks."""
+    return _beside("ANPD, Table 1", figures("anpd", "1"), _OF_ANPD)
+
+
+def beside_llma() -> str:
+    """The same for LLMA."""
+    return _beside("LLMA, Tables 3 and 4", figures("llma", "3 and 4"), _OF_LLMA)
+
+
 def _beside(source: str, paper: Mapping[str, str], places: tuple[Place, ...]) -> str:
     """A paper's table, and our figures on the same kinds of tasks."""
     theirs = markdown_table([["task and model", f"{source}: speed-up"], *paper.items()])
@@ -172,32 +186,7 @@ def _at(places: tuple[Place, ...]) -> Iterator[MethodSummary]:
         yield replace(methods.get(method) or methods[_BARE[method]], method=label)
 
 
-def _ablation(name: str) -> str:
+def ablation(name: str) -> str:
     """An ablation over all its texts."""
     text = (papers.RESULTS / f"bench/ablate-{name}-{SMALL}.md").read_text(encoding="utf-8")
     return text.split("## ")[1].partition("\n\n")[2].strip()
-
-
-README: Blocks = {"bench": partial(overall, "planned/ten", SMALL, LARGE)}
-BENCH: Blocks = {
-    "overall-float32": partial(overall, "planned/float32", SMALL),
-    "overall-twelve": partial(overall, "planned/published", SMALL),
-    "tasks-ten": partial(tasks, "planned/ten", SMALL),
-    "tasks-ten-large": partial(tasks, "planned/ten", LARGE),
-    "texts-ten": partial(texts, "planned/ten", SMALL),
-    "texts-ten-large": partial(texts, "planned/ten", LARGE),
-    "overall": partial(overall, "planned/tasks", SMALL, LARGE),
-    "overall-tasks-float32": partial(overall, "planned/tasks-float32", SMALL),
-    "traces": partial(
-        tasks, "planned/traces", SMALL, "recorded outputs", {"tokens per pass": LENGTH}
-    ),
-}
-PAPER_ANPD: Blocks = {
-    "anpd": lambda: _beside("ANPD, Table 1", figures("anpd", "1"), _OF_ANPD),
-    "anpd-k": partial(_ablation, "anpd-k"),
-    "anpd-n": partial(_ablation, "anpd-n"),
-}
-PAPER_LLMA: Blocks = {
-    "llma": lambda: _beside("LLMA, Tables 3 and 4", figures("llma", "3 and 4"), _OF_LLMA),
-    "llma-ablation": partial(_ablation, "llma"),
-}

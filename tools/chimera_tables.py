@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from typing import Any
 
-from bench_tables import LENGTH, SPEEDUP, overall, sure, tasks, times
+from bench_tables import LENGTH, SPEEDUP, sure, times
 from papers import (
-    LARGE,
     SMALL,
-    Blocks,
     Columns,
     crossed,
     entries,
@@ -35,7 +32,7 @@ RUNS = {
 SUITES = {"mt_bench": "MT-bench", "vicuna_bench": "Vicuna-bench"}
 
 
-def heads_table(*models: str) -> str:
+def heads(*models: str) -> str:
     """Table 5: shipped heads and EAGLE's steps, beside the paper's heads."""
     columns = [f"{model}: {top}" for model in (*models, "paper") for top in ("top-1", "top-5")]
     paper = figures("chimera", "5")
@@ -65,7 +62,7 @@ def _method(group: Group, name: str) -> MethodSummary:
     return next(each for full, each in group.methods.items() if full.partition(":")[0] == name)
 
 
-def lengths_table() -> str:
+def suites() -> str:
     """Tables 2 and 3: tokens per pass and speed-up over plain decoding, by suite."""
     columns = [f"{name}: {what}" for name in METHODS.values() for what in ("tokens per pass", "speed-up")]  # fmt: skip
     rows = [["", "decoding", "trees", "texts", *columns,
@@ -80,7 +77,7 @@ def lengths_table() -> str:
     return f"{markdown_table(rows, left=3)}\n\n{_basis()}"
 
 
-def cases_table(trees: str) -> str:
+def cases(trees: str) -> str:
     """Table 4: tokens per pass and speed-up by category."""
     groups = {decoding: _groups(RUNS[decoding, trees], "task") for decoding in DECODINGS}
     cells = {}
@@ -94,7 +91,7 @@ def cases_table(trees: str) -> str:
     return crossed("", cells)
 
 
-def times_table() -> str:
+def times_by_part() -> str:
     """Where time goes after the prompt, in milliseconds per pass."""
 
     def per_pass(part: str) -> Callable[[Any], str]:
@@ -137,14 +134,3 @@ def _basis() -> str:
             f"{machine['processor']}, {machine['threads']} threads; {same}."
         )
     return " ".join(sentences)
-
-
-CHIMERA: Blocks = {
-    "heads": partial(heads_table, SMALL, LARGE),
-    "speed-large": partial(overall, "heads/speed", LARGE),
-    "tasks-large": partial(tasks, "heads/speed", LARGE),
-    "lengths": lengths_table,
-    "cases-fixed": partial(cases_table, "fixed"),
-    "cases-planned": partial(cases_table, "planned"),
-    "times": times_table,
-}

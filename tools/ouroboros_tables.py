@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from statistics import stdev
 from typing import Any
 
-from papers import LARGE, SMALL, Blocks, Cell, Columns, crossed, figures, listed, made, report
+from papers import LARGE, SMALL, Cell, Columns, crossed, figures, listed, made, report
 
 from paceline.bench.text_times import speedup_interval
 
@@ -18,6 +17,15 @@ Row = Mapping[str, Any]
 
 WHOLE, COPIED = "+ history", "anpd inside, lengthened by phrases"
 METHODS = ("speculative", "lookahead", "ouroboros")
+OF_TASKS = (
+    "anpd",
+    "speculative",
+    "speculative, runners-up",
+    "speculative, anpd inside",
+    WHOLE,
+    COPIED,
+)
+"""In the tables by task, where they were measured."""
 LENGTH = "{0[tokens_per_pass]:.2f}"
 
 
@@ -63,71 +71,79 @@ def number(key: str) -> Cell:
     return lambda one: "" if one[key] is None else f"{one[key]:.1f}"
 
 
+def on(task: str) -> Cell:
+    """The speed-up over plain decoding on a task."""
+    return lambda one: over(one["tasks"][task], one["all"]["plain"]["tasks"][task])
+
+
 NAMED: Columns = {"": "{0[name]}", "over plain": versus("plain"), "tokens per pass": LENGTH}
-PARTS: Columns = {
-    **NAMED,
-    "draft passes per pass": lambda one: f"{one['draft_passes'] / one['passes']:.2f}",
-    "ms per draft pass": number("ms_per_draft_pass"),
-    "ms per pass": number("ms_per_pass"),
-    "time drafting": "{0[shares][draft]:.0%}",
-    "over speculative": versus("speculative"),
-    "paper: over speculative": of_paper("4", "speculative"),
-}
-"""Table 4."""
-PHRASES: Columns = {
-    "": lambda one: re.sub(r"^(\d+) phrases", r"K = \1", one["name"]),
-    "over plain": versus("plain"),
-    "over speculative": versus("speculative"),
-    "tokens per pass": LENGTH,
-    "rows per pass": lambda one: (
-        f"{sum(int(rows) * count for rows, count in one['widths'].items()) / one['passes']:.1f}"
-    ),
-}
-"""Figure 6: how many phrases lengthen a draft."""
-LOCALITY: Columns = {
-    **NAMED,
-    "over plain": lambda one: over(one, one["all"]["plain"]),
-    "draft passes per pass": PARTS["draft passes per pass"],
-    "over cold start": lambda one: over(one, one["all"]["cold start"]),
-    "paper: over cold start": of_paper("16", "cold start"),
-}
-"""Table 16: orders of texts of several tasks, phrases kept or not."""
 
 
-def by_contender(study: str, columns: Columns, model: str = SMALL, less: str = "ouroboros") -> str:
-    """A row per contender of a study, but for one."""
-    return listed((row for name, row in rows_of(study, model).items() if name != less), columns)
+def draft_passes(one: Row) -> str:
+    """Per pass of the target."""
+    return f"{one['draft_passes'] / one['passes']:.2f}"
 
 
-def others_table() -> str:
-    """Tables 5 and 13: EAGLE and a cascade."""
-
-    def on(task: str) -> Cell:
-        return lambda one: over(one["tasks"][task], one["all"]["plain"]["tasks"][task])
-
-    tasks = rows_of("others")["plain"]["tasks"]
-    columns: Columns = {
+COLUMNS: dict[str, Columns] = {
+    # Table 4.
+    "parts": {
         **NAMED,
-        **{task.replace("_", " "): on(task) for task in tasks},
+        "draft passes per pass": draft_passes,
+        "ms per draft pass": number("ms_per_draft_pass"),
+        "ms per pass": number("ms_per_pass"),
+        "time drafting": "{0[shares][draft]:.0%}",
+        "over speculative": versus("speculative"),
+        "paper: over speculative": of_paper("4", "speculative"),
+    },
+    # Figure 6: how many phrases lengthen a draft.
+    "phrases": {
+        "": lambda one: re.sub(r"^(\d+) phrases", r"K = \1", one["name"]),
+        "over plain": versus("plain"),
+        "over speculative": versus("speculative"),
+        "tokens per pass": LENGTH,
+        "rows per pass": lambda one: (
+            f"{sum(int(rows) * count for rows, count in one['widths'].items()) / one['passes']:.1f}"
+        ),
+    },
+    # Table 16: orders of texts of several tasks, phrases kept or not.
+    "locality": {
+        **NAMED,
+        "over plain": lambda one: over(one, one["all"]["plain"]),
+        "draft passes per pass": draft_passes,
+        "over cold start": lambda one: over(one, one["all"]["cold start"]),
+        "paper: over cold start": of_paper("16", "cold start"),
+    },
+    # Tables 5 and 13: EAGLE and a cascade.
+    "others": {
+        **NAMED,
+        **{task: on(task.replace(" ", "_")) for task in ("mt bench", "wmt16 deen", "cnndm", "gsm8k", "llma rag")},
         "paper: over speculative": of_paper("13", "speculative"),
         "paper: over Ouroboros": of_paper("5", "ouroboros"),
-    }
-    return by_contender("others", columns, less="")
+    },
+}  # fmt: skip
 
 
-def by_task(shown: Iterable[str], *studies: str, model: str = SMALL) -> str:
+def by_contender(study: str, columns: str, model: str = SMALL) -> str:
+    """A row per contender of a study; those that tables of the paper have, as it orders them."""
+    named = rows_of(study, model)
+    shown = figures("ouroboros", "16") if study == "locality" else named
+    rows = [named[name] for name in shown if name != "ouroboros" or WHOLE not in named]
+    return listed(rows, COLUMNS[columns])
+
+
+def by_task(model: str, *studies: str) -> str:
     """Speed-up over plain decoding by task; with several studies, they stand in the headings."""
     cells = {}
     for study in studies:
         named = rows_of(study, model)
-        for name in filter(named.__contains__, shown):
+        for name in filter(named.__contains__, METHODS if len(studies) > 1 else OF_TASKS):
             heading = f"{name}, {study}" if len(studies) > 1 else name
             for task, plain in named["plain"]["tasks"].items():
                 cells[task, heading] = over(named[name]["tasks"][task], plain)
     return crossed("", cells)
 
 
-def efficiency_table() -> str:
+def efficiency() -> str:
     """Table 12: tokens per pass of the target, ours and the paper's."""
     named, cells = rows_of("fixed"), {}
     for task, paper in figures("ouroboros", "12").items():
@@ -137,7 +153,7 @@ def efficiency_table() -> str:
     return crossed("", cells)
 
 
-def sampling_table() -> str:
+def sampling() -> str:
     """Table 3: speed-up at three temperatures."""
     studies = {0.0: "fixed", 0.5: "temperatures", 1.0: "temperatures"}
     cells = {}
@@ -151,7 +167,7 @@ def sampling_table() -> str:
     return crossed("", cells)
 
 
-def sensitivity_table() -> str:
+def sensitivity() -> str:
     """Table 9: speed-up by draft length, window and level."""
     named = rows_of("sensitivity")
     plain, cells, speeds = named.pop("plain"), {}, []
@@ -165,7 +181,7 @@ def sensitivity_table() -> str:
     )
 
 
-def tradeoff_table() -> str:
+def tradeoff() -> str:
     """Figure 1: speed-up and tokens per pass by draft model and length."""
     named = rows_of("tradeoff")
     plain, cells = named.pop("plain"), {}
@@ -176,7 +192,7 @@ def tradeoff_table() -> str:
     return crossed("draft model", cells)
 
 
-def weights_table() -> str:
+def weights() -> str:
     """Speculative decoding by the weights of the draft model."""
     named, cells = rows_of("weights"), {}
     for name, one in named.items():
@@ -188,7 +204,7 @@ def weights_table() -> str:
     return crossed("weights of the draft model", cells)
 
 
-def lengths_table() -> str:
+def lengths() -> str:
     """Table 14: speed-up by generation length."""
     named, cells = rows_of("lengths"), {}
     plain = named.pop("plain")["lengths"]
@@ -214,7 +230,7 @@ PAYING = {
 Ouroboros."""
 
 
-def paying_table() -> str:
+def paying() -> str:
     """Which draft model makes which method pay: the paper's equation beside measurements."""
     cells = {}
     for label, (study, model, speculative, ouroboros) in PAYING.items():
@@ -243,7 +259,7 @@ def _share_right(one: Row) -> float:
 STUDIES = ("fixed", "planned", "published", "copy", "tradeoff", "phrases", "others", "temperatures", "sensitivity", "lengths", "locality")  # fmt: skip
 
 
-def texts_table() -> str:
+def texts_compared() -> str:
     """How many texts were compared with plain decoding's, and how many differ."""
 
     def gap(one: Row) -> str:
@@ -257,33 +273,3 @@ def texts_table() -> str:
         "largest gap where they part": gap,
     }
     return listed((report(f"ouroboros/{study}-{SMALL}") for study in STUDIES), columns)
-
-
-_OF_COPY = ("anpd", "speculative", "speculative, anpd inside", WHOLE, COPIED)
-_OF_TRAINED = ("speculative", "speculative, runners-up", WHOLE)
-OUROBOROS: Blocks = {
-    "parts-fixed": partial(by_contender, "fixed", PARTS),
-    "parts-planned": partial(by_contender, "planned", PARTS),
-    "parts-planned-published": partial(by_contender, "published", PARTS),
-    "parts-planned-large": partial(by_contender, "planned", PARTS, LARGE),
-    "parts-planned-floats": partial(by_contender, "floats", PARTS, LARGE),
-    "parts-copy": partial(by_contender, "copy", PARTS),
-    "parts-copy-large": partial(by_contender, "copy", PARTS, LARGE),
-    "tasks-planned-published": partial(by_task, _OF_TRAINED, "published"),
-    "tasks-planned-large": partial(by_task, _OF_TRAINED, "planned", model=LARGE),
-    "tasks-planned-floats": partial(by_task, _OF_TRAINED, "floats", model=LARGE),
-    "tasks-copy": partial(by_task, _OF_COPY, "copy"),
-    "tasks-copy-large": partial(by_task, _OF_COPY, "copy", model=LARGE),
-    "tasks": partial(by_task, METHODS, "fixed", "planned"),
-    "efficiency": efficiency_table,
-    "sampling": sampling_table,
-    "sensitivity": sensitivity_table,
-    "lengths": lengths_table,
-    "locality": partial(by_contender, "locality", LOCALITY, less="plain"),
-    "tradeoff": tradeoff_table,
-    "paying": paying_table,
-    "weights": weights_table,
-    "phrases": partial(by_contender, "phrases", PHRASES),
-    "others": others_table,
-    "texts": texts_table,
-}

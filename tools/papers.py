@@ -18,8 +18,6 @@ ROOT = Path(__file__).parent.parent
 RESULTS, PARTS = ROOT / "benchmarks/results", ROOT / "src/paceline/data"
 SMALL, LARGE = "smollm2-135m", "qwen2.5-coder-1.5b"
 
-Blocks = dict[str, Callable[[], str]]
-"""The generated blocks of a page, by name."""
 Cell = str | Callable[[Any], str]
 """What makes a cell of a record: a format such as "{0.speedup:.2f}x", or a function."""
 Columns = Mapping[str, Cell]

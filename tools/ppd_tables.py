@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from statistics import median_high
 from typing import Any
 
-from bench_tables import LENGTH, overall, overall_of, tasks
+from bench_tables import LENGTH, overall_of
 from papers import (
     LARGE,
     PARTS,
     SMALL,
-    Blocks,
     Columns,
     crossed,
     figures,
@@ -21,7 +19,6 @@ from papers import (
     report,
     trained,
 )
-from trained_tables import curve_table
 
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.planning.ppd.adaptive_tree import Limits
@@ -32,7 +29,7 @@ _DISTANCES = 3
 _COMPARED = (("ppd", SMALL), ("medusa", SMALL), ("ppd", LARGE))
 
 
-def accuracy_table() -> str:
+def distances() -> str:
     """Accuracy of guesses by distance, for PPD and Medusa, ours and the thesis's."""
     shares: dict[str, list[list[str]]] = {}
     for method, model in _COMPARED:
@@ -65,24 +62,24 @@ def _note(method: str, model: str) -> str:
     )
 
 
-def greedy_table() -> str:
+def greedy() -> str:
     """Both models in float32; the 1.5B in two runs."""
     large = found(f"ppd/greedy-{LARGE}", f"ppd/greedy-rest-{LARGE}")
     return overall_of({SMALL: found(f"ppd/greedy-{SMALL}"), LARGE: large})
 
 
-def memory_table() -> str:
+def parts_memory(model: str) -> str:
     """Memory of processes that loaded a model and decoded with a method (figure 6.4)."""
-    methods = report(f"ppd/memory-{SMALL}")["methods"]
+    methods = report(f"ppd/memory-{model}")["methods"]
     held = {one["method"]: one["points"][-1]["resident_bytes"] for one in methods}
 
     def parts(method: str) -> str:
-        folder = PARTS / method.replace("speculative", "draft") / SMALL
+        folder = PARTS / method.replace("speculative", "draft") / model
         size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
         return f"{size / 1e6:.2f}" if size else ""
 
     columns: Columns = {
-        "model": lambda method: SMALL,
+        "model": lambda method: model,
         "method": "`{0}`",
         "parts, MB": parts,
         "process, MB": lambda method: f"{held[method] / 1e6:,.0f}",
@@ -92,7 +89,7 @@ def memory_table() -> str:
     return listed(held, columns)
 
 
-def sizes_table() -> str:
+def sizes() -> str:
     """Tokens per pass by tree size, dynamic and static, predicted and measured (figure 6.6a)."""
     run, summary = found(f"ppd/sizes-{SMALL}")
     methods, cells = summary.overall.methods, {}
@@ -120,7 +117,7 @@ def _promised(model: str, size: int) -> list[float]:
     return [build_tree(table, size, floor).tokens_per_pass for floor in floors]
 
 
-def trees_table() -> str:
+def trees(model: str) -> str:
     """Predicted and measured speed-up by width, from `paceline tune --method ppd --verify`."""
 
     def measured(write: str) -> Callable[[dict[str, Any]], str]:
@@ -135,19 +132,4 @@ def trees_table() -> str:
         "tokens per pass, measured": measured("{0[measured_tokens_per_pass]:.2f}"),
         "measured": measured("{1:.2f}x"),
     }
-    return listed(report(f"ppd/tune-{SMALL}")["trees"]["widths"], columns, left=0)
-
-
-PPD: Blocks = {
-    "accuracy": accuracy_table,
-    "curve": partial(curve_table, "ppd"),
-    "speed": partial(overall, "ppd/speed", LARGE),
-    "speed-greedy": greedy_table,
-    "speed-sampled": partial(overall, "ppd/sampled", SMALL, LARGE),
-    "speed-typical": partial(overall, "ppd/typical", SMALL, LARGE),
-    "tasks": partial(tasks, "ppd/speed", LARGE),
-    "draft": partial(overall, "ppd/draft", SMALL),
-    "memory": memory_table,
-    "sizes": sizes_table,
-    "trees": trees_table,
-}
+    return listed(report(f"ppd/tune-{model}")["trees"]["widths"], columns, left=0)

@@ -9,14 +9,17 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
 
-from bench_tables import BENCH, PAPER_ANPD, PAPER_LLMA, README
-from chimera_tables import CHIMERA
-from ouroboros_tables import OUROBOROS
-from papers import ROOT, Blocks
-from ppd_tables import PPD
-from study_tables import BATCHES, OUROBOROS_COSTS, PLANNING, SERVE, SPEED
-from trained_tables import TRAINING
+import bench_tables
+import chimera_tables
+import ouroboros_tables
+import ppd_tables
+import study_tables
+import trained_tables
+from papers import ROOT
 
 from paceline.loop import Batch, decode
 
@@ -24,10 +27,10 @@ from paceline.loop import Batch, decode
 def main() -> int:
     """Entry point."""
     stale = 0
-    for path, blocks in PAGES.items():
+    for path, blocks in pages().items():
         page = ROOT / path
         old = page.read_text(encoding="utf-8")
-        new = filled(page.name, old, {name: make() for name, make in blocks.items()})
+        new = filled(page.name, old, blocks)
         stale |= old != new
         if "--check" not in sys.argv:
             page.write_text(new, encoding="utf-8")
@@ -55,20 +58,23 @@ def quoted_loop() -> str:
     return f"```python\nclass Batch:\n{step}\n\n{whole.strip()}\n```"
 
 
-PAGES: dict[str, Blocks] = {
-    "README.md": {**README, "loop": quoted_loop},
-    "docs/bench.md": BENCH,
-    "docs/paper-anpd.md": PAPER_ANPD,
-    "docs/paper-llma.md": PAPER_LLMA,
-    "docs/paper-ppd.md": PPD,
-    "docs/paper-chimera.md": CHIMERA,
-    "docs/paper-ouroboros.md": OUROBOROS | OUROBOROS_COSTS,
-    "docs/batches.md": BATCHES,
-    "docs/serve.md": SERVE,
-    "docs/training.md": TRAINING,
-    "docs/planning.md": PLANNING,
-    "docs/speed.md": SPEED,
-}
+TABLES = (bench_tables, chimera_tables, ouroboros_tables, ppd_tables, study_tables, trained_tables)
+
+
+def pages() -> dict[str, dict[str, str]]:
+    """The generated blocks of every page, as pages.toml orders them."""
+    known: dict[str, Callable[..., str]] = {"quoted_loop": quoted_loop}
+    for module in TABLES:
+        known |= {name: each for name, each in vars(module).items() if callable(each)}
+
+    def made(function: str, *words: str) -> str:
+        return known[function](*words)
+
+    orders = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
+    return {
+        page: {name: made(*order.split()) for name, order in blocks.items()}
+        for page, blocks in orders.items()
+    }
 
 
 if __name__ == "__main__":

@@ -4,15 +4,13 @@ docs/planning.md."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from itertools import product
 from typing import Any
 
-from bench_tables import overall, tasks
-from papers import LARGE, RESULTS, SMALL, Blocks, Cell, Columns, crossed, listed, report
+from papers import RESULTS, SMALL, Cell, Columns, crossed, listed, report
 
 
-def quality_table() -> str:
+def quality() -> str:
     """What quantised weights cost in quality."""
     reports = [report(path.stem) for path in sorted(RESULTS.glob("weights-quality-*.json"))]
     columns = {
@@ -29,7 +27,7 @@ def quality_table() -> str:
     return listed(rows, columns, left=2)
 
 
-def caches_table() -> str:
+def caches(model: str) -> str:
     """What KV caches of fewer bits cost in quality."""
     columns: Columns = {
         "weights": "{0[weights]}",
@@ -40,13 +38,13 @@ def caches_table() -> str:
     }
     rows = [
         {"weights": weights, "cache": name, **one}
-        for weights, caches in report(f"caches-{SMALL}")["caches"].items()
+        for weights, caches in report(f"caches-{model}")["caches"].items()
         for name, one in caches.items()
     ]
     return listed(rows, columns, left=2)
 
 
-def drafts_table() -> str:
+def drafts() -> str:
     """What drafts cost, as shares of a one-row pass."""
     columns: Columns = {
         "": lambda one: "a pass of one row" if one["name"] == "plain" else one["name"],
@@ -61,7 +59,7 @@ def _named(rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"name": name, **row} for name, row in rows.items()]
 
 
-def products_table() -> str:
+def products() -> str:
     """Times of products alone, by format and rows."""
     found = report("products")
     machine, products = found["machine"], found["products"]
@@ -78,7 +76,7 @@ def products_table() -> str:
     )
 
 
-def throughput_table(name: str) -> str:
+def throughput(name: str) -> str:
     """Tokens per second of all texts together, by number of texts at once."""
     table = report(f"open-batch/{name}")["throughput"]["table"]
     columns = {"after_the_prompts": "after the prompts", "tokens_per_second": "prompts included"}
@@ -90,7 +88,7 @@ def throughput_table(name: str) -> str:
     return crossed("tokens per second, texts at once", cells)
 
 
-def clients_table(name: str, *kinds: str) -> str:
+def clients(name: str, *kinds: str) -> str:
     """Throughput and latency by clients and method; `off` is the base of the ratios."""
     rows = report(name)["rows"]
     off = {one["clients"]: one for one in rows if one["variant"] == "off"}
@@ -128,7 +126,7 @@ def _replayed(study: str, columns: Mapping[str, str], whole: bool = False) -> st
     return crossed("file", cells)
 
 
-def memory_table() -> str:
+def memory() -> str:
     """Memory over prompts in a row."""
     cells = {}
     for one in report(f"memory-{SMALL}")["methods"]:
@@ -138,7 +136,7 @@ def memory_table() -> str:
     return crossed("", cells)
 
 
-def crossings_table() -> str:
+def crossings() -> str:
     """The plot, and the ratios at which one method beats another."""
     found = report(f"ouroboros/simulation-{SMALL}")
     first, *_, last = found["ratios"]
@@ -183,7 +181,17 @@ _SOURCES = {
 }
 
 
-def replayed_sources_table() -> str:
+def plans() -> str:
+    """Planned trees against fixed budgets, on a simulated clock."""
+    return _replayed(SMALL, _PLANS)
+
+
+def left_out() -> str:
+    """Leaving out each source of `auto` in turn."""
+    return _replayed(f"sources-{SMALL}", _SOURCES, whole=True)
+
+
+def replayed_sources() -> str:
     """What each source did in the rounds of `auto` with answers."""
     found = report(f"planning/sources-{SMALL}")["contenders"]["auto with answers"]["sources"]
     columns: Columns = {
@@ -192,26 +200,3 @@ def replayed_sources_table() -> str:
         **{key: f"{{0[{key}]:,}}" for key in ("proposed", "scored", "accepted", "gained")},
     }
     return listed(_named(found), columns)
-
-
-OUROBOROS_COSTS: Blocks = {"crossings": crossings_table, "memory": memory_table}
-SPEED: Blocks = {
-    "gpu-methods": partial(overall, "gpu/methods/run", SMALL),
-    "gpu-tasks": partial(tasks, "gpu/methods/run", SMALL),
-    "products": products_table,
-    "quality": quality_table,
-    "caches": caches_table,
-    "drafts": drafts_table,
-}
-BATCHES: Blocks = {
-    name: partial(throughput_table, name) for name in ("throughput", "throughput-float32")
-}
-SERVE: Blocks = {
-    "serve": partial(clients_table, f"serve-{SMALL}", "chat", "summary", "edit"),
-    "serve-edits": partial(clients_table, f"serve-edits-{LARGE}"),
-}
-PLANNING: Blocks = {
-    "planning": partial(_replayed, SMALL, _PLANS),
-    "left-out": partial(_replayed, f"sources-{SMALL}", _SOURCES, whole=True),
-    "replayed-sources": replayed_sources_table,
-}

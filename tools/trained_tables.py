@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from papers import PARTS, Blocks, listed, trained
+from papers import PARTS, listed, trained
 
 from paceline.tables import markdown_table
 
 _CURVE_ROWS = 8
-_TRAINED = ("eagle", "medusa", "chimera", "draft")
 
 
-def accuracy_table() -> str:
+def accuracy(*methods: str) -> str:
     """Accuracy by head, or drafting step, on texts of the test split."""
     tops = {f"top-{count}": f"top{count}" for count in (2, 3, 5, 10)}
     rows = [["parts", "head", "top-1 (95 %)", *tops, "not in its vocabulary"]]
     notes = []
-    for method in _TRAINED:
+    for method in methods:
         for model, record in trained(method).items():
             found = record["evaluation"]
             for head, share in enumerate(found["top1"]):
@@ -31,7 +29,7 @@ def accuracy_table() -> str:
     return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
 
 
-def curve_table(*methods: str) -> str:
+def curves(*methods: str) -> str:
     """Accuracy of first guesses on validation texts, by places learned from."""
     points = []
     for method in methods:
@@ -60,6 +58,3 @@ def _note(method: str, model: str, record: dict[str, Any]) -> str:
         f"{found['tokens_per_pass']:.2f} tokens per pass ({low:.2f} to {high:.2f}); "
         f"{size / 1e6:.1f} MB."
     )
-
-
-TRAINING: Blocks = {"accuracy": accuracy_table, "curves": partial(curve_table, *_TRAINED)}
