@@ -7,17 +7,19 @@ Plain decoding, the draft model, Medusa, Chimera and EAGLE take turns on one tar
 so the target's weights are read between two drafts, as in real use. The draft model proposes
 --length tokens a round; heads grow trees of --budget nodes. Methods that the model has no parts for
 are left out; --methods measures others. A draft's time is what the loop spends outside the target:
-proposing and observing.
+proposing and observing. --rounds counts for each prompt and method; the prompts are questions, or
+the first --context tokens of --text.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from common import PLACEMENT, opened, options, write
 from paceline.cli.bench.shared import split_methods
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError
@@ -25,7 +27,6 @@ from paceline.loop import Batch, FixedBudget, Generation
 from paceline.records import Round
 from paceline.session import Session
 from paceline.stopping import Stopping
-from tables import add_placement, opened, write
 
 PROMPTS = (
     "Why is the sky blue?",
@@ -34,13 +35,13 @@ PROMPTS = (
 )
 
 
-def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
+def methods(session: Session, given: Namespace) -> dict[str, str]:
     """Reported name -> method, for the methods that work with the model."""
-    if options.methods:
-        return {name: name for name in split_methods(f"plain,{options.methods}")}
+    if given.methods:
+        return {name: name for name in split_methods(f"plain,{given.methods}")}
     every = {
         "plain": "plain",
-        "draft token": f"speculative:length={options.length}",
+        "draft token": f"speculative:length={given.length}",
         "medusa": "medusa",
         "chimera": "chimera",
         "chimera, all levels": "chimera:depth=8,least=0",
@@ -57,26 +58,26 @@ def methods(session: Session, options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def prompts(session: Session, options: argparse.Namespace) -> list[list[int]]:
+def prompts(session: Session, given: Namespace) -> list[list[int]]:
     """The questions, or the beginning of a text."""
-    if options.text is None:
+    if given.text is None:
         return [session.encode([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
-    ids = session.encode(options.text.read_text(encoding="utf-8"))[: options.context]
-    if len(ids) < options.context:
-        raise SystemExit(f"{options.text} has {len(ids)} tokens: name a longer text")
+    ids = session.encode(given.text.read_text(encoding="utf-8"))[: given.context]
+    if len(ids) < given.context:
+        raise SystemExit(f"{given.text} has {len(ids)} tokens: name a longer text")
     return [ids]
 
 
-def play(session: Session, options: argparse.Namespace) -> dict[str, list[Round]]:
+def play(session: Session, given: Namespace) -> dict[str, list[Round]]:
     """Run all methods in turns on each prompt; rounds that read the prompt are left out."""
-    chosen = methods(session, options)
+    chosen = methods(session, given)
     found: dict[str, list[Round]] = {name: [] for name in chosen}
-    for ids in prompts(session, options):
-        batches = {name: Batch(session.target, FixedBudget(options.budget)) for name in chosen}
+    for ids in prompts(session, given):
+        batches = {name: Batch(session.target, FixedBudget(given.budget)) for name in chosen}
         for name, method in chosen.items():
             drafter = make_drafter(method, session.host)
-            batches[name].add(Generation(ids, drafter, Stopping(options.rounds * 8)))
-        for _ in range(options.rounds):
+            batches[name].add(Generation(ids, drafter, Stopping(given.rounds * 8)))
+        for _ in range(given.rounds):
             for name, batch in batches.items():
                 found[name] += [done for done in batch.step() if not (done.first or done.prefill)]
         for batch in batches.values():
@@ -98,26 +99,19 @@ def row_of(name: str, rounds: list[Round], length: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    add_placement(parser)
-    parser.add_argument("--rounds", type=int, default=60, help="per prompt and method")
-    parser.add_argument("--length", type=int, default=4, help="tokens of the draft model's drafts")
-    parser.add_argument("--budget", type=int, default=16, help="nodes of a tree at most")
-    parser.add_argument("--methods", default="", help="others, separated by commas")
-    parser.add_argument("--text", type=Path, help="a file to go on from, instead of questions")
-    parser.add_argument("--context", type=int, default=1000, help="tokens of it")
-    parser.add_argument("--json", type=Path, help="write the results there, too")
-    options = parser.parse_args()
-    session = opened(options)
+    given = options(
+        __doc__, **PLACEMENT, json=Path | None, methods="", text=Path | None, context=1000,
+        rounds=60, length=4, budget=16,
+    )  # fmt: skip
+    session = opened(given)
     rows = {
-        name: row_of(name, rounds, options.length)
-        for name, rounds in play(session, options).items()
+        name: row_of(name, rounds, given.length) for name, rounds in play(session, given).items()
     }
     for name, row in rows.items():
         for kind in ("", "quartile_"):
             row[f"{kind}share"] = round(row[f"{kind}ms"] / rows["plain"][f"{kind}ms"], 4)
         print(f"{name:20}", row)
-    write(options.json, {"rows": rows}, session.target.describe())
+    write(given.json, {"rows": rows}, session.target.describe())
 
 
 if __name__ == "__main__":

@@ -8,8 +8,8 @@ throughput  tokens per second of texts of mixed tasks, 1, 2, 4, … at a time: w
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import product, zip_longest
 from pathlib import Path
@@ -17,6 +17,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from common import PLACEMENT, opened, options, write
 from paceline.bench.comparison import in_turns
 from paceline.drafters import make_drafter
 from paceline.loop import Batch, Generation
@@ -26,7 +27,6 @@ from paceline.records import Round
 from paceline.session import Session
 from paceline.stats import Stats
 from paceline.stopping import Stopping
-from tables import add_placement, opened, write
 
 TASKS = (
     "mt_bench", "gsm8k", "humaneval", "mbpp", "wmt16_deen", "editeval", "jfleg", "vicuna_bench",
@@ -36,31 +36,31 @@ AT_ONCE, METHODS = (1, 2, 4, 8, 16), ("plain", "anpd")
 LONGEST_PROMPT = 400
 
 
-def mixed_prompts(session: Session, options: argparse.Namespace) -> list[list[int]]:
+def mixed_prompts(session: Session, given: Namespace) -> list[list[int]]:
     """Prompts of all tasks in turns, chat template included; longer ones are left out."""
     piles = [
         [
             ids
-            for record in read_prompts(options.data / f"{task}.jsonl")
+            for record in read_prompts(given.data / f"{task}.jsonl")
             if len(ids := session.encode([{"role": "user", "content": record.turns[0]}]))
             <= LONGEST_PROMPT
         ]
-        for task in options.tasks.split(",")
+        for task in given.tasks.split(",")
     ]
-    return [ids for row in zip_longest(*piles) for ids in row if ids is not None][: options.texts]
+    return [ids for row in zip_longest(*piles) for ids in row if ids is not None][: given.texts]
 
 
-def throughput(session: Session, options: argparse.Namespace) -> dict[str, Any]:
+def throughput(session: Session, given: Namespace) -> dict[str, Any]:
     """Write the same texts at every batch size, in turns."""
-    prompts, every = mixed_prompts(session, options), list(product(METHODS, AT_ONCE))
+    prompts, every = mixed_prompts(session, given), list(product(METHODS, AT_ONCE))
     runs: dict[tuple[str, int], list[dict[str, float]]] = {run: [] for run in every}
     planners = {run: TreePlanner(session.host.curve) for run in every}
     first: list[list[int]] = []
     different = 0
-    for repeat in range(options.repeats):
+    for repeat in range(given.repeats):
         for method, count in in_turns(every, repeat):
             texts = [
-                Generation(ids, make_drafter(method), Stopping(options.max_new_tokens))
+                Generation(ids, make_drafter(method), Stopping(given.max_new_tokens))
                 for ids in prompts
             ]
             found = _timed(session, texts, planners[method, count], count)
@@ -110,19 +110,13 @@ def _one_after_the_other(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("study", choices=["throughput"])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--tasks", default=",".join(TASKS), help="names of files, by commas")
-    parser.add_argument("--texts", type=int, default=32)
-    parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=2)
-    add_placement(parser)
-    options = parser.parse_args()
-    session = opened(options, "anpd")
-    content = {"model": options.model, "throughput": throughput(session, options)}
-    write(options.json, content, session.target.describe())
+    given = options(
+        __doc__, "throughput", data=Path, json=Path, **PLACEMENT, tasks=",".join(TASKS), texts=32,
+        max_new_tokens=64, repeats=2,
+    )  # fmt: skip
+    session = opened(given, "anpd")
+    content = {"model": given.model, "throughput": throughput(session, given)}
+    write(given.json, content, session.target.describe())
 
 
 if __name__ == "__main__":

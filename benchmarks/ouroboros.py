@@ -6,15 +6,19 @@
 ouroboros.toml says what each study compares; `costs` are pass costs of target and draft model by
 width, for ouroboros_simulation.py. The studies with a copy need --weights packed, so `all` leaves
 them out: no copy is smaller than the default model's weights as published. Every study writes
-NAME-MODEL.json in --out. All texts are compared with plain decoding's.
+NAME-MODEL.json in --out, unless it is there (--again). All texts are compared with plain decoding's.
+
+--limit prompts of each of --tasks are answered, after their last --longest-prompt tokens, by plain
+decoding and the contenders --only (may be repeated), --runs times from scratch; times are sums.
+--repeats are passes per width, for `costs`.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tomllib
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -23,12 +27,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import paceline
+from common import options, write
 from ouroboros_runs import Contender, Text, play_all, texts_of
 from paceline.drafters import ModelChoice, Opener
 from paceline.planning.measure import measure_curve
 from paceline.prompts import read_prompts
 from paceline.session import Session
-from tables import write
 
 WIDTHS, CONTEXT = (1, 2, 4, 8, 16, 32, 64, 128), 256
 
@@ -80,37 +84,37 @@ def orders(tasks: Sequence[str], seed: int) -> dict[str, list[int]]:
     return {"consecutive": given, "interleaved": mixed, "shuffled": shuffled}
 
 
-def read_texts(session: Session, study: Study, options: argparse.Namespace) -> list[Text]:
+def read_texts(session: Session, study: Study, given: Namespace) -> list[Text]:
     """The first prompts of every task, task by task."""
     records = [
         replace(record, task=task, id=f"{task}/{record.id}")
         for task in study.tasks
-        if options.tasks is None or task in options.tasks.split(",")
-        for record in read_prompts(options.data / f"{task}.jsonl", options.limit or study.limit)
+        if given.tasks is None or task in given.tasks.split(",")
+        for record in read_prompts(given.data / f"{task}.jsonl", given.limit or study.limit)
     ]
-    return texts_of(session, records, options.longest_prompt)
+    return texts_of(session, records, given.longest_prompt)
 
 
-def side_by_side(study: Study, session: Session, options: argparse.Namespace) -> Report:
+def side_by_side(study: Study, session: Session, given: Namespace) -> Report:
     """Methods on the same texts, in turns, whatever their orders of these; --runs times from
     scratch, and the sums."""
     methods = study.contenders
-    if strangers := {*(options.only or ())} - {*methods}:
+    if strangers := {*(given.only)} - {*methods}:
         sys.exit(f"no contender {', '.join(sorted(strangers))}: there are {', '.join(methods)}")
-    texts = read_texts(session, study, options)
-    longest = options.max_new_tokens or study.tokens
-    places = orders([text.record.task for text in texts], options.seed)
+    texts = read_texts(session, study, given)
+    longest = given.max_new_tokens or study.tokens
+    places = orders([text.record.task for text in texts], given.seed)
 
     def contender(name: str, temperature: float) -> Contender:
         own = [texts[place] for place in places.get(name, range(len(texts)))]
         fixed = not fnmatchcase(name, study.planned)
         marks = [longest // share for share in study.shares]
-        return Contender(name, methods[name], session, own, fixed, temperature, options.seed, marks)
+        return Contender(name, methods[name], session, own, fixed, temperature, given.seed, marks)
 
-    names = [name for name in methods if not options.only or name in {"plain", *options.only}]
+    names = [name for name in methods if not given.only or name in {"plain", *given.only}]
     sums: list[Contender] = []
     different: list[Report] = []
-    for _ in range(options.runs):
+    for _ in range(given.runs):
         again = [contender(*each[::-1]) for each in product(study.temperatures, names)]
         different += play_all(again, longest)
         for one, other in zip(sums, again):
@@ -118,19 +122,19 @@ def side_by_side(study: Study, session: Session, options: argparse.Namespace) ->
         sums = sums or again
     return {
         "max_new_tokens": longest,
-        "runs": options.runs,
+        "runs": given.runs,
         "contenders": [one.as_json() for one in sums],
-        "compared_texts": options.runs * sum(len(c.texts) for c in sums if c.method != "plain"),
+        "compared_texts": given.runs * sum(len(c.texts) for c in sums if c.method != "plain"),
         "different_texts": len(different),
         "different": different,
     }
 
 
-def costs(session: Session, options: argparse.Namespace) -> Report:
+def costs(session: Session, given: Namespace) -> Report:
     """Measure the cost curves of both models; the draft model is the shipped one."""
     draft = cast(Opener, session.host.open)(ModelChoice("")).target
     target, drafting = (
-        measure_curve(each, WIDTHS, (CONTEXT,), repeats=options.repeats)
+        measure_curve(each, WIDTHS, (CONTEXT,), repeats=given.repeats)
         for each in (session.target, draft)
     )
     return {
@@ -147,34 +151,24 @@ ALL = [name for name in (*STUDIES, "costs") if name not in COPIES]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with TASK.jsonl")
-    parser.add_argument("--study", choices=[*STUDIES, "costs", "all"], required=True)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/ouroboros"))
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--weights", default="auto", help="of the model, as in paceline.load")
-    parser.add_argument("--dtype", help="of the model, as in paceline.load")
-    parser.add_argument("--tasks", help="only these, by commas")
-    parser.add_argument("--only", action="append", help="a contender; may be repeated")
-    parser.add_argument("--limit", type=int, help="prompts per task")
-    parser.add_argument("--runs", type=int, default=1, help="from scratch; times are sums")
-    parser.add_argument("--longest-prompt", type=int, default=384, help="tokens; the last ones")
-    parser.add_argument("--max-new-tokens", type=int)
-    parser.add_argument("--repeats", type=int, default=5, help="passes per width, for costs")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--again", action="store_true", help="measure what is there already, too")
-    options = parser.parse_args()
-    loaded = {"weights": options.weights, "dtype": options.dtype}
-    session = paceline.load(options.model, "plain", **loaded, measure=True)
-    for name in ALL if options.study == "all" else [options.study]:
-        path = options.out / f"{name}-{options.model}.json"
-        if path.exists() and not options.again:
+    given = options(
+        __doc__, data=Path, study=str, out=Path("benchmarks/results/ouroboros"), model="smollm2-135m",
+        weights="auto", dtype=str | None, tasks=str | None, only=list[str], limit=int | None, runs=1,
+        longest_prompt=384, max_new_tokens=int | None, repeats=5, seed=0, again=False,
+    )  # fmt: skip
+    if given.study not in (*STUDIES, "costs", "all"):
+        sys.exit(f"no study {given.study}: there are {', '.join((*STUDIES, 'costs', 'all'))}")
+    loaded = {"weights": given.weights, "dtype": given.dtype}
+    session = paceline.load(given.model, "plain", **loaded, measure=True)
+    for name in ALL if given.study == "all" else [given.study]:
+        path = given.out / f"{name}-{given.model}.json"
+        if path.exists() and not given.again:
             print(f"{path} is there already: --again measures it again", file=sys.stderr)
             continue
         print(name, file=sys.stderr, flush=True)
         study = STUDIES.get(name)
-        found = side_by_side(study, session, options) if study else costs(session, options)
-        about = {"study": name, "model": options.model, "weights": options.weights}
+        found = side_by_side(study, session, given) if study else costs(session, given)
+        about = {"study": name, "model": given.model, "weights": given.weights}
         write(path, {**about, "dtype": session.target.describe().dtype, **found})
 
 

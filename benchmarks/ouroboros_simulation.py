@@ -3,6 +3,7 @@
     python benchmarks/ouroboros_simulation.py --model smollm2-135m --plot docs/images/ouroboros-simulation
 
 It shows at which cost Ouroboros starts to pay, with the measured acceptance and with the paper's.
+--plot names a picture without its ending: .png and .svg are written.
 
 Reads the studies `fixed` and `costs` (benchmarks/ouroboros.py). They hold each contender's gained
 tokens, and its passes of target and draft model by rows. With a cost ratio c, the time of a one-row
@@ -21,7 +22,6 @@ length over the tokens per pass that its Lookahead decoding gains (on the target
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from common import options, shown_command
 from paceline.planning.cost_curve import CostCurve
-from tables import shown_command
 
 RATIOS = tuple(step / 100 for step in range(2, 71))
 FAMILIES = {
@@ -147,20 +147,21 @@ def picture(found: Sequence[Mapping[str, Any]], ratio: float) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/ouroboros"))
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--plot", type=Path, help="without its ending: .png and .svg are written")
-    options = parser.parse_args()
+    given = options(
+        __doc__,
+        results=Path("benchmarks/results/ouroboros"),
+        model="smollm2-135m",
+        plot=Path | None,
+    )
     fixed, costs = (
-        json.loads((options.results / f"{name}-{options.model}.json").read_text("utf-8"))
+        json.loads((given.results / f"{name}-{given.model}.json").read_text("utf-8"))
         for name in ("fixed", "costs")
     )
     curves = [CostCurve.from_records(costs[f"{name}_curve"]) for name in ("target", "draft")]
     found = simulate(fixed["contenders"], *curves)
     report = {
         "command": shown_command(),
-        "model": options.model,
+        "model": given.model,
         "machine": fixed["machine"],
         "cost_ratio": costs["cost_ratio"],
         "ratios": RATIOS,
@@ -169,12 +170,12 @@ def main() -> None:
             for one in found
         ],
     }  # fmt: skip
-    path = options.results / f"simulation-{options.model}.json"
+    path = given.results / f"simulation-{given.model}.json"
     path.write_text(json.dumps(report) + "\n", encoding="utf-8")
-    if options.plot is not None:
-        options.plot.parent.mkdir(parents=True, exist_ok=True)
+    if given.plot is not None:
+        given.plot.parent.mkdir(parents=True, exist_ok=True)
         for ending, metadata in (("png", None), ("svg", {"Date": None})):
-            file = options.plot.with_suffix(f".{ending}")
+            file = given.plot.with_suffix(f".{ending}")
             picture(found, costs["cost_ratio"]).savefig(file, dpi=120, metadata=metadata)
 
 

@@ -11,8 +11,8 @@ timed by `measure_curve`, in turns of a few passes; the median of each pass coun
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path as FilePath
@@ -22,13 +22,13 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTrainedModel
 
 import paceline
+from common import options, write
 from paceline.models import load_causal_lm
 from paceline.planning.measure import PassTimes, curve_of, measure_floor, time_passes
 from paceline.protocols import Target
 from paceline.records import Path, TargetInfo
 from paceline.targets.engines import open_target
 from paceline.tree import Tree
-from tables import write
 
 OWN_FORWARD = "own-forward"
 _SIZES = (
@@ -87,17 +87,17 @@ class OwnForward:
         return logits[0]
 
 
-def contenders(model: str, options: argparse.Namespace) -> Iterator[tuple[tuple[str, ...], Any]]:
+def contenders(model: str, given: Namespace) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Targets, by engine, weights and cache."""
-    place = {"device": options.device, "dtype": options.dtype}
-    if OWN_FORWARD in options.engines:
+    place = {"device": given.device, "dtype": given.dtype}
+    if OWN_FORWARD in given.engines:
         native = _random(model, **place)
         if native is None:
-            own = place | {"dtype": options.dtype or "float32"}
+            own = place | {"dtype": given.dtype or "float32"}
             native = load_causal_lm(model, **own).model
         yield (OWN_FORWARD, "as loaded", "as loaded"), OwnForward(native)
-    engines = (engine for engine in options.engines if engine != OWN_FORWARD)
-    for each in product(engines, options.weights, options.cache_dtypes):
+    engines = (engine for engine in given.engines if engine != OWN_FORWARD)
+    for each in product(engines, given.weights, given.cache_dtypes):
         how = dict(zip(("engine", "weights", "cache_dtype"), each))
         if (made := _random(model, **place)) is not None:
             yield each, open_target(made, check=False, **how)
@@ -105,13 +105,13 @@ def contenders(model: str, options: argparse.Namespace) -> Iterator[tuple[tuple[
             yield each, paceline.load(model, "plain", **how, **place).target
 
 
-def measured(model: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measured(model: str, given: Namespace) -> Iterator[dict[str, Any]]:
     """Medians of passes of every contender, which take turns."""
-    targets = dict(contenders(model, options))
+    targets = dict(contenders(model, given))
     times: dict[tuple[str, ...], PassTimes] = {name: {} for name in targets}
-    repeats = -(-options.repeats // _TURNS)
+    repeats = -(-given.repeats // _TURNS)
     for _, (name, target) in product(range(_TURNS), targets.items()):
-        found = time_passes(target, options.widths, options.contexts, repeats)
+        found = time_passes(target, given.widths, given.contexts, repeats)
         for place, seconds in found.items():
             times[name].setdefault(place, []).extend(seconds)
     for name, target in targets.items():
@@ -137,22 +137,15 @@ def _random(model: str, device: str, dtype: str | None) -> PreTrainedModel | Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--models", nargs="+", default=["smollm2-135m"])
-    parser.add_argument("--engines", nargs="+", default=["compiled"])
-    parser.add_argument("--weights", nargs="+", default=["auto"])
-    parser.add_argument("--cache-dtypes", nargs="+", default=["float32"])
-    parser.add_argument("--widths", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
-    parser.add_argument("--contexts", type=int, nargs="+", default=[300, 3000])
-    parser.add_argument("--repeats", type=int, default=9, help="passes of each kind")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", help="float32, bfloat16, float16; default: the loader's choice")
-    parser.add_argument("--json", type=FilePath, required=True)
-    options = parser.parse_args()
+    given = options(
+        __doc__, json=FilePath, models=["smollm2-135m"], engines=["compiled"], weights=["auto"],
+        cache_dtypes=["float32"], widths=[1, 2, 4, 8, 16, 32, 64], contexts=[300, 3000], repeats=9,
+        device="cpu", dtype=str | None,
+    )  # fmt: skip
     passes: list[dict[str, Any]] = []
-    for model in options.models:
-        passes += measured(model, options)
-        write(options.json, {"passes": passes}, TargetInfo(model, options.device))
+    for model in given.models:
+        passes += measured(model, given)
+        write(given.json, {"passes": passes}, TargetInfo(model, given.device))
 
 
 if __name__ == "__main__":

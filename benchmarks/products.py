@@ -9,7 +9,6 @@ measured too.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,10 +18,10 @@ from typing import Any
 
 import torch
 
+from common import options, write
 from paceline.kernels.blocks import BlockMatrix, bytes_per_row
 from paceline.kernels.linear import PackedLinear
 from paceline.kernels.native.calls import kernels
-from tables import write
 
 OUTPUTS, INPUTS, MATRICES = 8960, 1536, 12
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -91,18 +90,14 @@ def measured(made: Products, repeats: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--formats", default=",".join(FORMATS))
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path, required=True)
-    options = parser.parse_args()
-    makers = {name: partial(in_blocks, name) for name in options.formats.split(",")}
+    given = options(__doc__, json=Path, formats=",".join(FORMATS), repeats=7)
+    makers = {name: partial(in_blocks, name) for name in given.formats.split(",")}
     found = {}
     for name, make in {**makers, "torch packed float32": packed, "torch int4": of_torch_in_4_bits}.items():  # fmt: skip
-        found[name] = measured(make(), options.repeats)
+        found[name] = measured(make(), given.repeats)
         print(name, found[name], flush=True)
     shape = [MATRICES, OUTPUTS, INPUTS]
-    write(options.json, {"tier": kernels().tier, "matrices": shape, "products": found})
+    write(given.json, {"tier": kernels().tier, "matrices": shape, "products": found})
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from common import write
 from paceline import models
 from paceline.bench.simulate import Forced, ForcedRequest, Recording
 from paceline.bench.traces import read_traces
@@ -47,7 +48,6 @@ from paceline.stats import Stats
 from paceline.stopping import Stopping
 from paceline.tables import Table
 from paceline.tree import Tree
-from tables import write
 
 CURVE = Path(__file__).parent / "results/bench/tune-smollm2-135m.json"
 PAPERS = {"anpd": "anpd:n=5,k=7,branches=1", "llma": "llma:k=15", "pld": "pld"}

@@ -30,8 +30,8 @@ from typing import Any
 
 import httpx
 
+from common import write
 from paceline.prompts import PromptRecord, read_prompts
-from tables import write
 
 KINDS = {
     "chat": ("mt_bench", "vicuna_bench"),

@@ -5,12 +5,13 @@
 The first of each record's "outputs" is scored after its first turn (with the chat template), so the
 text is what an assistant would write, in one of paceline's own passes. Agreement is with the first
 of --weights, by default the same model's float weights, token by token on the same text. For
---cache-dtypes it is with the first of them, on each of --cache-weights.
+--cache-dtypes it is with the first of them, on each of --cache-weights. --per-file limits the
+records of each file, --tokens what is scored of each.
 """
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,25 +20,25 @@ import torch
 from torch.nn import functional as F
 
 import paceline
+from common import options, write
 from paceline.prompts import read_records
 from paceline.records import TargetInfo
 from paceline.session import Session
 from paceline.tree import Tree
-from tables import write
 
 Found = dict[str, dict[str, float]]
 
 
 def quality(
-    options: argparse.Namespace, ways: Mapping[str, dict[str, str]]
+    given: Namespace, ways: Mapping[str, dict[str, str]]
 ) -> tuple[Found, TargetInfo | None]:
     """What ways of loading the model cost, compared with the first; and where the last one ran."""
     found: Found = {}
     first: torch.Tensor | None = None
     info = None
     for name, way in ways.items():
-        session = paceline.load(options.model, "plain", **way)
-        texts = [ids_of(session, record, options.tokens) for record in options.records]
+        session = paceline.load(given.model, "plain", **way)
+        texts = [ids_of(session, record, given.tokens) for record in given.records]
         best, losses = map(torch.cat, zip(*(score(session, *text) for text in texts)))
         first, info = best if first is None else first, session.target.describe()
         found[name] = {
@@ -77,25 +78,19 @@ def score(session: Session, ids: list[int], count: int) -> tuple[torch.Tensor, t
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--texts", type=Path, required=True, nargs="+")
-    parser.add_argument("--per-file", type=int, default=8, help="records of each file")
-    parser.add_argument("--tokens", type=int, default=256, help="most tokens scored per record")
-    parser.add_argument("--weights", default="native,auto,int8,int4")
-    parser.add_argument("--cache-dtypes", nargs="*", default=[], help="float32 first")
-    parser.add_argument("--cache-weights", nargs="*", default=["auto"], help="they are tried on")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    options.records = [one for path in options.texts for one in read(path, options.per_file)]
-    ways = {name: {"weights": name} for name in options.weights.split(",") if name}
-    results, info = quality(options, ways)
+    given = options(
+        __doc__, texts=list[Path], json=Path | None, model="smollm2-135m", per_file=8, tokens=256,
+        weights="native,auto,int8,int4", cache_dtypes=list[str](), cache_weights=["auto"],
+    )  # fmt: skip
+    given.records = [one for path in given.texts for one in read(path, given.per_file)]
+    ways = {name: {"weights": name} for name in given.weights.split(",") if name}
+    results, info = quality(given, ways)
     caches = {}
-    for weights in options.cache_weights:
-        ways = {each: {"weights": weights, "cache_dtype": each} for each in options.cache_dtypes}
-        caches[weights], _ = quality(options, ways)
-    about = {"model": options.model, "texts": len(options.records)}
-    write(options.json, {**about, "weights": results, "caches": caches}, info)
+    for weights in given.cache_weights:
+        ways = {each: {"weights": weights, "cache_dtype": each} for each in given.cache_dtypes}
+        caches[weights], _ = quality(given, ways)
+    about = {"model": given.model, "texts": len(given.records)}
+    write(given.json, {**about, "weights": results, "caches": caches}, info)
 
 
 if __name__ == "__main__":

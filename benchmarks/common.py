@@ -1,0 +1,70 @@
+"""What benchmarks have in common: options, the model they run, and how they write results."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Mapping
+from pathlib import Path
+from types import GenericAlias, UnionType
+from typing import Any, get_args
+
+import paceline
+from paceline.machine import describe_run
+from paceline.records import TargetInfo
+from paceline.session import Session
+
+PLACEMENT = {"model": "smollm2-135m", "device": str | None, "dtype": str | None, "weights": "auto"}
+"""The options of `opened`, named as in `paceline.load`."""
+
+
+def options(doc: str | None, *studies: str, **defaults: Any) -> Namespace:
+    """The options of this command, named after their defaults. `doc`, the help, explains them.
+
+    studies: if there are any, the first word names one. In place of a default a type makes an option
+    required, `TYPE | None` optional, and `list[TYPE]` repeatable; a list takes several values, False
+    is a flag.
+    """
+    parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
+    if studies:
+        parser.add_argument("study", choices=studies)
+    for name, given in defaults.items():
+        how: dict[str, Any] = {"default": given, "type": type(given), "help": "%(default)s"}
+        if isinstance(given, type):
+            how = {"required": True, "type": given}
+        elif isinstance(given, UnionType):
+            how = {"type": get_args(given)[0]}
+        elif isinstance(given, GenericAlias):
+            how = {"type": get_args(given)[0], "nargs": "+", "action": "extend", "default": []}
+        elif isinstance(given, list):
+            how |= {"type": type(given[0]) if given else str, "nargs": "*"}
+        elif given is False:
+            how = {"action": "store_true"}
+        parser.add_argument(f"--{name.replace('_', '-')}", **how)
+    return parser.parse_args()
+
+
+def opened(options: Namespace, method: str = "plain", **more: Any) -> Session:
+    """The model that the options name."""
+    place = {name: getattr(options, name) for name in PLACEMENT if name != "model"}
+    return paceline.load(options.model, method, **place, **more)
+
+
+def write(path: Path | None, content: Mapping[str, Any], info: TargetInfo | None = None) -> None:
+    """Write results as JSON, after how they came about; nothing without a path.
+
+    info: of the target that ran; None for work on the CPU without one.
+    """
+    if path is not None:
+        run = describe_run("cpu" if info is None else info.device)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**run, "command": shown_command(), **content}, indent=2)
+        path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def shown_command() -> str:
+    """This process's command, without the private folders of absolute paths."""
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
+    return shlex.join(["python", *words])
