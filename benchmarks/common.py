@@ -42,7 +42,8 @@ def options(doc: str | None, *studies: str, **defaults: Any) -> Namespace:
             how |= {"type": type(given[0]) if given else str, "nargs": "*"}
         elif given is False:
             how = {"action": "store_true"}
-        parser.add_argument(f"--{name.replace('_', '-')}", **how)
+        short = ["-n"] if name == "max_new_tokens" else []
+        parser.add_argument(f"--{name.replace('_', '-')}", *short, **how)
     return parser.parse_args()
 
 

@@ -10,12 +10,10 @@ graphs that choose the next tokens on the device, and writes the same kind of fo
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import sys
-from collections import Counter
+from argparse import Namespace
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,15 +22,17 @@ import torch
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
+from common import options
 from paceline.errors import PacelineError, UsageError
 from paceline.kernels.cuda_graph import Repeated, recorder_for
 from paceline.machine import describe_run
 from paceline.models import load_causal_lm
 from paceline.prepared_models import stop_ids
 from paceline.prompts import PromptRecord
-from paceline.training.manifest import Manifest, Shard, load_manifest
+from paceline.training.answering import Answers, Conversation
+from paceline.training.manifest import Manifest, load_manifest
 from paceline.training.order import interleave, read_prompt_files
-from paceline.training.shard import Answer, pack, write_file
+from paceline.training.self_distillation import write_shard
 
 _FAMILIES = ("llama", "qwen2")
 _ELSEWHERE = {"prompts", "licence", "out", "device"}  # options that are not recorded as given
@@ -40,22 +40,6 @@ _GRAIN = 128  # slots that passes attend to grow by this many
 _READ = 1 << 15  # prompt tokens read in a pass
 _SHARD = 512  # conversations per shard
 _LOOK = 16  # steps between looks at whether all texts have ended
-
-
-@dataclass
-class Conversation:
-    """A prompt, what has been said, and the answers so far."""
-
-    record: PromptRecord
-    raw: bool  # the turns are one text to continue
-    messages: list[dict[str, str]] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)
-    skipped: bool = False
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether there is another turn."""
-        return not (self.skipped or self.raw) and len(self.answers) < len(self.record.turns)
 
 
 class Answering:
@@ -192,77 +176,44 @@ def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = last
 
 
-def _prompt(one: Conversation, tokenizer: Any) -> list[int]:
-    """Token ids of the next turn, after all before it."""
-    turns = one.record.turns
-    if one.raw:
-        return list(tokenizer("\n\n".join(turns)).input_ids)
-    one.messages.append({"role": "user", "content": turns[len(one.answers)]})
-    text = tokenizer.apply_chat_template(one.messages, tokenize=False, add_generation_prompt=True)
-    return list(tokenizer(text, add_special_tokens=False).input_ids)
+def answer(
+    answering: Answering, given: Namespace, tokenizer: Any, records: Sequence[PromptRecord]
+) -> tuple[list[Conversation], set[int]]:
+    """Turn by turn, prompts of like lengths together; and numbers of those with too long a prompt."""
 
+    def encoded(said: Any) -> list[int]:
+        if isinstance(said, str):
+            return list(tokenizer(said).input_ids)
+        text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
+        return list(tokenizer(text, add_special_tokens=False).input_ids)
 
-def _take(one: Conversation, ids: list[int], tokens: list[int], over: bool, tokenizer: Any) -> None:
-    record, several = one.record, len(one.record.turns) > 1 and not one.raw
-    name = f"{record.id}#{len(one.answers) + 1}" if several else record.id
-    reason = "eos" if over else "length"
-    one.answers.append(
-        Answer(name, record.task, record.licence, record.source, ids, tokens, reason)
-    )
-    text = tokenizer.decode(tokens, skip_special_tokens=True)
-    one.messages.append({"role": "assistant", "content": text})
-
-
-def _answer(answering: Answering, given: Any, tokenizer: Any, active: list[Conversation]) -> None:
-    """Turn by turn, prompts of like lengths together."""
+    whole = not tokenizer.chat_template
+    every = active = [Conversation(one, one.raw or whole, n) for n, one in enumerate(records)]
+    skipped = set[int]()
     total, begin = 0, perf_counter()
     while active:
-        asked = [(_prompt(one, tokenizer), one) for one in active]
-        for ids, one in asked:
-            one.skipped |= len(ids) > given.longest_prompt
-        asked = sorted((each for each in asked if not each[1].skipped), key=lambda e: len(e[0]))
+        asked = sorted(((encoded(one.ask()), one) for one in active), key=lambda e: len(e[0]))
+        skipped |= {one.number for ids, one in asked if len(ids) > given.longest_prompt}
+        asked = [each for each in asked if each[1].number not in skipped]
         for first in range(0, len(asked), answering.rows):
             part = asked[first : first + answering.rows]
             found = answering.answer([ids for ids, _ in part], given.max_new_tokens)
             for (ids, one), tokens in zip(part, found, strict=True):
-                _take(one, ids, tokens, tokens[-1] in answering.end_ids, tokenizer)
+                reason = "eos" if tokens[-1] in answering.end_ids else "length"
+                one.take(ids, tokens, reason, tokenizer.decode(tokens, skip_special_tokens=True))
             total += sum(map(len, found))
             print(f"{total} tokens, {total / (perf_counter() - begin):.0f} a second", flush=True)
-        active = [one for one in active if one.goes_on]
-
-
-def _save(folder: Path, manifest: Manifest, conversations: Sequence[Conversation]) -> None:
-    for number, first in enumerate(range(0, len(conversations), _SHARD)):
-        some = conversations[first : first + _SHARD]
-        answers = [answer for one in some for answer in one.answers if answer.tokens]
-        name, content = f"shard-{number:05d}.jsonl.gz", pack(answers)
-        write_file(folder / name, content)
-        tokens = sum(len(answer.tokens) for answer in answers)
-        licences = Counter(answer.licence or "unknown" for answer in answers)
-        counts = len(some), len(answers), tokens, sum(one.skipped for one in some)
-        digest = hashlib.sha256(content).hexdigest()
-        manifest.shards.append(Shard(name, digest, *counts, dict(sorted(licences.items()))))
-    manifest.wanted, manifest.complete = manifest.tokens, True
-    manifest.save(folder)
+        active = [one for _, one in asked if len(one.answers) < len(one.turns)]
+    return every, skipped
 
 
 def main() -> None:
     """Answer the prompts, and write the folder."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--prompts", type=Path, action="append", required=True)
-    parser.add_argument("--licence", action="append", default=[])
-    parser.add_argument("--most-prompts", type=int)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--rows", type=int, default=512, help="prompts answered together")
-    parser.add_argument("--max-new-tokens", "-n", type=int, default=256)
-    parser.add_argument("--longest-prompt", type=int, default=1024)
-    parser.add_argument("--turns", type=int, help="most of a conversation")
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device")
-    parser.add_argument("--dtype")
-    given = parser.parse_args()
+    given = options(
+        __doc__, model=str, prompts=list[Path], licence=list[str], out=Path, most_prompts=int | None,
+        rows=512, max_new_tokens=256, longest_prompt=1024, turns=int | None, temperature=0.0, seed=0,
+        device=str | None, dtype=str | None,
+    )  # fmt: skip
     if min(given.rows, given.max_new_tokens, given.longest_prompt) < 1:
         raise UsageError("rows, new tokens and the longest prompt must be at least 1")
     if load_manifest(given.out) is not None:
@@ -273,13 +224,12 @@ def main() -> None:
     )
     torch.manual_seed(given.seed)
     room = given.longest_prompt + given.max_new_tokens
-    answering = Answering(
-        model.eval(), stop_ids(model, tokenizer), given.rows, room, given.temperature
-    )
-    whole, records = not tokenizer.chat_template, interleave(files, given.seed)
-    cut = [replace(each, turns=each.turns[: given.turns]) for each in records]
-    conversations = [Conversation(one, one.raw or whole) for one in cut[: given.most_prompts]]
-    _answer(answering, given, tokenizer, conversations)
+    ends = stop_ids(model, tokenizer)
+    answering = Answering(model.eval(), ends, given.rows, room, given.temperature)
+    records = [
+        replace(each, turns=each.turns[: given.turns]) for each in interleave(files, given.seed)
+    ]
+    answered, skipped = answer(answering, given, tokenizer, records[: given.most_prompts])
     given.out.mkdir(parents=True, exist_ok=True)
     run = {
         **{name: value for name, value in vars(given).items() if name not in _ELSEWHERE},
@@ -288,7 +238,14 @@ def main() -> None:
         "weights": "floats",
         "prompts": [file.as_json() for file in files],
     }
-    _save(given.out, Manifest(run, describe_run(model.device), 0), conversations)
+    manifest = Manifest(run, describe_run(model.device), 0)
+    for number, first in enumerate(range(0, len(answered), _SHARD)):
+        some = answered[first : first + _SHARD]
+        answers = [each for one in some for each in one.answers if each.tokens]
+        found = Answers(answers, sum(one.number in skipped for one in some))
+        manifest.shards.append(write_shard(given.out, number, len(some), found))
+    manifest.wanted, manifest.complete = manifest.tokens, True
+    manifest.save(given.out)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,14 @@ anything is: drafting time and noise are left out. No prompt is answered twice.
 By default planned trees are compared with fixed budgets. With --sources each source of `auto` is
 left out in turn; the datastore of "auto with answers" holds the other recorded answers to the same
 prompts, each after the last tokens of its prompt, as if they had been given before.
+
+The first --limit records of each of the --names are replayed, at most --tokens of an answer, cut by the
+tokenizer of --model. --curve is a file of `paceline tune --json`, --system a text for system messages
+that the recordings left out.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +31,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from common import write
+from common import options, write
 from paceline import models
 from paceline.bench.simulate import Forced, ForcedRequest, Recording
 from paceline.bench.traces import read_traces
@@ -231,39 +234,25 @@ def result(found: Mapping[str, Mapping[str, tuple[float, Stats]]]) -> dict[str, 
     return results
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--traces", type=Path, required=True, help="folder of trace files")
-    parser.add_argument("--names", nargs="*", default=["all"], help="files of it; default: all")
-    parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer cuts the texts")
-    parser.add_argument("--curve", type=Path, default=CURVE, help="of `paceline tune --json`")
-    parser.add_argument("--methods", default="", help="methods to plan, separated by commas")
-    parser.add_argument("--sources", action="store_true", help="leave out each source of auto")
-    parser.add_argument("--limit", type=int, default=24, help="records of each file")
-    parser.add_argument("--tokens", type=int, default=256, help="most tokens of an answer")
-    parser.add_argument("--system", type=Path, help="text for system messages left out")
-    parser.add_argument("--json", type=Path, required=True)
-    return parser.parse_args()
-
-
 def main() -> None:
     """Read the arguments, replay, print, write."""
-    options = _arguments()
-    curve = CostCurve.from_records(json.loads(options.curve.read_text(encoding="utf-8"))["curve"])
-    system = options.system.read_text(encoding="utf-8") if options.system else None
+    given = options(
+        __doc__, traces=Path, json=Path, names=["all"], model="smollm2-135m", curve=CURVE, methods="",
+        sources=False, limit=24, tokens=256, system=Path | None,
+    )  # fmt: skip
+    curve = CostCurve.from_records(json.loads(given.curve.read_text(encoding="utf-8"))["curve"])
+    system = given.system.read_text(encoding="utf-8") if given.system else None
 
     def recordings(limit: int | None) -> list[Recording]:
-        return read_traces(options.names, options.traces, limit, 0, system)
+        return read_traces(given.names, given.traces, limit, 0, system)
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(models.pull(options.model))
+    tokenizer: Any = AutoTokenizer.from_pretrained(models.pull(given.model))
     session = Session(ReplayTarget(curve), tokenizer, PLAIN)
-    known = recordings(None) if options.sources else []
-    texts, others = split(recordings(options.limit), known, session, options.tokens)
-    contenders = sources() if options.sources else plans()
-    if options.methods:
-        contenders = {method: Contender(method) for method in split_methods(options.methods)}
+    known = recordings(None) if given.sources else []
+    texts, others = split(recordings(given.limit), known, session, given.tokens)
+    contenders = sources() if given.sources else plans()
+    if given.methods:
+        contenders = {method: Contender(method) for method in split_methods(given.methods)}
     contenders = {PLAIN: Contender(PLAIN, lambda curve: 0)} | contenders
     with TemporaryDirectory() as folder:
         store = Datastore(Path(folder), "any")
@@ -279,11 +268,11 @@ def main() -> None:
     print_table(Table.of_text("speed-up over plain decoding", ["file", *contenders], rows))
     report = {
         "texts": {file: len(asked) for file, asked in texts.items()},
-        "answers": {file: len(given) for file, given in others.items()},
+        "answers": {file: len(given) for file, known in others.items()},
         "curve": curve.to_records(),
         "contenders": found,
     }
-    write(options.json, report)
+    write(given.json, report)
 
 
 if __name__ == "__main__":

@@ -9,20 +9,22 @@
 the text that they edit; may be repeated. Start the servers yourself, with equal threads. They get
 the same chats, summaries and edits in turns that rotate; the first is what the others are compared
 with. Texts that servers at one URL write differently are counted: there are none if decoding is
-lossless. With --leaving a share of the clients hangs up in the middle.
+lossless. With --leaving a share of the clients hangs up in the middle. --pool different requests are
+sent, --at-once of them at a time, at all temperatures (--greedy: at 0); --longest-prompt counts
+characters.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
 import sys
 import time
+from argparse import ArgumentTypeError, Namespace
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -30,7 +32,7 @@ from typing import Any
 
 import httpx
 
-from common import write
+from common import options, write
 from paceline.prompts import PromptRecord, read_prompts
 
 KINDS = {
@@ -43,21 +45,20 @@ TEMPERATURES = (0.0, 0.8, 0.0, 1.0)
 TIMEOUT = 300.0  # seconds
 
 
-@dataclass(frozen=True)
+@dataclass
 class Server:
-    """A row of the table. variant: "off", "prediction" or ""."""
+    """A row of the table, from NAME=URL=MODEL[=VARIANT]. variant: "off", "prediction" or ""."""
 
-    name: str
-    url: str
-    model: str
-    variant: str = ""
+    words: InitVar[str]
+    name: str = field(init=False)
+    url: str = field(init=False)
+    model: str = field(init=False)
+    variant: str = field(init=False)
 
-    @staticmethod
-    def of(text: str) -> Server:
-        parts = text.split("=")
-        if not 3 <= len(parts) <= 4 or parts[3:] not in ([], ["off"], ["prediction"]):
-            raise argparse.ArgumentTypeError(f"{text} is not NAME=URL=MODEL[=off|=prediction]")
-        return Server(*parts)
+    def __post_init__(self, words: str) -> None:
+        self.name, self.url, self.model, self.variant, *more = [*words.split("="), "", "", "", ""]
+        if not self.model or self.variant not in ("", "off", "prediction") or any(more):
+            raise ArgumentTypeError(f"{words} is not NAME=URL=MODEL[=off|=prediction]")
 
     def body(self, ask: Ask, run: str) -> dict[str, Any]:
         """The request. run: stands before every prompt, so that an earlier run's is not cached."""
@@ -118,28 +119,28 @@ def _p95(found: Sequence[float]) -> float | None:
     return sorted(found)[int(0.95 * (len(found) - 1))] if found else None
 
 
-def asks_from(options: argparse.Namespace) -> list[Ask]:
+def asks_from(given: Namespace) -> list[Ask]:
     """Requests of all kinds in turns; every kind meets every temperature."""
     piles = []
-    for kind in options.kinds:
-        paths = [path for name in KINDS[kind] if (path := options.data / f"{name}.jsonl").exists()]
+    for kind in given.kinds:
+        paths = [path for name in KINDS[kind] if (path := given.data / f"{name}.jsonl").exists()]
         rows = itertools.zip_longest(*map(read_prompts, paths))
         short = [one for row in rows for one in row
-                 if one is not None and len(one.turns[0]) <= options.longest_prompt]  # fmt: skip
+                 if one is not None and len(one.turns[0]) <= given.longest_prompt]  # fmt: skip
         if not short:
-            raise SystemExit(f"{options.data} has no prompts of the kind {kind}")
+            raise SystemExit(f"{given.data} has no prompts of the kind {kind}")
         piles.append((kind, short))
     found = []
-    for seed in range(options.pool):
+    for seed in range(given.pool):
         kind, pile = piles[seed % len(piles)]
-        turn, half = seed // len(piles), options.max_tokens // 2
-        warmth = 0.0 if options.greedy else TEMPERATURES[turn % len(TEMPERATURES)]
+        turn, half = seed // len(piles), given.max_tokens // 2
+        warmth = 0.0 if given.greedy else TEMPERATURES[turn % len(TEMPERATURES)]
         found.append(Ask(kind, pile[turn % len(pile)], seed, warmth, half + seed % (half + 1)))
     return found
 
 
 async def study(
-    servers: Sequence[Server], asks: Sequence[Ask], options: argparse.Namespace
+    servers: Sequence[Server], asks: Sequence[Ask], given: Namespace
 ) -> dict[tuple[int, str, str], Seen]:
     """What clients of each server saw by their number and by kind of request, "" for all."""
     total: dict[tuple[int, str, str], Seen] = {}
@@ -147,16 +148,16 @@ async def study(
     async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits) as http:
         for server in servers:  # whatever servers postpone until the first request
             await _ask(http, server, asks[0], "warm", [], False)
-        for repeat, count in itertools.product(range(options.repeats), options.at_once):
+        for repeat, count in itertools.product(range(given.repeats), given.at_once):
             shift = repeat % len(servers)
             for place, server in enumerate((*servers[shift:], *servers[:shift])):
                 # The same requests for all in a turn, under names that nobody has seen; after as
                 # many turns as servers each has had every name once.
                 run = f"{repeat // len(servers)}-{count}-{place}"
                 kinds = {kind: total.setdefault((count, server.name, kind), Seen())
-                         for kind in ("", *options.kinds)}  # fmt: skip
+                         for kind in ("", *given.kinds)}  # fmt: skip
                 began = time.perf_counter()
-                await _clients(http, server, asks, run, count, kinds, options.leaving)
+                await _clients(http, server, asks, run, count, kinds, given.leaving)
                 kinds[""].seconds += time.perf_counter() - began
                 print(f"{count}, {server.name}: done", file=sys.stderr, flush=True)
     return total
@@ -257,26 +258,16 @@ def rows_of(
 
 
 def main() -> None:
-    def words(text: str) -> list[str]:
-        return text.split(",")
-
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--server", type=Server.of, action="append", required=True)
-    parser.add_argument("--at-once", type=lambda text: [*map(int, words(text))], default=[1, 4, 16])
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--pool", type=int, default=24, help="different requests")
-    parser.add_argument("--kinds", type=words, default=[*KINDS], help="of requests")
-    parser.add_argument("--max-tokens", type=int, default=48)
-    parser.add_argument("--longest-prompt", type=int, default=1200, help="characters")
-    parser.add_argument("--greedy", action="store_true", help="all at temperature 0")
-    parser.add_argument("--leaving", type=float, default=0.0, help="share that hangs up")
-    options = parser.parse_args()
-    asks = asks_from(options)
-    found = asyncio.run(study(options.server, asks, options))
-    rows = rows_of(options.server, found, options.kinds)
-    write(options.json, {"requests": len(asks), "repeats": options.repeats, "rows": rows})
+    given = options(
+        __doc__, data=Path, json=Path, server=list[Server], at_once="1,4,16", repeats=1, pool=24,
+        kinds=",".join(KINDS), max_tokens=48, longest_prompt=1200, greedy=False, leaving=0.0,
+    )  # fmt: skip
+    given.kinds, given.at_once = given.kinds.split(","), [*map(int, given.at_once.split(","))]
+    if not given.server:
+        raise SystemExit("name at least one --server")
+    asks = asks_from(given)
+    rows = rows_of(given.server, asyncio.run(study(given.server, asks, given)), given.kinds)
+    write(given.json, {"requests": len(asks), "repeats": given.repeats, "rows": rows})
     for row in rows:
         print(*(f"{key} {row[key]}" for key in ("clients", "server", "tokens_per_second",
               "first_token_median", "failed", "left", "different_texts")), sep=", ")  # fmt: skip

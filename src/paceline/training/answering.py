@@ -15,7 +15,7 @@ from paceline.session import Message, Session
 from paceline.stopping import Stopping
 from paceline.training.shard import Answer
 
-__all__ = ["Answers", "Asking", "answer_batch"]
+__all__ = ["Answers", "Asking", "Conversation", "answer_batch"]
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,34 @@ class Answers:
 
 
 @dataclass
-class _Conversation:
-    """One prompt of the order, at one of its turns."""
+class Conversation:
+    """One prompt of an order, at one of its turns. Raw turns are one text to continue."""
 
-    number: int
     record: PromptRecord
-    turns: tuple[str, ...]
     raw: bool
+    number: int = 0
     messages: list[Message] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def turns(self) -> tuple[str, ...]:
+        """What the user says."""
+        return ("\n\n".join(self.record.turns),) if self.raw else self.record.turns
+
+    def ask(self) -> str | list[Message]:
+        """The text of the next turn, or everything said until then."""
+        text = self.turns[len(self.answers)]
+        if self.raw:
+            return text
+        self.messages.append({"role": "user", "content": text})
+        return self.messages
+
+    def take(self, prompt: Sequence[int], tokens: list[int], reason: str, text: str) -> None:
+        """Add the answer to that, in tokens and as text; reason: why it ended."""
+        record, turn = self.record, f"#{len(self.answers) + 1}" if len(self.turns) > 1 else ""
+        about = record.id + turn, record.task, record.licence, record.source
+        self.answers.append(Answer(*about, list(prompt), tokens, reason))
+        self.messages.append({"role": "assistant", "content": text})
 
 
 def answer_batch(
@@ -110,38 +129,29 @@ def answer_batch(
 
     Raises UsageError for a prompt that is not text, or holds tokens of another model.
     """
-    conversations = [_begin(session, first + place, record) for place, record in enumerate(records)]
+    template = bool(session.tokenizer.chat_template)
+    conversations = [
+        Conversation(record, record.raw or not template, first + place)
+        for place, record in enumerate(records)
+    ]
     # Start with an empty cache: a prefix read in another pass may differ in its last bits, and
     # after an interruption there would be none.
     session.target.forget()
     found, active = Answers(), conversations
     while active:
-        asked = [(one, _prompt(session, one)) for one in active]
+        asked = [(one, session.encode(one.ask())) for one in active]
         fitting = [(one, ids) for one, ids in asked if len(ids) <= _room(session, asking)]
         found.skipped += len(asked) - len(fitting)
         generations = [_generation(session, one, ids, asking) for one, ids in fitting]
         for round in decode(session.target, generations, asking.budget):
             on_tokens(len(round.path.tokens))
         for (one, _), generation in zip(fitting, generations):
-            _take(session, one, generation)
+            tokens, reason = generation.output, generation.stopping.reason or "interrupted"
+            text = session.tokenizer.decode(tokens, skip_special_tokens=True)
+            one.take(generation.prompt, tokens, reason, text)
         active = [one for one, _ in fitting if len(one.answers) < len(one.turns)]
     found.answers = [answer for one in conversations for answer in one.answers]
     return found
-
-
-def _begin(session: Session, number: int, record: PromptRecord) -> _Conversation:
-    # Without a chat template the turns are one text to continue.
-    raw = record.raw or not session.tokenizer.chat_template
-    turns = ("\n\n".join(record.turns),) if raw else record.turns
-    return _Conversation(number, record, turns, raw)
-
-
-def _prompt(session: Session, one: _Conversation) -> list[int]:
-    text = one.turns[len(one.answers)]
-    if one.raw:
-        return session.encode(text)
-    one.messages.append({"role": "user", "content": text})
-    return session.encode(one.messages)
 
 
 def _room(session: Session, asking: Asking) -> int:
@@ -150,7 +160,7 @@ def _room(session: Session, asking: Asking) -> int:
     return asking.longest_prompt if context is None else min(asking.longest_prompt, context - 1)
 
 
-def _generation(session: Session, one: _Conversation, ids: list[int], asking: Asking) -> Generation:
+def _generation(session: Session, one: Conversation, ids: list[int], asking: Asking) -> Generation:
     # Noise depends only on seed and position: with one seed, all answers would share it.
     name = f"{asking.seed} {one.number} {len(one.answers)}"
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
@@ -161,21 +171,3 @@ def _generation(session: Session, one: _Conversation, ids: list[int], asking: As
         asking.options(seed).sampler(),
         session.encode_references(one.record.references),
     )
-
-
-def _take(session: Session, one: _Conversation, generation: Generation) -> None:
-    record, tokens = one.record, generation.output
-    turn = f"#{len(one.answers) + 1}" if len(one.turns) > 1 else ""
-    one.answers.append(
-        Answer(
-            id=record.id + turn,
-            task=record.task,
-            licence=record.licence,
-            source=record.source,
-            prompt=list(generation.prompt),
-            tokens=tokens,
-            finish_reason=generation.stopping.reason or "interrupted",
-        )
-    )
-    text = session.tokenizer.decode(tokens, skip_special_tokens=True)
-    one.messages.append({"role": "assistant", "content": text})

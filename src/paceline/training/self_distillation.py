@@ -24,7 +24,7 @@ from paceline.training.manifest import Manifest, Shard, load_manifest
 from paceline.training.order import PromptFile, interleave
 from paceline.training.shard import pack, write_file
 
-__all__ = ["SHARD_PROMPTS", "make_data"]
+__all__ = ["SHARD_PROMPTS", "make_data", "write_shard"]
 
 SHARD_PROMPTS = 64
 """Prompts per shard; a conversation is one prompt."""
@@ -110,18 +110,23 @@ class _Work:
             first = number * SHARD_PROMPTS + asked
             found.add(answer_batch(self.session, first, batch, self.asking, self.on_tokens))
             asked += len(batch)
-        name, content = f"shard-{number:05d}.jsonl.gz", pack(found.answers)
-        write_file(self.folder / name, content)
-        licences = Counter(answer.licence or "unknown" for answer in found.answers)
-        return Shard(
-            name=name,
-            sha256=hashlib.sha256(content).hexdigest(),
-            prompts=asked,
-            answers=len(found.answers),
-            tokens=found.tokens,
-            skipped=found.skipped,
-            licences=dict(sorted(licences.items())),
-        )
+        return write_shard(self.folder, number, asked, found)
+
+
+def write_shard(folder: Path, number: int, prompts: int, found: Answers) -> Shard:
+    """Write the answers to some prompts; returns the manifest's entry."""
+    name, content = f"shard-{number:05d}.jsonl.gz", pack(found.answers)
+    write_file(folder / name, content)
+    licences = Counter(answer.licence or "unknown" for answer in found.answers)
+    return Shard(
+        name=name,
+        sha256=hashlib.sha256(content).hexdigest(),
+        prompts=prompts,
+        answers=len(found.answers),
+        tokens=found.tokens,
+        skipped=found.skipped,
+        licences=dict(sorted(licences.items())),
+    )
 
 
 def _run(session: Session, files: Sequence[PromptFile], asking: Asking) -> dict[str, Any]:
