@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -10,12 +10,10 @@ from typing import Any
 from bench_tables import LENGTH, SPEEDUP, sure, times
 from papers import (
     SMALL,
-    Columns,
     crossed,
     entries,
     figures,
     found,
-    listed,
     trained,
 )
 
@@ -91,30 +89,22 @@ def cases(trees: str) -> str:
     return crossed("", cells)
 
 
-def times_by_part() -> str:
-    """Where time goes after the prompt, in milliseconds per pass."""
-
-    def per_pass(part: str) -> Callable[[Any], str]:
-        def cell(one: tuple[str, str, MethodSummary]) -> str:
-            passes = one[2].stats.rounds - one[2].texts  # the first of each text reads its prompt
-            return f"{1000 * getattr(one[2].stats, f'{part}_seconds') / passes:.1f}"
-
-        return cell
-
-    columns: Columns = {
-        "": "`{0[2].method}`",
-        "decoding": "{0[0]}",
-        "trees": "{0[1]}",
-        **{part: per_pass(part) for part in ("draft", "target", "commit")},
-        "draft over target": lambda one: f"{one[2].stats.draft_seconds / one[2].stats.target_seconds:.1%}",
-        "reading a prompt": lambda one: f"{1000 * one[2].stats.prefill_seconds / one[2].texts:.0f}",
-    }  # fmt: skip
-    records = [
-        (*kind, method)
-        for kind, run in RUNS.items()
-        for method in found(run)[1].overall.methods.values()
-    ]
-    return listed(records, columns, left=3)
+def times_by_part() -> Iterator[dict[str, Any]]:
+    """Where time goes after the prompt, per pass."""
+    for (decoding, trees), run in RUNS.items():
+        for name, method in found(run)[1].overall.methods.items():
+            stats = method.stats
+            passes = stats.rounds - method.texts  # the first of each text reads its prompt
+            yield {
+                "name": name,
+                "decoding": decoding,
+                "trees": trees,
+                "draft": stats.draft_seconds / passes,
+                "target": stats.target_seconds / passes,
+                "commit": stats.commit_seconds / passes,
+                "share": stats.draft_seconds / stats.target_seconds,
+                "prefill": stats.prefill_seconds / method.texts,
+            }
 
 
 def _basis() -> str:

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from statistics import stdev
 from typing import Any
 
-from papers import LARGE, SMALL, Cell, Columns, crossed, figures, listed, made, report
+from papers import LARGE, SMALL, Cell, crossed, figures, made, report
 
 from paceline.bench.text_times import speedup_interval
 
@@ -66,17 +66,14 @@ def of_paper(table: str, base: str) -> Cell:
     return cell
 
 
-def number(key: str) -> Cell:
-    """A figure with one decimal; empty for None."""
-    return lambda one: "" if one[key] is None else f"{one[key]:.1f}"
-
-
 def on(task: str) -> Cell:
     """The speed-up over plain decoding on a task."""
     return lambda one: over(one["tasks"][task], one["all"]["plain"]["tasks"][task])
 
 
-NAMED: Columns = {"": "{0[name]}", "over plain": versus("plain"), "tokens per pass": LENGTH}
+def over_alone(name: str) -> Cell:
+    """The speed-up over another contender, without its interval."""
+    return lambda one: over(one, one["all"][name])
 
 
 def draft_passes(one: Row) -> str:
@@ -84,51 +81,20 @@ def draft_passes(one: Row) -> str:
     return f"{one['draft_passes'] / one['passes']:.2f}"
 
 
-COLUMNS: dict[str, Columns] = {
-    # Table 4.
-    "parts": {
-        **NAMED,
-        "draft passes per pass": draft_passes,
-        "ms per draft pass": number("ms_per_draft_pass"),
-        "ms per pass": number("ms_per_pass"),
-        "time drafting": "{0[shares][draft]:.0%}",
-        "over speculative": versus("speculative"),
-        "paper: over speculative": of_paper("4", "speculative"),
-    },
-    # Figure 6: how many phrases lengthen a draft.
-    "phrases": {
-        "": lambda one: re.sub(r"^(\d+) phrases", r"K = \1", one["name"]),
-        "over plain": versus("plain"),
-        "over speculative": versus("speculative"),
-        "tokens per pass": LENGTH,
-        "rows per pass": lambda one: (
-            f"{sum(int(rows) * count for rows, count in one['widths'].items()) / one['passes']:.1f}"
-        ),
-    },
-    # Table 16: orders of texts of several tasks, phrases kept or not.
-    "locality": {
-        **NAMED,
-        "over plain": lambda one: over(one, one["all"]["plain"]),
-        "draft passes per pass": draft_passes,
-        "over cold start": lambda one: over(one, one["all"]["cold start"]),
-        "paper: over cold start": of_paper("16", "cold start"),
-    },
-    # Tables 5 and 13: EAGLE and a cascade.
-    "others": {
-        **NAMED,
-        **{task: on(task.replace(" ", "_")) for task in ("mt bench", "wmt16 deen", "cnndm", "gsm8k", "llma rag")},
-        "paper: over speculative": of_paper("13", "speculative"),
-        "paper: over Ouroboros": of_paper("5", "ouroboros"),
-    },
-}  # fmt: skip
+def rows_read(one: Row) -> str:
+    """Per pass of the target."""
+    read = sum(int(width) * count for width, count in one["widths"].items())
+    return f"{read / one['passes']:.1f}"
 
 
-def by_contender(study: str, columns: str, model: str = SMALL) -> str:
-    """A row per contender of a study; those that tables of the paper have, as it orders them."""
+def contenders(study: str, model: str = SMALL) -> Iterator[Row]:
+    """Those of a study; of table 16's, the rows that it has."""
     named = rows_of(study, model)
     shown = figures("ouroboros", "16") if study == "locality" else named
-    rows = [named[name] for name in shown if name != "ouroboros" or WHOLE not in named]
-    return listed(rows, COLUMNS[columns])
+    for name in shown:
+        if name != "ouroboros" or WHOLE not in named:
+            label = re.sub(r"^(\d+) phrases", r"K = \1", name)
+            yield {**named[name], "label": label}
 
 
 def by_task(model: str, *studies: str) -> str:
@@ -256,20 +222,9 @@ def _share_right(one: Row) -> float:
     return low
 
 
-STUDIES = ("fixed", "planned", "published", "copy", "tradeoff", "phrases", "others", "temperatures", "sensitivity", "lengths", "locality")  # fmt: skip
-
-
-def texts_compared() -> str:
+def texts_compared(*studies: str) -> Iterator[Row]:
     """How many texts were compared with plain decoding's, and how many differ."""
-
-    def gap(one: Row) -> str:
-        gaps = [each["logit_gap"] for each in one["different"] if each["logit_gap"] is not None]
-        return f"{max(gaps):.1e}" if gaps else ""
-
-    columns: Columns = {
-        "study": "{0[study]}",
-        "texts compared": "{0[compared_texts]}",
-        "different": "{0[different_texts]}",
-        "largest gap where they part": gap,
-    }
-    return listed((report(f"ouroboros/{study}-{SMALL}") for study in STUDIES), columns)
+    for study in studies:
+        found = report(f"ouroboros/{study}-{SMALL}")
+        gaps = [one["logit_gap"] for one in found["different"] if one["logit_gap"] is not None]
+        yield {**found, "gap": max(gaps, default=None)}

@@ -4,9 +4,10 @@ names, and two layouts."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from paceline.bench.entries import Entry, LeftOut
@@ -84,6 +85,36 @@ def crossed(corner: str, cells: Mapping[tuple[str, Heading], str], left: int = 1
     return markdown_table(lines, left)
 
 
+class _Cells(Formatter):
+    """Numbers may be scaled: "{0[seconds]:*1e3 .0f} ms". None is nothing."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        factor, _, spec = spec.rpartition(" ")
+        if value is None:
+            return ""
+        return format(value * float(factor[1:]) if factor else value, spec)
+
+
 def made(cell: Cell, record: Any) -> str:
     """A cell's text."""
-    return cell.format(record) if isinstance(cell, str) else cell(record)
+    return _Cells().format(cell, record) if isinstance(cell, str) else cell(record)
+
+
+def rows(files: str, *keys: str) -> Iterator[dict[str, Any]]:
+    """Records in result files, under these keys, with the file's "model" and, if they have any,
+    their "name"; "*" stands for every key, the record's "group"."""
+    for path in sorted(RESULTS.glob(f"{files}.json")):
+        whole = report(str(path.relative_to(RESULTS))[: -len(".json")])
+        yield from _under(whole, keys, {"model": whole.get("model")})
+
+
+def _under(found: Any, keys: Sequence[str], about: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if keys and keys[0] == "*":
+        for name, one in found.items():
+            yield from _under(one, keys[1:], {**about, "group": name})
+    elif keys:
+        yield from _under(found[keys[0]], keys[1:], about)
+    elif isinstance(found, list):
+        yield from ({**about, **one} for one in found)
+    else:
+        yield from ({**about, "name": name, **one} for name, one in found.items())

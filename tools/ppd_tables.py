@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from statistics import median_high
 from typing import Any
 
@@ -11,12 +11,10 @@ from papers import (
     LARGE,
     PARTS,
     SMALL,
-    Columns,
     crossed,
     figures,
     found,
-    listed,
-    report,
+    rows,
     trained,
 )
 
@@ -68,25 +66,16 @@ def greedy() -> str:
     return overall_of({SMALL: found(f"ppd/greedy-{SMALL}"), LARGE: large})
 
 
-def parts_memory(model: str) -> str:
+def parts_memory(model: str) -> Iterator[dict[str, Any]]:
     """Memory of processes that loaded a model and decoded with a method (figure 6.4)."""
-    methods = report(f"ppd/memory-{model}")["methods"]
-    held = {one["method"]: one["points"][-1]["resident_bytes"] for one in methods}
-
-    def parts(method: str) -> str:
-        folder = PARTS / method.replace("speculative", "draft") / model
-        size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        return f"{size / 1e6:.2f}" if size else ""
-
-    columns: Columns = {
-        "model": lambda method: model,
-        "method": "`{0}`",
-        "parts, MB": parts,
-        "process, MB": lambda method: f"{held[method] / 1e6:,.0f}",
-        "over plain": lambda method: f"{(held[method] - held['plain']) / 1e6:+,.0f}",
-        "of plain": lambda method: f"{held[method] / held['plain'] - 1:+.1%}",
-    }
-    return listed(held, columns)
+    methods = list(rows(f"ppd/memory-{model}", "methods"))
+    plain, *_ = (one["points"][-1]["resident_bytes"] for one in methods)
+    for one in methods:
+        held = one["points"][-1]["resident_bytes"]
+        folder = PARTS / one["method"].replace("speculative", "draft") / model
+        parts = sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
+        more = {"parts": parts, "held": held, "more": held - plain, "share": held / plain - 1}
+        yield {**one, **more}
 
 
 def sizes() -> str:
@@ -117,19 +106,6 @@ def _promised(model: str, size: int) -> list[float]:
     return [build_tree(table, size, floor).tokens_per_pass for floor in floors]
 
 
-def trees(model: str) -> str:
-    """Predicted and measured speed-up by width, from `paceline tune --method ppd --verify`."""
-
-    def measured(write: str) -> Callable[[dict[str, Any]], str]:
-        return lambda one: (
-            write.format(one, median_high(one["measured"])) if one["measured"] else ""
-        )
-
-    columns: Columns = {
-        "rows of a pass": "{0[width]}",
-        "tokens per pass": "{0[tokens_per_pass]:.2f}",
-        "predicted": "{0[speedup]:.2f}x",
-        "tokens per pass, measured": measured("{0[measured_tokens_per_pass]:.2f}"),
-        "measured": measured("{1:.2f}x"),
-    }
-    return listed(report(f"ppd/tune-{model}")["trees"]["widths"], columns, left=0)
+def measured(one: dict[str, Any]) -> str:
+    """The measured speed-up of a tree, from `paceline tune --method ppd --verify`."""
+    return f"{median_high(one['measured']):.2f}x" if one["measured"] else ""

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import bench_tables
 import chimera_tables
 import ouroboros_tables
+import papers
 import ppd_tables
 import study_tables
 import trained_tables
-from papers import ROOT
+from papers import ROOT, Cell, listed
 
 from paceline.loop import Batch, decode
 
@@ -58,21 +61,43 @@ def quoted_loop() -> str:
     return f"```python\nclass Batch:\n{step}\n\n{whole.strip()}\n```"
 
 
-TABLES = (bench_tables, chimera_tables, ouroboros_tables, ppd_tables, study_tables, trained_tables)
+TABLES = (
+    papers,
+    bench_tables,
+    chimera_tables,
+    ouroboros_tables,
+    ppd_tables,
+    study_tables,
+    trained_tables,
+)
 
 
 def pages() -> dict[str, dict[str, str]]:
     """The generated blocks of every page, as pages.toml orders them."""
-    known: dict[str, Callable[..., str]] = {"quoted_loop": quoted_loop}
+    known: dict[str, Callable[..., Any]] = {"quoted_loop": quoted_loop}
     for module in TABLES:
         known |= {name: each for name, each in vars(module).items() if callable(each)}
 
-    def made(function: str, *words: str) -> str:
+    def called(order: str) -> Any:
+        function, *words = shlex.split(order)
         return known[function](*words)
 
+    def cell(order: str) -> Cell:
+        found: Cell = order if "{" in order else called(order) if " " in order else known[order]
+        return found
+
+    def made(order: str | dict[str, Any]) -> str:
+        if isinstance(order, str):
+            return str(called(order))
+        columns = order["columns"]
+        columns = shared[columns] if isinstance(columns, str) else columns
+        cells = {heading: cell(each) for heading, each in columns.items()}
+        return listed(called(order["rows"]), cells, order.get("left", 1))
+
     orders = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
+    shared = orders.pop("columns")
     return {
-        page: {name: made(*order.split()) for name, order in blocks.items()}
+        page: {name: made(order) for name, order in blocks.items()}
         for page, blocks in orders.items()
     }
 

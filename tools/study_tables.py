@@ -3,60 +3,11 @@ docs/planning.md."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from papers import RESULTS, SMALL, Cell, Columns, crossed, listed, report
-
-
-def quality() -> str:
-    """What quantised weights cost in quality."""
-    reports = [report(path.stem) for path in sorted(RESULTS.glob("weights-quality-*.json"))]
-    columns = {
-        "model": "{0[model]}",
-        "weights": "`{0[name]}`",
-        "perplexity": "{0[perplexity]:.3f}",
-        "best token as with native weights": "{0[best_token_agrees]:.1%}",
-    }
-    rows = [
-        {"model": found["model"], "name": name, **one}
-        for found in reports
-        for name, one in found["weights"].items()
-    ]
-    return listed(rows, columns, left=2)
-
-
-def caches(model: str) -> str:
-    """What KV caches of fewer bits cost in quality."""
-    columns: Columns = {
-        "weights": "{0[weights]}",
-        "cache": "{0[cache]}",
-        "MB per 1,000 tokens": lambda one: f"{one['slot_bytes'] / 1e3:.1f}",
-        "perplexity": "{0[perplexity]:.3f}",
-        "best token as with float32": "{0[best_token_agrees]:.1%}",
-    }
-    rows = [
-        {"weights": weights, "cache": name, **one}
-        for weights, caches in report(f"caches-{model}")["caches"].items()
-        for name, one in caches.items()
-    ]
-    return listed(rows, columns, left=2)
-
-
-def drafts() -> str:
-    """What drafts cost, as shares of a one-row pass."""
-    columns: Columns = {
-        "": lambda one: "a pass of one row" if one["name"] == "plain" else one["name"],
-        "ms": "{0[ms]:.2f}",
-        "of a pass": "{0[share]:.1%}",
-        "tokens per pass": "{0[tokens_per_pass]:.2f}",
-    }
-    return listed(_named(report("draft-shares")["rows"]), columns)
-
-
-def _named(rows: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"name": name, **row} for name, row in rows.items()]
+from papers import SMALL, Cell, Columns, crossed, listed, report, rows
 
 
 def products() -> str:
@@ -88,27 +39,21 @@ def throughput(name: str) -> str:
     return crossed("tokens per second, texts at once", cells)
 
 
-def clients(name: str, *kinds: str) -> str:
-    """Throughput and latency by clients and method; `off` is the base of the ratios."""
-    rows = report(name)["rows"]
-    off = {one["clients"]: one for one in rows if one["variant"] == "off"}
-
-    def over(kind: str | None = None) -> Cell:
-        def speed(one: dict[str, Any]) -> float:
-            return float((one["kinds"][kind] if kind else one)["tokens_per_second"])
-
-        return lambda one: f"{speed(one) / speed(off[one['clients']]):.2f}x"
-
-    columns: Columns = {
-        "clients": "{0[clients]}",
-        "method": "{0[variant]}",
-        "tokens/s": "{0[tokens_per_second]:.0f}",
-        "over off": over(),
-        **{kind: over(kind) for kind in kinds},
-        "first token": lambda one: f"{1e3 * one['first_token_median']:.0f} ms",
-        "95 %": lambda one: f"{1e3 * one['first_token_p95']:.0f} ms",
-    }
-    return listed(rows, columns, left=2)
+def clients(name: str) -> Iterator[dict[str, Any]]:
+    """Rows by clients and method, with tokens per second over those of `off`, the base."""
+    off = {one["clients"]: one for one in rows(name, "rows") if one["variant"] == "off"}
+    for one in rows(name, "rows"):
+        base = off[one["clients"]]
+        kinds = {
+            kind: found["tokens_per_second"] / base["kinds"][kind]["tokens_per_second"]
+            for kind, found in one["kinds"].items()
+            if found["tokens_per_second"]
+        }
+        yield {
+            **one,
+            "over": one["tokens_per_second"] / base["tokens_per_second"],
+            "over_by": kinds,
+        }
 
 
 def _replayed(study: str, columns: Mapping[str, str], whole: bool = False) -> str:
@@ -191,12 +136,11 @@ def left_out() -> str:
     return _replayed(f"sources-{SMALL}", _SOURCES, whole=True)
 
 
-def replayed_sources() -> str:
-    """What each source did in the rounds of `auto` with answers."""
-    found = report(f"planning/sources-{SMALL}")["contenders"]["auto with answers"]["sources"]
-    columns: Columns = {
-        "source": "`{0[name]}`",
-        "rounds asked": lambda did: f"{did['asked'] / did['rounds']:.0%}",
-        **{key: f"{{0[{key}]:,}}" for key in ("proposed", "scored", "accepted", "gained")},
-    }
-    return listed(_named(found), columns)
+def drafted(one: dict[str, Any]) -> str:
+    """What was timed, in words."""
+    return "a pass of one row" if one["name"] == "plain" else str(one["name"])
+
+
+def asked(did: dict[str, int]) -> str:
+    """The share of rounds in which a source was asked."""
+    return f"{did['asked'] / did['rounds']:.0%}"

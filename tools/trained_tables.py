@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from papers import PARTS, listed, trained
+from papers import PARTS, trained
 
 from paceline.tables import markdown_table
 
@@ -29,22 +30,19 @@ def accuracy(*methods: str) -> str:
     return f"{markdown_table(rows)}\n\n{' '.join(notes)}"
 
 
-def curves(*methods: str) -> str:
-    """Accuracy of first guesses on validation texts, by places learned from."""
-    points = []
+def points(*methods: str) -> Iterator[dict[str, Any]]:
+    """Points of learning curves: first guesses on validation texts, by places learned from."""
     for method in methods:
         for model, record in trained(method).items():
             curve, each = record["loss_curve"], record["places"] / record["steps"]
-            shown = curve[::-1][:: max(1, len(curve) // _CURVE_ROWS)][::-1]
-            points += [{"name": f"{method}, `{model}`", "each": each, **point} for point in shown]
-    columns = {
-        "parts": "{0[name]}",
-        "places": lambda one: f"{one['step'] * one['each']:,.0f}",
-        "loss": "{0[loss]:.3f}",
-        "held back": "{0[held_back_loss]:.3f}",
-        "top-1 by distance": lambda one: ", ".join(f"{share:.1%}" for share in one["top1"]),
-    }
-    return listed(points, columns)
+            for one in curve[::-1][:: max(1, len(curve) // _CURVE_ROWS)][::-1]:
+                tops = ", ".join(f"{share:.1%}" for share in one["top1"])
+                yield {
+                    **one,
+                    "name": f"{method}, `{model}`",
+                    "places": one["step"] * each,
+                    "tops": tops,
+                }
 
 
 def _note(method: str, model: str, record: dict[str, Any]) -> str:
