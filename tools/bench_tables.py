@@ -7,14 +7,13 @@ from dataclasses import replace
 from itertools import product
 
 import papers
-from papers import LARGE, SMALL, Columns, crossed, figures, found, listed, made
+from papers import SMALL, Columns, crossed, figures, found, listed, made, orders
 
 from paceline.bench.metrics import MethodSummary
 from paceline.tables import markdown_table
 
 # The papers' settings. Older files, where they were the defaults, have them under the bare names.
-ANPD, LLMA = "anpd:n=5,k=7,branches=1", "llma:n=1,k=15"
-_BARE = {ANPD: "anpd", LLMA: "llma"}
+_BARE = {"anpd:n=5,k=7,branches=1": "anpd", "llma:n=1,k=15": "llma"}
 _SLOW = 0.98
 
 SPEEDUP, LENGTH = "{0.speedup:.2f}x", "{0.stats.mean_acceptance_length:.2f}"
@@ -133,57 +132,22 @@ def texts(kind: str, model: str) -> str:
     )
 
 
-Place = tuple[str, str, str, str]
-"""Label, run, group and method of a figure of ours."""
-_RUN, _FORCED, _DATA = f"bench/run-{SMALL}", f"bench/simulate-{SMALL}", f"bench/llma-data/simulate-{SMALL}"  # fmt: skip
-_OF_ANPD: tuple[Place, ...] = (
-    *(
-        (f"{task}, {model}", f"bench/run-{model}", group, ANPD)
-        for task, group in (("CNN/DM", "cnndm"), ("XSum", "xsum"), ("HumanEval", "humaneval"))
-        for model in (SMALL, LARGE)
-    ),
-    ("CNN/DM and XSum, recorded text of davinci-002", _FORCED, "news_summary_davinci002", ANPD),
-    ("HumanEval and MBPP, recorded text of WizardCoder-33B", _FORCED, "wizardcoder_humaneval_mbpp", ANPD),
-)  # fmt: skip
-_OF_LLMA: tuple[Place, ...] = (
-    (f"retrieval-augmented, {SMALL}, its own text", _RUN, "llma_rag", LLMA),
-    (f"retrieval-augmented, {LARGE}, its own text", f"bench/run-{LARGE}", "llma_rag", LLMA),
-    ("retrieval-augmented, davinci-003's text, the authors' data, k = 15", _DATA, "llma_rag", LLMA),
-    ("the same, k = 18 as the paper tuned it for 7B", _DATA, "llma_rag", "llma:n=1,k=18"),
-    ("the same, `anpd`", _DATA, "llma_rag", ANPD),
-    ("CNN/DM, the text that came with the authors' data", _DATA, "llma_cnndm", LLMA),
-    (f"multi-turn refinement, {SMALL}, its own text", _RUN, "mteval_refine", LLMA),
-)
+def paper(name: str, table: str, source: str) -> str:
+    """A paper's table of speed-ups."""
+    rows = figures(name, table).items()
+    return markdown_table([["task and model", f"{source}: speed-up"], *rows])
 
 
-def beside_anpd() -> str:
-    """The paper's table, and our figures on the same kinds of tasks."""
-    return _beside("ANPD, Table 1", figures("anpd", "1"), _OF_ANPD)
-
-
-def beside_llma() -> str:
-    """The same for LLMA."""
-    return _beside("LLMA, Tables 3 and 4", figures("llma", "3 and 4"), _OF_LLMA)
-
-
-def _beside(source: str, paper: Mapping[str, str], places: tuple[Place, ...]) -> str:
-    """A paper's table, and our figures on the same kinds of tasks."""
-    theirs = markdown_table([["task and model", f"{source}: speed-up"], *paper.items()])
-    columns: Columns = {
-        "task and model": "{0.method}",
-        "speed-up": lambda m: sure(m) if m.prompts > 1 else SPEEDUP.format(m),
-        "after the prompt": "{0.decode_speedup:.2f}x",
-        "tokens per pass": LENGTH,
-        "hit ratio": "{0.stats.draft_acceptance_rate:.0%}",
-        "texts": "{0.texts}",
-    }
-    return f"{theirs}\n\n{listed(_at(places), columns)}"
-
-
-def _at(places: tuple[Place, ...]) -> Iterator[MethodSummary]:
-    for label, run, group, method in places:
+def beside(name: str) -> Iterator[MethodSummary]:
+    """Our figures on kinds of tasks that a paper has."""
+    for label, (run, group, method) in orders()["rows"][name].items():
         methods = next(each.methods for each in found(run)[1].groups if each.name == group)
         yield replace(methods.get(method) or methods[_BARE[method]], method=label)
+
+
+def maybe_sure(method: MethodSummary) -> str:
+    """The speed-up over plain decoding, with its interval if there is one."""
+    return sure(method) if method.prompts > 1 else SPEEDUP.format(method)
 
 
 def ablation(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from statistics import stdev
 from typing import Any
 
-from papers import LARGE, SMALL, Cell, crossed, figures, made, report
+from papers import SMALL, Cell, crossed, figures, made, orders, report
 
 from paceline.bench.text_times import speedup_interval
 
@@ -183,23 +183,10 @@ def lengths() -> str:
     return crossed("", cells)
 
 
-PAYING = {
-    "default, float32, trained": ("planned", SMALL, "speculative", WHOLE),
-    "default, 4 bits, trained": ("published", SMALL, "speculative", WHOLE),
-    "default, float32, 4-bit copy": ("copy", SMALL, "speculative", COPIED),
-    "default, float32, 8-bit copy": ("tradeoff", SMALL, "8-bit copy, 8", ""),
-    "1.5B, bfloat16, 4-bit copy": ("copy", LARGE, "speculative", COPIED),
-    "1.5B, 4 bits, trained": ("planned", LARGE, "speculative", WHOLE),
-    "1.5B, float32, trained": ("floats", LARGE, "speculative", WHOLE),
-}
-"""Target and draft model -> study, its model, and its contenders for speculative decoding and
-Ouroboros."""
-
-
 def paying() -> str:
     """Which draft model makes which method pay: the paper's equation beside measurements."""
     cells = {}
-    for label, (study, model, speculative, ouroboros) in PAYING.items():
+    for label, (study, model, speculative, ouroboros) in orders()["rows"]["paying"].items():
         named = rows_of(study, model)
         one, plain = named[speculative], named["plain"]
         cost, right = one["ms_per_draft_pass"] / plain["ms_per_pass"], _share_right(one)

@@ -4,6 +4,7 @@ names, and two layouts."""
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,12 @@ def figures(paper: str, table: str) -> dict[str, Any]:
     papers = json.loads(Path(__file__).with_name("papers.json").read_text("utf-8"))
     found: dict[str, Any] = papers[paper]["tables"][table]["rows"]
     return found
+
+
+@cache
+def orders() -> dict[str, Any]:
+    """What pages.toml says: tables by page, and what they share."""
+    return tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
 
 
 @cache

@@ -10,9 +10,7 @@ import inspect
 import re
 import shlex
 import sys
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import bench_tables
@@ -22,7 +20,7 @@ import papers
 import ppd_tables
 import study_tables
 import trained_tables
-from papers import ROOT, Cell, listed
+from papers import ROOT, Cell, listed, orders
 
 from paceline.loop import Batch, decode
 
@@ -61,6 +59,11 @@ def quoted_loop() -> str:
     return f"```python\nclass Batch:\n{step}\n\n{whole.strip()}\n```"
 
 
+def picture(title: str, path: str) -> str:
+    """A picture, in Markdown."""
+    return f"![{title}]({path})"
+
+
 TABLES = (
     papers,
     bench_tables,
@@ -74,7 +77,7 @@ TABLES = (
 
 def pages() -> dict[str, dict[str, str]]:
     """The generated blocks of every page, as pages.toml orders them."""
-    known: dict[str, Callable[..., Any]] = {"quoted_loop": quoted_loop}
+    known: dict[str, Callable[..., Any]] = {"quoted_loop": quoted_loop, "picture": picture}
     for module in TABLES:
         known |= {name: each for name, each in vars(module).items() if callable(each)}
 
@@ -90,15 +93,18 @@ def pages() -> dict[str, dict[str, str]]:
         if isinstance(order, str):
             return str(called(order))
         columns = order["columns"]
-        columns = shared[columns] if isinstance(columns, str) else columns
+        columns = orders()["columns"][columns] if isinstance(columns, str) else columns
         cells = {heading: cell(each) for heading, each in columns.items()}
-        return listed(called(order["rows"]), cells, order.get("left", 1))
+        table = listed(called(order["rows"]), cells, order.get("left", 1))
+        above, below = (
+            [called(order[side])] if side in order else [] for side in ("above", "below")
+        )
+        return "\n\n".join([*above, table, *below])
 
-    orders = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
-    shared = orders.pop("columns")
     return {
         page: {name: made(order) for name, order in blocks.items()}
-        for page, blocks in orders.items()
+        for page, blocks in orders().items()
+        if page.endswith(".md")
     }
 
 

@@ -3,11 +3,11 @@ docs/planning.md."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from papers import SMALL, Cell, Columns, crossed, listed, report, rows
+from papers import SMALL, Cell, crossed, orders, report, rows
 
 
 def products() -> str:
@@ -56,12 +56,12 @@ def clients(name: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _replayed(study: str, columns: Mapping[str, str], whole: bool = False) -> str:
-    """Speed-ups on recorded answers by file, of contenders, each under its heading. whole: also
-    over all files, and with the number of known answers."""
+def replayed(study: str, shown: str) -> str:
+    """Speed-ups on recorded answers by file; if there are known answers, also over all files."""
     found = report(f"planning/{study}")
     cells = {}
-    for name, heading in columns.items():
+    whole = any(found.get("answers", {}).values())
+    for name, heading in orders()["rows"][shown].items():
         one = found["contenders"][name]
         speedups = one["files"] | ({"all, by time": one["speedup"]} if whole else {})
         cells |= {(file, (name, heading)): f"{speed:.2f}x" for file, speed in speedups.items()}
@@ -81,59 +81,26 @@ def memory() -> str:
     return crossed("", cells)
 
 
-def crossings() -> str:
-    """The plot, and the ratios at which one method beats another."""
-    found = report(f"ouroboros/simulation-{SMALL}")
-    first, *_, last = found["ratios"]
+def stretches(versus: str) -> Cell:
+    """Cost ratios at which one method is faster than another, in words."""
+    first, *_, last = report(f"ouroboros/simulation-{SMALL}")["ratios"]
 
-    def stretch(begin: float, end: float) -> str:
+    def words(begin: float, end: float) -> str:
         if begin == first:
             return "always" if end == last else f"up to {end:.2f}"
         return f"from {begin:.2f} on" if end == last else f"{begin:.2f} to {end:.2f}"
 
-    def ahead(name: str) -> Cell:
-        return lambda one: ", ".join(stretch(*each) for each in one["ahead"][name]) or "never"
-
-    columns: Columns = {
-        "acceptance, rows of a pass, task": lambda one: (
-            f"{one['acceptance']}, {one['rows']}, {one['task'].replace('_', ' ')}"
-        ),
-        **{name: ahead(name) for name in found["simulations"][0]["ahead"]},
-    }
-    return (
-        "![speed-up by cost ratio](images/ouroboros-simulation.png)\n\n"
-        f"{listed(found['simulations'], columns)}\n\nThe ratio here is {found['cost_ratio']:.2f}."
-    )
+    return lambda one: ", ".join(words(*each) for each in one["ahead"][versus]) or "never"
 
 
-_PLANS = {
-    **{f"anpd, {budget}": f"ANPD, {budget}" for budget in (1, 3, 5)},
-    "anpd, as proposed": "whole",
-    "anpd as in its paper, planned": "planned",
-    "anpd, planned": "planned, long",
-    "anpd, planned without a curve": "no curve",
-    "llma, as proposed": "LLMA, whole",
-    "llma, planned": "planned, long",
-    "pld, as proposed": "lookup, whole",
-    "pld, planned": "planned",
-}
-_SOURCES = {
-    "anpd": "ANPD",
-    "auto, nothing kept": "`auto`, nothing kept",
-    "auto": "`auto`",
-    "auto with answers": "with answers",
-    **{name: name for name in (f"without {one}" for one in ("anpd", "suffix", "llma", "rest"))},
-}
+def simulated(one: dict[str, str]) -> str:
+    """What a simulation takes as given."""
+    return f"{one['acceptance']}, {one['rows']}, {one['task'].replace('_', ' ')}"
 
 
-def plans() -> str:
-    """Planned trees against fixed budgets, on a simulated clock."""
-    return _replayed(SMALL, _PLANS)
-
-
-def left_out() -> str:
-    """Leaving out each source of `auto` in turn."""
-    return _replayed(f"sources-{SMALL}", _SOURCES, whole=True)
+def ratio_here() -> str:
+    """The cost ratio of the default model and its draft model."""
+    return f"The ratio here is {report(f'ouroboros/simulation-{SMALL}')['cost_ratio']:.2f}."
 
 
 def drafted(one: dict[str, Any]) -> str:
