@@ -23,7 +23,7 @@ import sys
 import time
 from argparse import ArgumentTypeError, Namespace
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from random import Random
@@ -33,6 +33,7 @@ from typing import Any
 import httpx
 
 from common import options, write
+from paceline.bench.comparison import in_turns
 from paceline.prompts import PromptRecord, read_prompts
 
 KINDS = {
@@ -86,37 +87,43 @@ class Ask:
 
 
 @dataclass
-class Seen:
-    """What clients saw: seconds to the first token, between pieces, and per token after the first;
-    tokens; failures; texts by run and number of the request."""
+class Reply:
+    """What a client saw of one request. times: of pieces, in seconds since it was sent, as is the
+    end of it all; failed: why, or ""; left: the client hung up."""
 
-    first: list[float] = field(default_factory=list)
-    between: list[float] = field(default_factory=list)
-    per_token: list[float] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    texts: dict[tuple[str, int], str] = field(default_factory=dict)
-    tokens: int = 0
+    ask: Ask
+    run: str
+    times: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    left: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        times = {"first_token": self.first, "between_pieces": self.between,
-                 "per_token": self.per_token}  # fmt: skip
-        return {
-            "answers": len(self.texts),
-            "left": self.left,
-            "failed": len(self.failed),
-            "complaints": self.failed[:5],
-            "tokens": self.tokens,
-            "seconds": self.seconds,
-            "tokens_per_second": self.tokens / self.seconds if self.seconds else 0.0,
-            **{f"{name}_median": median(found) if found else None for name, found in times.items()},
-            **{f"{name}_p95": _p95(found) for name, found in times.items()},
-        }
+    text: str = ""
+    tokens: int = 0
+    failed: str = ""
+    left: bool = False
 
 
-def _p95(found: Sequence[float]) -> float | None:
-    return sorted(found)[int(0.95 * (len(found) - 1))] if found else None
+def summary(replies: Sequence[Reply], seconds: float) -> dict[str, Any]:
+    """Rates and waiting times; seconds: that all of it took."""
+    complaints = [one.failed for one in replies if one.failed]
+    answers = [one for one in replies if not (one.failed or one.left)]
+    tokens = sum(one.tokens for one in answers)
+    found = {
+        "answers": len(answers),
+        "left": sum(one.left for one in replies),
+        "failed": len(complaints),
+        "complaints": complaints[:5],
+        "tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds if seconds else 0.0,
+    }
+    timed = [one for one in answers if one.times]
+    for name, values in {
+        "first_token": [one.times[0] for one in timed],
+        "between_pieces": [b - a for one in timed for a, b in itertools.pairwise(one.times)],
+        "per_token": [(one.times[-1] - one.times[0]) / (one.tokens - 1) for one in timed if one.tokens > 1],
+    }.items():  # fmt: skip
+        found[f"{name}_median"] = median(values) if values else None
+        found[f"{name}_p95"] = sorted(values)[int(0.95 * (len(values) - 1))] if values else None
+    return found
 
 
 def asks_from(given: Namespace) -> list[Ask]:
@@ -139,122 +146,103 @@ def asks_from(given: Namespace) -> list[Ask]:
     return found
 
 
-async def study(
-    servers: Sequence[Server], asks: Sequence[Ask], given: Namespace
-) -> dict[tuple[int, str, str], Seen]:
-    """What clients of each server saw by their number and by kind of request, "" for all."""
-    total: dict[tuple[int, str, str], Seen] = {}
+Found = dict[tuple[int, str], tuple[list[Reply], float]]
+"""By number of clients and server: replies, and seconds of it all."""
+
+
+async def study(servers: Sequence[Server], asks: Sequence[Ask], given: Namespace) -> Found:
+    """Send all requests to every server, in turns."""
+    found: Found = {}
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits) as http:
         for server in servers:  # whatever servers postpone until the first request
-            await _ask(http, server, asks[0], "warm", [], False)
+            await send(http, server, Reply(asks[0], "warm"), False)
         for repeat, count in itertools.product(range(given.repeats), given.at_once):
-            shift = repeat % len(servers)
-            for place, server in enumerate((*servers[shift:], *servers[:shift])):
+            for place, server in enumerate(in_turns(servers, repeat)):
                 # The same requests for all in a turn, under names that nobody has seen; after as
                 # many turns as servers each has had every name once.
                 run = f"{repeat // len(servers)}-{count}-{place}"
-                kinds = {kind: total.setdefault((count, server.name, kind), Seen())
-                         for kind in ("", *given.kinds)}  # fmt: skip
+                replies, seconds = found.get((count, server.name), ([], 0.0))
+                replies += [Reply(ask, run) for ask in asks]
                 began = time.perf_counter()
-                await _clients(http, server, asks, run, count, kinds, given.leaving)
-                kinds[""].seconds += time.perf_counter() - began
+                waiting = deque(replies[-len(asks) :])
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(count):
+                        group.create_task(client(http, server, waiting, given.leaving))
+                seconds += time.perf_counter() - began
+                found[count, server.name] = replies, seconds
                 print(f"{count}, {server.name}: done", file=sys.stderr, flush=True)
-    return total
+    return found
 
 
-async def _clients(
-    http: httpx.AsyncClient,
-    server: Server,
-    asks: Sequence[Ask],
-    run: str,
-    count: int,
-    kinds: Mapping[str, Seen],
-    leaving: float,
+async def client(
+    http: httpx.AsyncClient, server: Server, waiting: deque[Reply], leaving: float
 ) -> None:
-    """Send all requests, `count` at a time."""
-    waiting = deque(asks)
-
-    async def client() -> None:
-        while waiting:
-            ask = waiting.popleft()
-            leaves = Random(f"{run} {ask.seed}").random() < leaving
-            began = time.perf_counter()
-            await _ask(http, server, ask, run, [kinds[""], kinds[ask.kind]], leaves)
-            kinds[ask.kind].seconds += time.perf_counter() - began
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(count):
-            group.create_task(client())
+    """Send what waits, request by request."""
+    while waiting:
+        reply = waiting.popleft()
+        began = time.perf_counter()
+        await send(http, server, reply, Random(f"{reply.run} {reply.ask.seed}").random() < leaving)
+        reply.seconds = time.perf_counter() - began
 
 
-async def _ask(
-    http: httpx.AsyncClient,
-    server: Server,
-    ask: Ask,
-    run: str,
-    seen: Sequence[Seen],
-    leaves: bool,
-) -> None:
-    """Send one request, and note what came."""
-    times, text, tokens = [], "", 0
+async def send(http: httpx.AsyncClient, server: Server, reply: Reply, leaves: bool) -> None:
+    """Send one request, and note what comes."""
     began, path = time.perf_counter(), f"{server.url}/v1/chat/completions"
     try:
-        async with http.stream("POST", path, json=server.body(ask, run)) as answer:
+        body = server.body(reply.ask, reply.run)
+        async with http.stream("POST", path, json=body) as answer:
             if answer.status_code != httpx.codes.OK:
                 raise ValueError(f"{answer.status_code}: {(await answer.aread())[:200]!r}")
             async for line in answer.aiter_lines():
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
                 piece = json.loads(line.removeprefix("data: "))
-                tokens = (piece.get("usage") or {}).get("completion_tokens", tokens)
+                reply.tokens = (piece.get("usage") or {}).get("completion_tokens", reply.tokens)
                 if said := "".join(
                     (each.get("delta") or {}).get("content") or "" for each in piece["choices"]
                 ):
-                    times.append(time.perf_counter())
-                    text += said
-                if leaves and len(times) == 2:  # hangs up
-                    for one in seen:
-                        one.left += 1
+                    reply.times.append(time.perf_counter() - began)
+                    reply.text += said
+                if leaves and len(reply.times) == 2:
+                    reply.left = True
                     return
     except (httpx.HTTPError, ValueError, KeyError) as error:
-        for one in seen:
-            one.failed.append(f"{type(error).__name__}: {error}")
-        return
-    tokens = tokens or len(times)  # servers whose streams have no usage send a piece per token
-    for one in seen:
-        one.texts[run, ask.seed] = text
-        one.tokens += tokens
-        one.first += [each - began for each in times[:1]]
-        one.between += [after - before for before, after in itertools.pairwise(times)]
-        if tokens > 1 and times:
-            one.per_token.append((times[-1] - times[0]) / (tokens - 1))
+        reply.failed = f"{type(error).__name__}: {error}"
+    # Servers whose streams have no usage send a piece per token.
+    reply.tokens = reply.tokens or len(reply.times)
 
 
-def rows_of(
-    servers: Sequence[Server], found: Mapping[tuple[int, str, str], Seen], kinds: Sequence[str]
-) -> list[dict[str, Any]]:
+def rows_of(servers: Sequence[Server], found: Found, kinds: Sequence[str]) -> list[dict[str, Any]]:
     """One row for each number of clients and server."""
     rows = []
-    for count in dict.fromkeys(count for count, _, _ in found):
-        base = found[count, servers[0].name, ""].as_json()["tokens_per_second"]
-        for server in servers:
-            seen = found[count, server.name, ""]
-            whole = seen.as_json()
-            others = [found[count, one.name, ""].texts for one in servers if one.url == server.url]
-            known = {place: text for texts in reversed(others) for place, text in texts.items()}
-            rows.append(
-                {
-                    "clients": count,
-                    "server": server.name,
-                    "variant": server.variant or "auto",
-                    "over_first": whole["tokens_per_second"] / base if base else None,
-                    "different_texts": sum(known[one] != text for one, text in seen.texts.items()),
-                    **whole,
-                    "kinds": {kind: found[count, server.name, kind].as_json() for kind in kinds},
-                }
-            )
+    for count, server in itertools.product(dict.fromkeys(count for count, _ in found), servers):
+        replies, seconds = found[count, server.name]
+        base = summary(*found[count, servers[0].name])["tokens_per_second"]
+        whole = summary(replies, seconds)
+        alike = [each.name for each in servers if each.url == server.url]
+        known = {
+            place: text for name in reversed(alike) for place, text in _texts(found[count, name])
+        }
+        by_kind = {kind: [one for one in replies if one.ask.kind == kind] for kind in kinds}
+        rows.append(
+            {
+                "clients": count,
+                "server": server.name,
+                "variant": server.variant or "auto",
+                "over_first": whole["tokens_per_second"] / base if base else None,
+                "different_texts": sum(known[p] != text for p, text in _texts(found[count, server.name])),
+                **whole,
+                "kinds": {kind: summary(own, sum(one.seconds for one in own)) for kind, own in by_kind.items()},
+            }
+        )  # fmt: skip
     return rows
+
+
+def _texts(found: tuple[list[Reply], float]) -> list[tuple[tuple[str, int], str]]:
+    """Whole answers, by run and number of the request."""
+    whole = (one for one in found[0] if not (one.failed or one.left))
+    return [((one.run, one.ask.seed), one.text) for one in whole]
 
 
 def main() -> None:
