@@ -116,7 +116,7 @@ def measured(model: str, given: Namespace) -> Iterator[dict[str, Any]]:
             times[name].setdefault(place, []).extend(seconds)
     for name, target in targets.items():
         points = [[p.width, p.context, p.milliseconds] for p in curve_of(times[name]).points]
-        row = dict(zip(("model", "engine", "weights", "cache"), (model, *name)))
+        row: dict[str, Any] = dict(zip(("model", "engine", "weights", "cache"), (model, *name)))
         if isinstance(target, Target):
             report = target.describe().report
             row |= {"floor_ms": measure_floor(target).milliseconds, "report": report}

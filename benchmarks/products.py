@@ -91,9 +91,13 @@ def measured(made: Products, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     given = options(__doc__, json=Path, formats=",".join(FORMATS), repeats=7)
-    makers = {name: partial(in_blocks, name) for name in given.formats.split(",")}
+    makers: dict[str, Callable[[], Products]] = {
+        **{name: partial(in_blocks, name) for name in given.formats.split(",")},
+        "torch packed float32": packed,
+        "torch int4": of_torch_in_4_bits,
+    }
     found = {}
-    for name, make in {**makers, "torch packed float32": packed, "torch int4": of_torch_in_4_bits}.items():  # fmt: skip
+    for name, make in makers.items():
         found[name] = measured(make(), given.repeats)
         print(name, found[name], flush=True)
     shape = [MATRICES, OUTPUTS, INPUTS]

@@ -30,7 +30,7 @@ Found = dict[str, dict[str, float]]
 
 
 def quality(
-    given: Namespace, ways: Mapping[str, dict[str, str]]
+    given: Namespace, ways: Mapping[str, dict[str, Any]]
 ) -> tuple[Found, TargetInfo | None]:
     """What ways of loading the model cost, compared with the first; and where the last one ran."""
     found: Found = {}

@@ -48,7 +48,7 @@ def overall(kind: str, *models: str) -> str:
 def overall_of(runs: Mapping[str, papers.Run]) -> str:
     """The same for runs by model; the first one decides which methods are shown."""
     shown = next(iter(runs.values()))[1].overall.methods
-    cells = {}
+    cells: papers.Cells = {}
     for model, (_, summary) in runs.items():
         for name, (what, cell) in product(shown, OVERALL.items()):
             heading = f"{model}: {what}" if what == "tokens/s" else what
@@ -85,7 +85,7 @@ def tasks(kind: str, model: str, corner: str = "task", more: Columns | None = No
     groups = [*summary.groups, summary.overall]
     if (calm := summary.overall_without_loops) is not None and more is None:
         groups.append(replace(calm, name="overall, without loops"))
-    cells: dict[tuple[str, papers.Heading], str] = {}
+    cells: papers.Cells = {}
     for group in groups:
         cells[group.name, "texts"] = str(group.texts)
         for method in summary.overall.methods:

@@ -8,14 +8,7 @@ from itertools import product
 from typing import Any
 
 from bench_tables import LENGTH, SPEEDUP, sure, times
-from papers import (
-    SMALL,
-    crossed,
-    entries,
-    figures,
-    found,
-    trained,
-)
+from papers import SMALL, crossed, entries, figures, found, trained
 
 from paceline.bench.entries import Entry
 from paceline.bench.metrics import Group, MethodSummary, summarise

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from statistics import stdev
 from typing import Any
 
-from papers import SMALL, Cell, crossed, figures, made, orders, report
+from papers import SMALL, Cell, Cells, crossed, figures, made, orders, report
 
 from paceline.bench.text_times import speedup_interval
 
@@ -160,7 +160,8 @@ def tradeoff() -> str:
 
 def weights() -> str:
     """Speculative decoding by the weights of the draft model."""
-    named, cells = rows_of("weights"), {}
+    named = rows_of("weights")
+    cells: Cells = {}
     for name, one in named.items():
         kind, _, how = name.partition(", ")
         if how:

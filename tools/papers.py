@@ -24,8 +24,8 @@ Cell = str | Callable[[Any], str]
 """What makes a cell of a record: a format such as "{0.speedup:.2f}x", or a function."""
 Columns = Mapping[str, Cell]
 """Heading -> cell."""
-Heading = str | tuple[Any, str]
-"""Of a column. What precedes the heading in a pair tells columns with equal ones apart."""
+Cells = dict[tuple[str, Any], str]
+"""By row and column. Columns are headings, or pairs, whose first part tells equal ones apart."""
 Run = tuple[dict[str, Any], Summary]
 """The description of a run of `paceline bench`, and its summary."""
 
@@ -79,7 +79,7 @@ def listed(
     return markdown_table([[*columns], *rows, *more], left)
 
 
-def crossed(corner: str, cells: Mapping[tuple[str, Heading], str], left: int = 1) -> str:
+def crossed(corner: str, cells: Cells, left: int = 1) -> str:
     """Rows and columns in the order in which cells name them; other cells are empty.
 
     corner: heading of the rows' names; "file" and "" stand over tasks, shown without underscores.

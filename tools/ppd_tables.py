@@ -7,16 +7,7 @@ from statistics import median_high
 from typing import Any
 
 from bench_tables import LENGTH, overall_of
-from papers import (
-    LARGE,
-    PARTS,
-    SMALL,
-    crossed,
-    figures,
-    found,
-    rows,
-    trained,
-)
+from papers import LARGE, PARTS, SMALL, Cells, crossed, figures, found, rows, trained
 
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.planning.ppd.adaptive_tree import Limits
@@ -81,7 +72,8 @@ def parts_memory(model: str) -> Iterator[dict[str, Any]]:
 def sizes() -> str:
     """Tokens per pass by tree size, dynamic and static, predicted and measured (figure 6.6a)."""
     run, summary = found(f"ppd/sizes-{SMALL}")
-    methods, cells = summary.overall.methods, {}
+    methods = summary.overall.methods
+    cells: Cells = {}
     for size in (name.rpartition("=")[2] for name in methods if name.startswith("ppd:size=")):
         for model in (SMALL, LARGE):
             dynamic, static = _promised(model, int(size))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from papers import SMALL, Cell, crossed, orders, report, rows
+from papers import SMALL, Cell, Cells, crossed, orders, report, rows
 
 
 def products() -> str:
@@ -59,7 +59,7 @@ def clients(name: str) -> Iterator[dict[str, Any]]:
 def replayed(study: str, shown: str) -> str:
     """Speed-ups on recorded answers by file; if there are known answers, also over all files."""
     found = report(f"planning/{study}")
-    cells = {}
+    cells: Cells = {}
     whole = any(found.get("answers", {}).values())
     for name, heading in orders()["rows"][shown].items():
         one = found["contenders"][name]
