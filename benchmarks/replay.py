@@ -268,7 +268,7 @@ def main() -> None:
     print_table(Table.of_text("speed-up over plain decoding", ["file", *contenders], rows))
     report = {
         "texts": {file: len(asked) for file, asked in texts.items()},
-        "answers": {file: len(given) for file, known in others.items()},
+        "answers": {file: len(texts) for file, texts in others.items()},
         "curve": curve.to_records(),
         "contenders": found,
     }
