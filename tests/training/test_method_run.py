@@ -128,7 +128,8 @@ def test_another_training_does_not_go_on_with_it(
         with pytest.raises(KeyboardInterrupt):
             train(data, tmp_path, "chimera", cache)
     with pytest.raises(UsageError, match=r"holds a checkpoint of a training with another settings"):
-        train(data, tmp_path, "chimera", cache, state_weight=0.5)
+        train(data, tmp_path, "chimera", tmp_path / "states", state_weight=0.5)
+    assert not (tmp_path / "states").exists()  # nothing may be read in vain
     with pytest.raises(UsageError, match=r"holds Chimera parts trained with another settings"):
         train(data, whole, "chimera", cache, order=2)
     with pytest.raises(ModelError, match=r"does not describe Medusa heads"):

@@ -50,6 +50,14 @@ def test_a_training_whose_loss_is_no_number_stops(data: Path, tmp_path: Path) ->
         assert not (out / "config.json").exists()
 
 
+def test_layers_that_the_model_lacks_are_refused_before_it_reads(
+    data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="the model has the layers 0 to 2, got 0, 3"):
+        train(data, tmp_path / "out", "draft", tmp_path / "states", layers="0,3")
+    assert not (tmp_path / "states").exists()
+
+
 def test_texts_longer_than_the_models_context_are_cut(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     lines = [json.dumps({"id": f"long/{i}", "prompt": "abc " * 200}) for i in range(9)]

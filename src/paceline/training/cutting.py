@@ -20,7 +20,7 @@ from paceline.models.draft_model import (
 )
 from paceline.targets.support import differences, narrow_windows
 
-__all__ = ["cut", "mixed_precision"]
+__all__ = ["check_layers", "cut", "mixed_precision"]
 
 # Configuration lists with an entry per layer.
 _BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta")
@@ -48,7 +48,7 @@ def cut(
         raise ModelError(
             f"{name} reads more than text: load its language model alone to train a draft for it"
         )
-    _check_layers(layers, base.config.num_hidden_layers)
+    check_layers(layers, base.config.num_hidden_layers)
     tensors = _kept(base, layers)
     if vocabulary is not None:
         tensors |= head_tensors(base, vocabulary)
@@ -79,7 +79,8 @@ def mixed_precision(base: PreTrainedModel) -> Iterator[None]:
         yield
 
 
-def _check_layers(layers: Sequence[int], count: int) -> None:
+def check_layers(layers: Sequence[int], count: int) -> None:
+    """Raise UsageError unless these are ascending layers of a model that has `count`."""
     if not layers or list(layers) != sorted(set(layers)):
         raise UsageError(
             f"layers must be ascending and all different, got {', '.join(map(str, layers))}"

@@ -14,7 +14,6 @@ import torch
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from paceline.training.dataset import Text
-from paceline.training.folder import check_same_run
 from paceline.training.settings import TrainerSettings
 from paceline.training.trainee import Trainee
 from paceline.training.trainer import Trainer
@@ -133,7 +132,6 @@ class _Training:
         found = load_checkpoint(self.folder)
         if found is None:
             return
-        check_same_run(self.folder, found.run, self.run, "a checkpoint of a training")
         self.trainer.restore(found.tensors, found.numbers)
         self.log, self.recent = found.log, found.numbers["recent"]
         self.seconds, self.places = found.numbers["seconds"], found.numbers["places"]

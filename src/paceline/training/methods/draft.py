@@ -83,6 +83,14 @@ class Draft(TrainedMethod[DraftSettings]):
     Settings = DraftSettings
     Parts = "paceline.training.methods.draft_parts:DraftParts"
 
+    @classmethod
+    def taps(cls, settings: DraftSettings, layers: int) -> tuple[int, ...]:
+        """None; but layers that the model lacks are refused before it has read any text."""
+        from paceline.training.cutting import check_layers
+
+        check_layers(settings.kept(layers), layers)
+        return ()
+
     def __init__(self, base: Base, settings: DraftSettings) -> None:
         from paceline.models.draft_model import own_tensors
         from paceline.training.cutting import cut
