@@ -48,15 +48,21 @@ def test_an_accelerated_model(method: str, other: torch.dtype) -> None:
     assert torch.equal(fast.generate(ids, **options), expected)
 
 
+def written(method: str) -> paceline.Completion:
+    session = paceline.load("smollm2-135m", method, measure=False)
+    return session.generate("Why is the sky blue?", max_new_tokens=24, ignore_eos=True, budget=8)
+
+
+@pytest.fixture(scope="module")
+def in_float32() -> list[int]:
+    return written("plain").tokens
+
+
 @pytest.mark.model
 # Trees of a size, so that PPD does not find its rows too expensive on a busy machine.
 @pytest.mark.parametrize("method", ["eagle", "medusa", "chimera", "ppd:size=6", "auto"])
 @pytest.mark.parametrize("other", [torch.bfloat16], indirect=True)
-def test_shipped_parts(method: str, other: torch.dtype) -> None:
-    options = {"max_new_tokens": 24, "ignore_eos": True, "budget": 8}
-    plain = paceline.load("smollm2-135m", "plain", measure=False)
-    expected = plain.generate("Why is the sky blue?", **options).tokens
+def test_shipped_parts(method: str, in_float32: list[int], other: torch.dtype) -> None:
     torch.set_default_dtype(other)
-    found = paceline.load("smollm2-135m", method, measure=False)
-    completion = found.generate("Why is the sky blue?", **options)
-    assert completion.tokens == expected and completion.stats.drafted
+    completion = written(method)
+    assert completion.tokens == in_float32 and completion.stats.drafted

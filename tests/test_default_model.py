@@ -16,7 +16,7 @@ from paceline.stopping import Stopping
 pytestmark = pytest.mark.model
 
 METHODS = ["plain", "anpd:branches=2", "llma"]
-NEW_TOKENS = 16
+NEW_TOKENS = 12
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def session() -> Session:
 @pytest.fixture(scope="module")
 def prompts(session: Session) -> dict[str, list[int]]:
     return {
-        prompt.id: session.encode([{"role": "user", "content": prompt.turns[0][-400:]}])
+        prompt.id: session.encode([{"role": "user", "content": prompt.turns[0][-200:]}])
         for prompt in demo_prompts()
     }
 

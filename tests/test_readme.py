@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.forked import Forked
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_generated_blocks_are_fresh() -> None:
-    command = [sys.executable, str(ROOT / "tools/readme.py"), "--check"]
-    assert subprocess.run(command, check=False).returncode == 0, "run: python tools/readme.py"
+    assert Forked([ROOT / "tools/readme.py", "--check"]).wait() == 0, "run: python tools/readme.py"
 
 
 def test_the_loop_fits_on_one_screen() -> None:

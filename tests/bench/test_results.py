@@ -8,8 +8,6 @@ import math
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from paceline.bench.results import FORMAT, ResultFile, read_results
 from paceline.errors import UsageError
 from paceline.stats import SourceStats, Stats
 from tests.bench import killed
+from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 HEADER = killed.HEADER
@@ -208,14 +207,7 @@ def test_a_process_that_is_killed_loses_one_trial_at_most(
     moments = random.Random(time.time_ns())
     total = undisturbed.count(b"\n")
     paths = [tmp_path / f"{number}.jsonl" for number in range(2)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.bench.killed", str(path)],
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for path in paths
-    ]
+    processes = [Forked(["tests.bench.killed", path]) for path in paths]
     for path, process in zip(paths, processes, strict=True):
         wanted = moments.randint(1, total - 3)
         while process.poll() is None and not (path.exists() and len(killed_lines(path)) >= wanted):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bench.checkout import ROOT
+from tests.forked import Forked
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 
@@ -31,12 +31,14 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(data: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+def run(data: Path, *words: str) -> tuple[int, str, dict[str, Any]]:
+    """The script's exit code, what it complained of, and its result."""
     result = data / "result.json"
-    command = [sys.executable, str(ROOT / "benchmarks/serve.py"), "--data", str(data)]
-    command += ["--json", str(result), "--pool", "9", "--max-tokens", "12", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    return done, json.loads(result.read_text()) if result.exists() else {}
+    given = ["--data", data, "--json", result, "--pool", "9", "--max-tokens", "12", *words]
+    script = [ROOT / "benchmarks/serve.py", *given]
+    process = Forked(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _, said = process.communicate(timeout=300)
+    return process.returncode, said, json.loads(result.read_text()) if result.exists() else {}
 
 
 def test_servers_are_asked_in_turns_and_compared(data: Path) -> None:
@@ -44,8 +46,8 @@ def test_servers_are_asked_in_turns_and_compared(data: Path) -> None:
         place = f"{served.url}={MODEL}"
         servers = (f"off={place}=off", f"auto={place}", f"told={place}=prediction")
         words = [word for server in servers for word in ("--server", server)]
-        done, found = run(data, *words, "--at-once", "1,3", "--repeats", "3")
-    assert done.returncode == 0, done.stderr
+        code, said, found = run(data, *words, "--at-once", "1,3", "--repeats", "3")
+    assert code == 0, said
     assert [(row["clients"], row["server"]) for row in found["rows"]] == [
         (clients, name) for clients in (1, 3) for name in ("off", "auto", "told")
     ]
@@ -60,15 +62,15 @@ def test_servers_are_asked_in_turns_and_compared(data: Path) -> None:
 def test_clients_may_hang_up(data: Path) -> None:
     with live(tool_session()) as served:
         server = f"auto={served.url}={MODEL}"
-        done, found = run(data, "--server", server, "--at-once", "4", "--leaving", "0.5")
-    assert done.returncode == 0, done.stderr
+        code, said, found = run(data, "--server", server, "--at-once", "4", "--leaving", "0.5")
+    assert code == 0, said
     (row,) = found["rows"]
     assert row["left"] > 0 and row["answers"] > 0 and row["failed"] == 0
     assert row["left"] + row["answers"] == 9
 
 
 def test_what_is_wrong_is_said(data: Path) -> None:
-    done, _ = run(data, "--server", "x=http://127.0.0.1:9")
-    assert done.returncode == 2 and "NAME=URL=MODEL" in done.stderr
-    done, _ = run(data, "--server", "x=http://127.0.0.1:9=m", "--at-once", "1")
-    assert done.returncode == 1 and "no request was answered" in done.stderr
+    code, said, _ = run(data, "--server", "x=http://127.0.0.1:9")
+    assert code == 2 and "NAME=URL=MODEL" in said
+    code, said, _ = run(data, "--server", "x=http://127.0.0.1:9=m", "--at-once", "1")
+    assert code == 1 and "no request was answered" in said

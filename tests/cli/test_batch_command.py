@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.running import Command
+from tests.forked import Forked
 
 import paceline
 
@@ -72,8 +72,7 @@ def test_ctrl_c_leaves_a_file_that_goes_on(command: Command, tiny: Path, tmp_pat
     count = 24
     write_requests(asked, "tiny", count, max_tokens=40, ignore_eos=True)
     words = ["batch", "--input", asked, "--model", tiny, "--method", "plain", "--max-batch", 2]
-    command_line = [sys.executable, "-m", "paceline", *map(str, words), "--output", str(output)]
-    running = subprocess.Popen(command_line, stderr=subprocess.PIPE, text=True)
+    running = Forked(["paceline", *words, "--output", output], stderr=subprocess.PIPE, text=True)
     while running.poll() is None and not (output.exists() and output.stat().st_size):
         time.sleep(0.005)
     running.send_signal(signal.SIGINT)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from tests.forked import Forked
 from tests.tiny import byte_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -718,16 +719,23 @@ def test_a_terminal_cuts_no_column_off(
 # Processes of their own: Ctrl-C, pipes, the module as a command.
 
 
+STREAMS: dict[str, Any] = {
+    "stdin": subprocess.PIPE,
+    "stdout": subprocess.PIPE,
+    "stderr": subprocess.PIPE,
+    "bufsize": 0,  # what a buffered read takes ahead would be lost to `communicate`
+}
+
+
 def start(*words: object, **environment: str) -> subprocess.Popen[bytes]:
-    """Python in the background; several threads would only get in the way of other tests."""
-    return subprocess.Popen(
-        [sys.executable, *map(str, words)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        bufsize=0,  # what a buffered read takes ahead would be lost to `communicate`
-    )
+    """Python in the background."""
+    command = [sys.executable, *map(str, words)]
+    return subprocess.Popen(command, env=os.environ | environment, **STREAMS)
+
+
+def fork(*words: object, **environment: str) -> subprocess.Popen[bytes]:
+    """The command in the background, which need not import what the tests have imported."""
+    return Forked(["paceline", *words], env=os.environ | environment, **STREAMS)
 
 
 def read(process: subprocess.Popen[bytes], count: int) -> str:
@@ -747,7 +755,7 @@ def finish(process: subprocess.Popen[bytes], stdin: bytes = b"") -> tuple[str, s
 
 def test_ctrl_c_ends_generate_with_what_there_is(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    process = start("-m", "paceline", "generate", "hello", "-m", tiny, "-n", 4000, "--json", path)
+    process = fork("generate", "hello", "-m", tiny, "-n", 4000, "--json", path)
     assert process.stdout is not None
     began = read(process, 3)
     process.send_signal(signal.SIGINT)
@@ -763,7 +771,7 @@ def test_ctrl_c_ends_generate_with_what_there_is(tiny: Path, tmp_path: Path) -> 
 
 
 def test_ctrl_c_in_a_chat_returns_to_the_prompt(tiny: Path) -> None:
-    process = start("-m", "paceline", "chat", "-m", tiny, "-n", 3000)
+    process = fork("chat", "-m", tiny, "-n", 3000)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"hello\n")
@@ -788,8 +796,8 @@ def test_ctrl_c_in_a_chat_returns_to_the_prompt(tiny: Path) -> None:
 def test_ctrl_c_ends_compare(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     # The progress bar of a terminal tells that the comparison has begun.
-    process = start(
-        *("-m", "paceline", "compare", "hello", "-m", tiny, "-n", 3000, "--json", path),
+    process = fork(
+        *("compare", "hello", "-m", tiny, "-n", 3000, "--json", path),
         FORCE_COLOR="1",
         TERM="xterm",
     )
@@ -878,7 +886,7 @@ def test_a_reader_that_has_enough_is_no_error(tiny: Path) -> None:
 def test_compare_keeps_its_file_if_nobody_reads_its_tables(tiny: Path, tmp_path: Path) -> None:
     path = tmp_path / "compare.json"
     words = ("hi", "--raw", "-m", tiny, "-n", 3, "--repeats", 1, "--methods", "pld")
-    process = start("-m", "paceline", "compare", *words, "--json", path)
+    process = fork("compare", *words, "--json", path)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stdin is not None and process.stderr is not None
@@ -893,13 +901,12 @@ def test_compare_keeps_its_file_if_nobody_reads_its_tables(tiny: Path, tmp_path:
 def test_a_full_disk_is_one_sentence(words: list[str], tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     store.touch()
-    command = [sys.executable, "-m", "paceline", *(word.format(store=store) for word in words)]
+    command = ["paceline", *(word.format(store=store) for word in words)]
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(
-            command, check=False, stdout=full, stderr=subprocess.PIPE, timeout=120
-        )
+        ended = Forked(command, stdout=full, stderr=subprocess.PIPE)
+        _, said = ended.communicate(timeout=120)
     assert ended.returncode == 2
-    assert ended.stderr.decode().strip() == "error: cannot write: No space left on device"
+    assert said.decode().strip() == "error: cannot write: No space left on device"
 
 
 def test_without_a_network_a_hub_model_is_one_sentence() -> None:

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.running import Command
+from tests.forked import Forked
 from tests.helpers import RandomTrees
 from tests.tiny import toy_session
 
@@ -183,12 +183,7 @@ def test_results_are_not_lost_where_the_cache_cannot_be_written(
 def test_results_are_kept_if_nobody_reads_them(tiny: Path, tmp_path: Path, cache: Path) -> None:
     path = tmp_path / "curve.json"
     words = ["tune", "-m", str(tiny), "--repeats", "1", "--json", str(path)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paceline", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    process = Forked(["paceline", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     assert b"Traceback" not in process.stderr.read()
@@ -198,12 +193,11 @@ def test_results_are_kept_if_nobody_reads_them(tiny: Path, tmp_path: Path, cache
 
 
 def test_ctrl_c_ends_it_without_a_word(tiny: Path, cache: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paceline", "tune", "-m", str(tiny), "--repeats", "100000"],
+    process = Forked(
+        ["paceline", "tune", "-m", str(tiny), "--repeats", "100000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "FORCE_COLOR": "1", "TERM": "xterm"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        env=os.environ | {"FORCE_COLOR": "1", "TERM": "xterm"},
         bufsize=0,
     )
     assert process.stderr is not None

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -446,11 +444,3 @@ def test_drafters_may_be_checked_on_a_target_of_their_own() -> None:
     check_drafter(Stutter, ChainsOnly)
     with pytest.raises(AssertionError, match="is not a token of the vocabulary"):
         check_drafter(lambda: RandomTrees(vocab_size=40), ToyTarget)
-
-
-def test_the_suites_need_no_test_runner() -> None:
-    code = (
-        "import sys; import paceline.testing; "
-        "sys.exit(bool({'pytest', 'hypothesis'} & sys.modules.keys()))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -35,7 +35,14 @@ def plain() -> Session:
 def test_parts_guess_right_and_change_no_text(
     plain: Session, method: str, temperature: float
 ) -> None:
-    session = paceline.load("smollm2-135m", method)
+    session = Session(
+        plain.target,
+        plain.tokenizer,
+        method,
+        eos_ids=plain.eos_ids,
+        fingerprint=plain.fingerprint,
+        drafts=plain.host.open,
+    )
     accepted = 0
     for prompt in demo_prompts()[: 1 if temperature else 2]:
         asked = {**OPTIONS, "temperature": temperature, "seed": 5}

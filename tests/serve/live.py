@@ -7,7 +7,6 @@ import os
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from threading import Thread
 from typing import Any
 
 import httpx
+from tests.forked import Forked
 from tests.tiny import TEMPLATE, byte_tokenizer
 
 from paceline.serve.app import Server
@@ -110,9 +110,8 @@ def serving(model: object, *words: object) -> Iterator[tuple[subprocess.Popen[st
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "paceline", "serve", "--model", model, "--port", port]
-    process = subprocess.Popen(
-        [str(word) for word in (*command, "--method", "anpd", *words)],
+    process = Forked(
+        ["paceline", "serve", "--model", model, "--port", port, "--method", "anpd", *words],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PACELINE_API_KEY": ""},

@@ -19,7 +19,7 @@ from paceline.session import Session
 from paceline.tree import EMPTY, Tree
 
 # On either side of where the cache's padding grows, and of the chunks that prompts are read in.
-CONTEXTS = (1, 3, 60, 255, 300, 505, 512, 1025)
+CONTEXTS = (3, 255, 300, 505, 512, 1025)
 FEW_CONTEXTS = (3, 300)
 WIDTHS = (1, 2, 3, 4, 7, 16)
 WIDEST = 24

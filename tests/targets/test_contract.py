@@ -19,12 +19,9 @@ TOLERANCE = {"native sdpa": 1e-9, "native eager": 1e-4, "packed sdpa": 1e-3}
     ("architecture", "weights", "attention", "static"),
     [
         ("llama", "native", "sdpa", False),
-        ("llama", "native", "eager", True),
         ("llama", "packed", "sdpa", True),
         ("gemma3", "native", "sdpa", True),
         ("gemma3", "native", "eager", False),
-        ("gemma3", "packed", "sdpa", False),
-        ("gpt2", "native", "sdpa", False),
         ("gpt2", "native", "eager", True),
         ("gpt2", "packed", "sdpa", True),
     ],

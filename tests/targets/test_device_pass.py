@@ -61,7 +61,7 @@ def test_rows_are_those_of_the_own_forward(name: str, way: str) -> None:
     rng, model = random.Random(1), new_model(name, "sdpa", F64)
     targets = InStep(on_device(model)), InStep(CausalLMTarget(model, compiled=False, check=False))
     text = some_prompt(30)
-    for step in range(24):
+    for step in range(16):
         if step % 8 == 0:
             text = text[: len(text) - step // 2]
             for target in targets:
@@ -77,12 +77,12 @@ def test_rows_are_those_of_the_own_forward(name: str, way: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("llama", "recorded"), ("gemma3", "run"), ("gpt2", "recorded")],
+    [("llama", "recorded"), ("gemma3", "run")],
     indirect=["way"],
 )
 def test_the_contract_of_targets_holds(name: str, way: str) -> None:
     model = new_model(name, "sdpa", F64)
-    check_target(lambda: on_device(model), tolerance=1e-5, schedules=1)
+    check_target(lambda: on_device(model), tolerance=1e-5, schedules=1, steps=10)
 
 
 def test_the_models_own_layers_share_the_merged_weights() -> None:

@@ -3,13 +3,14 @@ miss those."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
+
+from tests.forked import untouched_process
 
 
 def killed_at(moments: Iterable[int], work: Callable[..., object], *arguments: object) -> int:
@@ -18,9 +19,9 @@ def killed_at(moments: Iterable[int], work: Callable[..., object], *arguments: o
     work, arguments: can be pickled. moments: the number of the call of a function of
     `paceline.training` at which each process dies by SIGKILL; the one after them is left alone.
     """
-    context, kills = multiprocessing.get_context("spawn"), 0
+    kills = 0
     for moment in [*moments, 0]:
-        process = context.Process(target=_die_at, args=(moment, work, *arguments))
+        process = untouched_process().Process(target=_die_at, args=(moment, work, *arguments))
         process.start()
         process.join()
         if process.exitcode == 0:

@@ -117,6 +117,7 @@ def test_places_are_some_of_the_window_and_the_same_every_time() -> None:
     assert Ppd(base, PpdSettings(points=99)).places(batch) == int(batch.place.sum())
 
 
+STEPS = 12
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"heads": 2, "epts": 3, "learned_weights": True},
@@ -133,12 +134,12 @@ VARIANTS: list[dict[str, Any]] = [
 def test_every_kind_of_part_learns_and_the_model_does_not(variant: dict[str, Any]) -> None:
     model = new_model("llama")
     before = {name: part.clone() for name, part in model.state_dict().items()}
-    given = {"steps": 30, "learning_rate": 0.05, "head_rate": 1.0, "warm_up": 0.0, "clip": 0.0}
+    given = {"steps": STEPS, "learning_rate": 0.05, "head_rate": 1.0, "warm_up": 0.0, "clip": 0.0}
     settings, base = PpdSettings(**{**given, **variant}), base_for(model)
     trainee = Trainee(Ppd(base, settings), Teacher(base.head, None, VOCAB), settings, 3)
     first = trainee.method.tensors()
     trainer, batch = Trainer(trainee, settings), window_of(model, texts(3))
-    losses = [trainer.learn(batch) for _ in range(30)]
+    losses = [trainer.learn(batch) for _ in range(STEPS)]
     assert losses[-1] < 0.95 * losses[0]
     assert trainer.finished
     assert all(
