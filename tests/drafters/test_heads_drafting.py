@@ -152,7 +152,7 @@ def test_states_that_are_no_numbers_give_no_guesses(method: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("cache", [None, 0, 5, 1000])
+@pytest.mark.parametrize("cache", [None, 0, 20, 1000])
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_chimera_proposes_what_its_model_says_of_the_whole_text(
     name: str, cache: int | None, beam: int

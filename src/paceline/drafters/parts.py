@@ -9,8 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from paceline.drafters.trained_parts import CONFIG, FILES, TrainedParts, chain_in
+from paceline.drafters.trained_parts import CONFIG, FILES, TRAINING, TrainedParts
 from paceline.errors import ModelError
+from paceline.json_files import read_json
 
 __all__ = ["check_parts", "find_parts", "shipped", "shipped_chain", "shipped_for"]
 
@@ -62,10 +63,12 @@ def shipped_for(method: str, fingerprint: str) -> str | None:
 
 
 def shipped_chain(method: str, fingerprint: str) -> float:
-    """Right guesses in a chain, as measured with this package's parts for a method and model; 0 if
-    there are none."""
+    """Right guesses in a chain of the likeliest ones, as measured with this package's parts for a
+    method and model; 0 if there are none. Raises ModelError if they are damaged."""
     place = shipped_for(method, fingerprint)
-    return chain_in(Path(place)) if place is not None else 0.0
+    if place is None:
+        return 0.0
+    return float(read_json(Path(place) / TRAINING)["evaluation"]["tokens_per_pass"]) - 1.0
 
 
 def _folder(kind: type[TrainedParts[Any]], parts: str) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -19,10 +18,10 @@ if TYPE_CHECKING:
 
     from paceline.drafters.chimera_model import ChimeraModel
     from paceline.drafters.eagle_model import EagleModel
-    from paceline.drafters.medusa_heads import Compile, HeadModule, MedusaHeads
-    from paceline.protocols import Target
+    from paceline.drafters.medusa_heads import Compile, HeadModule, MedusaHeads, OutputHead
+    from paceline.drafters.ngram_encoder import Embed
 
-__all__ = ["ChimeraParts", "EagleParts", "HeadParts", "MedusaParts", "eagle_shapes"]
+__all__ = ["ChimeraParts", "EagleParts", "HeadParts", "MedusaParts"]
 
 HeadConfigT = TypeVar("HeadConfigT", bound=MedusaConfig | ChimeraConfig | EagleConfig)
 ModuleT = TypeVar("ModuleT", bound="HeadModule")
@@ -34,7 +33,11 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
 
     tensors: of the module, by its own names, matrices as they are or as `in_eight_bits` has them;
     and "token_ids" [vocabulary] int64, ascending, if the configuration names a vocabulary.
+
+    reads_words: whether its programs read the target's embeddings themselves.
     """
+
+    reads_words: ClassVar[bool] = False
 
     def open(self, host: Host, weights: HeadWeights = "fastest") -> ModuleT:
         """The module, ready to guess for a host of its model, on its device: one for all drafters
@@ -44,7 +47,11 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         """
 
         def made() -> tuple[object, ModuleT]:
-            module, compiled = self._new_module(host.target)
+            target = host.target
+            head = target.output_head(self.token_ids)
+            module, compiled = self._new_module(head, target.embed, self.token_ids)
+            if self.reads_words:
+                module.words = target.word_table()
             return self, module.float().load(in_floats(self.tensors)).ready(weights, compiled)
 
         # Kept with these parts, so that nothing else gets their id.
@@ -52,8 +59,11 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         return found[1]
 
     @abstractmethod
-    def _new_module(self, target: Target) -> tuple[ModuleT, Compile]:
-        """The module before training, and what makes its programs, see `HeadModule.ready`."""
+    def _new_module(
+        self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
+    ) -> tuple[ModuleT, Compile]:
+        """The module before training, and what makes its programs, see `HeadModule.ready`. head,
+        token_ids: see `HeadModule`. embed: the target's embeddings."""
 
     @property
     def token_ids(self) -> torch.Tensor | None:
@@ -65,9 +75,14 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         """How many tokens may be guessed; 0 is all."""
         return self.config.vocabulary
 
-    @abstractmethod
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the module's tensors."""
+        import torch
+
+        with torch.device("meta"):  # where tensors are shapes alone
+            head = torch.empty(self.outputs, self.base.hidden_size), torch.empty(self.outputs)
+            module, _ = self._new_module(head, head[0].__getitem__, None)
+        return {name: tuple(part.shape) for name, part in module.named_parameters()}
 
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """See `TrainedParts`."""
@@ -101,22 +116,12 @@ class MedusaParts(HeadParts[MedusaConfig, "MedusaHeads"]):
     method: ClassVar[str] = "medusa"
     config_type: ClassVar[type] = MedusaConfig
 
-    def module_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the module's tensors."""
-        config, hidden = self.config, self.base.hidden_size
-        shapes: dict[str, tuple[int, ...]] = {}
-        if config.layers:
-            shapes["blocks.weight"] = (config.layers, config.heads, hidden, hidden)
-            shapes["blocks.bias"] = (config.layers, config.heads, hidden)
-        if config.form == "full":
-            shapes["output"] = (config.heads, self.outputs, hidden)
-        return shapes
-
-    def _new_module(self, target: Target) -> tuple[MedusaHeads, Compile]:
+    def _new_module(
+        self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
+    ) -> tuple[MedusaHeads, Compile]:
         from paceline.drafters.medusa_heads import MedusaHeads, compile_medusa
 
-        head = target.output_head(self.token_ids)
-        return MedusaHeads(self.config, head, self.token_ids), compile_medusa
+        return MedusaHeads(self.config, head, token_ids), compile_medusa
 
 
 @dataclass(frozen=True)
@@ -126,45 +131,7 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
     kind: ClassVar[str] = "Chimera parts"
     method: ClassVar[str] = "chimera"
     config_type: ClassVar[type] = ChimeraConfig
-
-    def module_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the module's tensors, except a trained layer of the target."""
-        config, hidden = self.config, self.base.hidden_size
-        read = 2 * hidden if config.residual else hidden
-        width, queries = config.order * hidden, config.attention_heads * config.head_size
-        keys = config.kv_heads * config.head_size
-        shapes: dict[str, tuple[int, ...]] = {
-            "encoder.mature_norm": (hidden,),
-            "encoder.green_norm": (hidden,),
-            "encoder.inner_norm": (hidden,),
-            "encoder.query.weight": (queries, hidden),
-            "encoder.key.weight": (keys, hidden),
-            "encoder.value.weight": (keys, hidden),
-            "encoder.join.weight": (hidden, queries),
-            "encoder.gate.weight": (config.intermediate, hidden),
-            "encoder.up.weight": (config.intermediate, hidden),
-            "encoder.down.weight": (hidden, config.intermediate),
-        }
-        if config.final_norm:
-            shapes["encoder.output_norm"] = (hidden,)
-        if config.biases:
-            sizes = {"query": queries, "key": keys, "value": keys}
-            shapes |= {f"encoder.{name}.bias": (size,) for name, size in sizes.items()}
-        if config.bottom == "ngram":
-            shapes["bottom.block.weight"] = (width, config.rank or width)
-            shapes["bottom.block.bias"] = (width,)
-            shapes["bottom.down.weight"] = (hidden, width)
-        if config.form == "full":
-            shapes["output"] = (config.heads, self.outputs, read)
-        else:
-            shapes["joint"] = (config.heads, hidden, config.rank or read)
-        if config.rank:
-            shapes["bottom.narrow.weight"] = (config.rank, width)
-            shapes["narrow"] = (config.heads, config.rank, read)
-        if config.layers:
-            shapes["blocks.weight"] = (config.layers, config.heads, hidden, hidden)
-            shapes["blocks.bias"] = (config.layers, config.heads, hidden)
-        return shapes
+    reads_words: ClassVar[bool] = True
 
     def check_tensors(self, path: Path) -> None:
         """See `TrainedParts`."""
@@ -190,14 +157,17 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
                 "the study: decode with parts that have an n-gram encoder"
             )
 
-    def _new_module(self, target: Target) -> tuple[ChimeraModel, Compile]:
+    def _new_module(
+        self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
+    ) -> tuple[ChimeraModel, Compile]:
+        from torch import nn
+
         from paceline.drafters.chimera_model import ChimeraModel
         from paceline.drafters.chimera_programs import compile_chimera
 
-        head = target.output_head(self.token_ids)
-        model = ChimeraModel(self.config, head, target.embed, self.token_ids)
-        model.words = target.word_table()
-        return model, compile_chimera
+        # A trained layer of the target is not checked: such parts are never opened.
+        bottom = None if self.config.bottom == "ngram" else nn.Module()
+        return ChimeraModel(self.config, head, embed, token_ids, bottom), compile_chimera
 
 
 @dataclass(frozen=True)
@@ -207,48 +177,17 @@ class EagleParts(HeadParts[EagleConfig, "EagleModel"]):
     kind: ClassVar[str] = "EAGLE parts"
     method: ClassVar[str] = "eagle"
     config_type: ClassVar[type] = EagleConfig
+    reads_words: ClassVar[bool] = True
 
     @classmethod
     def read_config(cls, content: dict[str, Any]) -> EagleConfig:
         """See `TrainedParts`."""
         return super().read_config({**content, "layers": tuple(content["layers"])})
 
-    def module_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the module's tensors."""
-        return dict(eagle_shapes(self.config, self.base.hidden_size))
-
-    def _new_module(self, target: Target) -> tuple[EagleModel, Compile]:
+    def _new_module(
+        self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
+    ) -> tuple[EagleModel, Compile]:
         from paceline.drafters.eagle_model import EagleModel
         from paceline.drafters.eagle_programs import compile_eagle
 
-        head = target.output_head(self.token_ids)
-        model = EagleModel(self.config, head, target.embed, self.token_ids)
-        model.words = target.word_table()
-        return model, compile_eagle
-
-
-def eagle_shapes(config: EagleConfig, hidden: int) -> Mapping[str, tuple[int, ...]]:
-    """Shapes of the tensors of `EagleModel` by their names. hidden: numbers of a state."""
-    queries = config.attention_heads * config.head_size
-    keys = config.kv_heads * config.head_size
-    taps = len(config.layers)
-    fusion = {"tap_norms": (taps, hidden), "fuse.weight": (hidden, taps * hidden)} if taps else {}
-    biases = {"query.bias": (queries,), "key.bias": (keys,), "value.bias": (keys,)}
-    return {
-        **fusion,
-        **(biases if config.biases else {}),
-        "feature_norm": (hidden,),
-        "own_norm": (hidden,),
-        "word_norm": (hidden,),
-        "enter.weight": (hidden, 2 * hidden),
-        "row_norm": (hidden,),
-        "query.weight": (queries, hidden),
-        "key.weight": (keys, hidden),
-        "value.weight": (keys, hidden),
-        "join.weight": (hidden, queries),
-        "inner_norm": (hidden,),
-        "gate.weight": (config.intermediate, hidden),
-        "up.weight": (config.intermediate, hidden),
-        "down.weight": (hidden, config.intermediate),
-        "last_norm": (hidden,),
-    }
+        return EagleModel(self.config, head, embed, token_ids), compile_eagle

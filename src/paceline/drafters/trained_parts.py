@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
+from paceline.drafters.head_configs import check_least
 from paceline.errors import ModelError
 from paceline.json_files import json_bytes, read_json, replace_file
 from paceline.planning.acceptance import AcceptanceTable
@@ -22,11 +23,11 @@ from paceline.planning.acceptance import AcceptanceTable
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CONFIG", "FILES", "BaseModel", "ConfigT", "TrainedParts", "chain_in"]
+__all__ = ["CONFIG", "FILES", "TRAINING", "BaseModel", "ConfigT", "TrainedParts"]
 
-CONFIG = "config.json"
-_TENSORS, _ACCEPTANCE, _TRAINING = "model.safetensors", "acceptance.json", "training.json"
-FILES = (CONFIG, _TENSORS, _ACCEPTANCE, _TRAINING)
+CONFIG, TRAINING = "config.json", "training.json"
+_TENSORS, _ACCEPTANCE = "model.safetensors", "acceptance.json"
+FILES = (CONFIG, _TENSORS, _ACCEPTANCE, TRAINING)
 _FORMAT = 1
 
 ConfigT = TypeVar("ConfigT")
@@ -132,7 +133,7 @@ class TrainedParts(Generic[ConfigT]):
             (folder / _ACCEPTANCE).unlink(missing_ok=True)
             tensors = {name: part.contiguous().cpu() for name, part in self.tensors.items()}
             replace_file(folder / _TENSORS, save(tensors))
-            replace_file(folder / _TRAINING, json_bytes(self.record))
+            replace_file(folder / TRAINING, json_bytes(self.record))
             if self.acceptance is not None:
                 self.acceptance.save(folder / _ACCEPTANCE, dict(self.record.get("evaluation", {})))
             replace_file(folder / CONFIG, json_bytes(config))
@@ -156,6 +157,7 @@ class TrainedParts(Generic[ConfigT]):
                 raise ValueError("it has another format or kind")
             content.pop("method")
             base = BaseModel(**content.pop("base_model"))
+            check_least(base, 1, "hidden_size", "vocab_size")
             config = cls.read_config(content)
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{folder / CONFIG} does not describe {cls.kind} ({error})") from error
@@ -165,7 +167,7 @@ class TrainedParts(Generic[ConfigT]):
             base,
             _read_tensors(folder / _TENSORS, cls.kind),
             AcceptanceTable.load(acceptance) if acceptance.exists() else None,
-            read_json(folder / _TRAINING),
+            read_json(folder / TRAINING),
         )
         parts.check_tensors(folder / _TENSORS)
         return parts
@@ -183,19 +185,6 @@ class TrainedParts(Generic[ConfigT]):
         # As 32 bits: torch does not look into numbers of eight.
         if not all(bool(tensor.float().isfinite().all()) for tensor in self.tensors.values()):
             raise ModelError(f"{path} is damaged: it contains NaN or infinite values")
-
-
-def chain_in(folder: Path) -> float:
-    """Right guesses in a chain of the likeliest ones, as measured with the parts in a folder; 0 if
-    not measured. Earlier trainings measured heads one by one, as if they were right independently.
-
-    Raises ModelError if a file is missing or damaged.
-    """
-    measured = (read_json(folder / _TRAINING).get("evaluation") or {}).get("tokens_per_pass")
-    if measured is not None:
-        return float(measured) - 1.0
-    acceptance = folder / _ACCEPTANCE
-    return AcceptanceTable.load(acceptance).chain if acceptance.exists() else 0.0
 
 
 def _read_tensors(path: Path, kind: str) -> dict[str, torch.Tensor]:
