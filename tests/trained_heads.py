@@ -151,4 +151,5 @@ def _base(fingerprint: str) -> BaseModel:
 
 def _tensors(module: HeadModule) -> dict[str, torch.Tensor]:
     ids = {} if module.token_ids is None else {"token_ids": module.token_ids}
-    return {**{name: part.half() for name, part in module.tensors().items()}, **ids}
+    parts = {name: part.detach().half() for name, part in module.named_parameters()}
+    return {**parts, **ids}

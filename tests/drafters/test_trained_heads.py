@@ -74,7 +74,7 @@ def test_medusa_heads_are_those_of_the_paper(config: MedusaConfig) -> None:
     """One head after the other, as it is written down there."""
     heads = small_medusa(config)
     states = torch.randn(5, HIDDEN)
-    parts = heads.tensors()
+    parts = dict(heads.named_parameters())
     weight, bias = output_head(config.vocabulary)
     found = heads(states)
     assert found.shape == (5, config.heads, config.vocabulary or VOCAB)

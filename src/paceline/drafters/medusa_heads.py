@@ -108,10 +108,6 @@ class HeadModule(nn.Module):
         found: torch.Tensor = self._head(states.to(self._dtype))
         return found
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Detached copies of the trained parts, by name."""
-        return {name: part.detach().clone() for name, part in self.named_parameters()}
-
     def load(self, tensors: Mapping[str, torch.Tensor]) -> Self:
         """Load trained parts, in any precision; all must be present. Returns itself."""
         with torch.no_grad():
