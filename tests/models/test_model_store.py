@@ -19,7 +19,6 @@ from paceline.errors import ModelError
 from paceline.models import ALIASES, ModelStore, cache_root
 from paceline.models.progress import Stage
 from paceline.models.registry import Alias, Wheel
-from paceline.models.source import resolve
 
 
 @pytest.fixture(scope="module")
@@ -212,39 +211,6 @@ def test_a_failed_description_leaves_nothing_and_keeps_what_was_there(tmp_path: 
         failing.pull("parts", force=True)
     assert store.path("parts").is_dir()
     assert leftovers(store) == []
-
-
-def test_what_an_older_paceline_converted_is_made_again(tmp_path: Path) -> None:
-    alias, index = _gguf_parts(tmp_path, ("a", "b"))
-    store = ModelStore(tmp_path / "cache", {"parts": alias}, index, _describe)
-    folder = store.pull("parts")
-    (folder / "model.gguf").rename(folder / "model.safetensors")
-    record = json.loads((folder / "paceline.json").read_text())
-    files = {"model.safetensors": record["files"]["model.gguf"]}
-    (folder / "paceline.json").write_text(json.dumps(record | {"format": 1, "files": files}))
-    assert store.is_outdated("parts")
-    with pytest.raises(ModelError, match="an older paceline stored them in another format"):
-        resolve("parts", store=store, local_files_only=True)
-    seen = Recorder()
-    source = resolve("parts", store=store, progress=seen)
-    assert (source.folder, source.gguf_file) == (folder, "model.gguf")
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "config.json",
-        "model.gguf",
-        "paceline.json",
-    ]
-    assert seen.events[0] == ("renew", 0, None)
-    assert not store.is_outdated("parts")
-    assert leftovers(store) == []
-    resolve("parts", store=store, progress=seen)
-    assert len(index.calls) == 4
-
-
-def test_folders_keep_their_form(store: ModelStore) -> None:
-    record = store.pull("tiny") / "paceline.json"
-    record.write_text(json.dumps(json.loads(record.read_text()) | {"format": 1}))
-    assert not store.is_outdated("tiny")
-    assert store.path("tiny") == record.parent
 
 
 def test_damage_is_named_and_the_next_pull_mends_it(store: ModelStore) -> None:

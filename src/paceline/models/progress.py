@@ -17,11 +17,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 __all__ = ["ProgressCallback", "RichProgress", "Stage", "ignore_progress", "muted"]
 
-Stage = Literal["wait", "renew", "download", "verify", "convert", "measure"]
+Stage = Literal["wait", "download", "verify", "convert", "measure"]
 
 _LABELS: dict[Stage, str] = {
     "wait": "another process is fetching {}",
-    "renew": "preparing {} again (stored by an older paceline)",
     "download": "downloading {}",
     "verify": "verifying {}",
     "convert": "reading the vocabulary of {}",

@@ -11,11 +11,10 @@ from paceline.json_files import parse_json
 from paceline.models.cache import hash_file
 from paceline.models.registry import Alias
 
-__all__ = ["RECORD_NAME", "find_damage", "is_outdated", "weights_damage", "write_record"]
+__all__ = ["RECORD_NAME", "find_damage", "weights_damage", "write_record"]
 
 RECORD_NAME = "paceline.json"
 _RECORD_FORMAT = 2
-_CONVERTED_FORMAT = 1  # of folders in which GGUF files became safetensors
 
 
 def write_record(folder: Path, alias: Alias) -> None:
@@ -32,28 +31,16 @@ def write_record(folder: Path, alias: Alias) -> None:
     (folder / RECORD_NAME).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def is_outdated(folder: Path, alias: Alias) -> bool:
-    """Whether a kept folder holds a converted GGUF file, not the file itself."""
-    try:
-        record = parse_json((folder / RECORD_NAME).read_text(encoding="utf-8"))
-        return alias.layout == "gguf" and record["format"] == _CONVERTED_FORMAT
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
 def find_damage(folder: Path, alias: Alias) -> str | None:
     """What is wrong with a kept folder, in a few words, or None. Reads no weights: milliseconds."""
     try:
         record = parse_json((folder / RECORD_NAME).read_text(encoding="utf-8"))
         sizes = {name: int(entry["size"]) for name, entry in record["files"].items()}
         origin = record["weights_sha256"]
-        outdated = alias.layout == "gguf" and record["format"] == _CONVERTED_FORMAT
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{RECORD_NAME} is missing or unreadable"
     if origin != alias.weights_sha256:
         return "they were made from a file that this paceline does not know"
-    if outdated:
-        return "an older paceline stored them in another format"
     for name, size in sizes.items():
         path = folder / name
         found = path.stat().st_size if path.is_file() else None

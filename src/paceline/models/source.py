@@ -46,8 +46,7 @@ def resolve(
     progress: ProgressCallback = ignore_progress,
     local_files_only: bool = False,
 ) -> ModelSource:
-    """Find the model that a name stands for. An alias that is not on this machine is pulled; one
-    that an older paceline kept in another form is made again.
+    """Find the model that a name stands for. An alias that is not on this machine is pulled.
 
     A name is, in this order: an alias; an existing folder or `.gguf` file; a hub id `owner/name`,
     or `owner/name:file.gguf` for a GGUF file in a hub repository.
@@ -57,7 +56,7 @@ def resolve(
     """
     store = store or ModelStore()
     if name in store.aliases:
-        if not local_files_only and (not store.is_pulled(name) or store.is_outdated(name)):
+        if not local_files_only and not store.is_pulled(name):
             store.pull(name, progress=progress)
         return replace(_in_folder(name, store.path(name)), alias=store.aliases[name])
     # os.path, because Path's tests raise for names that no file can have.

