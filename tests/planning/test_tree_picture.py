@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from tests.planning.tables import VICUNA
 
-from paceline.errors import UsageError
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.ppd import tree_picture
 from paceline.planning.ppd.tree_picture import survey_figure, tree_figure, tree_text
 from paceline.planning.ppd.tree_search import build_tree, survey_widths
 
@@ -62,11 +60,3 @@ def test_predictions_and_measurements_are_drawn(tmp_path: Path) -> None:
         line.get_label() for line in survey_figure(survey).axes[0].get_lines()
     }
     figure.savefig(tmp_path / "survey.png")
-
-
-def test_a_figure_needs_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_picture, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="plots need matplotlib: pip install matplotlib"):
-        tree_figure(build_tree(VICUNA, 20))
-    with pytest.raises(UsageError, match="plots need matplotlib"):
-        survey_figure(survey_widths(VICUNA, CURVE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,19 +11,19 @@ import typer
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.groups import Choice, Placement, PromptFile, grouped
+from paceline.cli.tune_settings import SettingsStudy
+from paceline.cli.tune_trees import TreeStudy
 from paceline.errors import UsageError
 from paceline.tables import Table
 
 if TYPE_CHECKING:
-    from paceline.cli.tune_settings import SettingsStudy
-    from paceline.cli.tune_trees import TreeStudy
     from paceline.planning.cost_curve import CostCurve
     from paceline.planning.curve_store import CurveKey
     from paceline.planning.measure import Floor
     from paceline.prompts import PromptRecord
     from paceline.session import Session
 
-    Study = SettingsStudy | TreeStudy
+Study = SettingsStudy | TreeStudy
 
 _REPEATS = 7
 _TOKENS = 128
@@ -120,7 +119,7 @@ def tune(
     finally:  # also if whoever reads the tables has enough
         path = _kept(key, curve, report, json_file)
     _print_lines([f"stored in {path}"])
-    if study is not None and tried.plots is not None:
+    if isinstance(study, TreeStudy) and tried.plots is not None:
         study.save_plots(tried.plots)
 
 
@@ -135,16 +134,12 @@ def _study(method: str | None, tried: _Tried) -> Study | None:
             raise UsageError(f"--verify, --plot, {_ON_TEXTS} need a method: add --method ppd")
         return None
     if shapes_trees(method):
-        from paceline.cli.tune_trees import TreeStudy
-
         if tried.plots is not None:
             _check_plots(tried.plots)
         if tried.decoding and not tried.verify:
             raise UsageError(f"{_ON_TEXTS} need texts to decode: add --verify")
         return TreeStudy(method, tried.verify)
     if open_settings(method)[1]:
-        from paceline.cli.tune_settings import SettingsStudy
-
         if tried.verify or tried.plots:
             raise UsageError(
                 f"{method} is tuned by its settings, which are always tried on prompts and have no "
@@ -176,8 +171,7 @@ def _kept(key: CurveKey, curve: CostCurve, report: dict[str, Any], json_file: Pa
     from paceline.planning.curve_store import save_curve
 
     try:
-        if json_file is not None:
-            common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+        common.write_json(json_file, report)
     finally:
         path = save_curve(key, curve)
     return path

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UsageError
@@ -91,10 +90,6 @@ class SettingsStudy:
         last = [self._record(trial) for trial in self.last]
         best = self._named(self.best.settings)
         return {"settings": {"method": self.method, "best": best, "steps": steps, "last": last}}
-
-    def save_plots(self, folder: Path) -> None:
-        """Raise UsageError: there are none."""
-        raise UsageError("a search for settings has no plots: leave out --plot")
 
     def _named(self, settings: Settings) -> str:
         """The method with the settings that differ from its own."""

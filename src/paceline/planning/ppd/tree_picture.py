@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from itertools import count
 from statistics import median
 from typing import TYPE_CHECKING
 
-from paceline.errors import UsageError
 from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree
 from paceline.planning.ppd.tree_search import FittedTree, fastest
 from paceline.tree import ROOT
@@ -46,8 +44,6 @@ def tree_figure(tree: DynamicTree) -> Figure:
     """The same as a matplotlib figure, one panel per state: `tree_figure(tree).savefig(path)`.
 
     Likelier nodes are larger; the colour shows the number of prompt tokens.
-
-    Raises UsageError if matplotlib is not installed.
     """
     states = _occurring(tree)
     width, height = _PANEL_INCHES
@@ -66,8 +62,6 @@ def survey_figure(
     brought (PPD, figure 6.6).
 
     measured: width -> speed-ups, one per repetition; drawn as their median and range.
-
-    Raises UsageError if matplotlib is not installed.
     """
     figure = _new_figure(*_SURVEY_INCHES)
     axes = figure.subplots()
@@ -102,8 +96,6 @@ def survey_figure(
 
 
 def _new_figure(width: float, height: float) -> Figure:
-    if find_spec("matplotlib") is None:
-        raise UsageError("plots need matplotlib: pip install matplotlib")
     from matplotlib.figure import Figure
 
     return Figure((width, height), layout="constrained")
