@@ -10,7 +10,11 @@ The command line prints the message and exits with code 2. Anything else that es
 
 from __future__ import annotations
 
-__all__ = ["ModelError", "PacelineError", "StoreError", "UsageError"]
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+
+__all__ = ["ModelError", "PacelineError", "StoreError", "UsageError", "meant", "readable"]
 
 
 class PacelineError(Exception):
@@ -27,3 +31,19 @@ class ModelError(PacelineError):
 
 class StoreError(PacelineError):
     """A store of answers or texts cannot be opened or used."""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """A clause for a message about an unknown name, " (did you mean x?)"; "" if none is close."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Raise UsageError, naming `what`, if the body cannot read a file, or it is no UTF-8 text."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UsageError(f"cannot read {what}: {reason}") from error

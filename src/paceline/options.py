@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
-from difflib import get_close_matches
 from operator import index
 from typing import Any
 
 from torch import nn
 
 from paceline.constraints import Constraint
-from paceline.errors import UsageError
+from paceline.errors import UsageError, meant
 from paceline.sampling import LogitsProcessor, Sampler
 from paceline.typical import Typical, check_typical
 
@@ -96,9 +95,10 @@ class Options:
         known = [field.name for field in fields(self)]
         for name in changes:
             if name not in known:
-                close = get_close_matches(name, known, n=1)
-                hint = f" (did you mean {close[0]}?)" if close else ""
-                raise UsageError(f"unknown option {name!r}{hint}: use one of {', '.join(known)}")
+                listed = ", ".join(known)
+                raise UsageError(
+                    f"unknown option {name!r}{meant(name, known)}: use one of {listed}"
+                )
         return replace(self, **changes)
 
     def of_texts(self, count: int) -> list[Options]:

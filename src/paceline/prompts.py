@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, readable
 
 __all__ = [
     "PromptRecord",
@@ -68,11 +68,8 @@ def read_records(
     Raises UsageError for a file that cannot be read or has no records, and, naming the line, for a
     record that is not a JSON object.
     """
-    try:
+    with readable(f"the {kind} {path}"):
         text = _unpacked(path).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(f"cannot read the {kind} {path}: {reason}") from error
     # Not `splitlines`, which also splits at characters that a JSON text may hold, such as U+2028.
     lines = [line for line in enumerate(text.split("\n"), start=1) if line[1].strip()]
     places = [(f"{path}, line {number}", line) for number, line in lines[:limit]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from urllib.request import Request, urlopen
 from paceline.bench.conversions import Record
 from paceline.bench.sources import HubTable, RepositoryFiles, Source
 from paceline.errors import UsageError
+from paceline.json_files import replace_file
 
 __all__ = ["Fetcher", "OnRecords"]
 
@@ -142,14 +142,9 @@ class Fetcher:
 
 def _write(path: Path, text: str) -> None:
     """Write a file atomically."""
-    unfinished = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            unfinished.write_text(text, encoding="utf-8", newline="\n")
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        replace_file(path, text.encode())
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 

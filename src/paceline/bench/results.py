@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.bench.entries import Entry, LeftOut, parse_line
-from paceline.errors import UsageError
+from paceline.errors import UsageError, readable
 from paceline.json_files import parse_json
 
 __all__ = ["COLD", "FORMAT", "WARM", "Memory", "ResultFile", "read_results"]
@@ -82,13 +82,10 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
 
     Raises UsageError, naming the line, if the file cannot be read or is no result file.
     """
-    try:
+    with readable(f"the results {path}"):
         content = path.read_bytes()
         # If no line is complete, keep the only one, so that the error names it.
         lines = content[: content.rfind(b"\n") + 1 or None].decode().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(f"cannot read the results {path}: {reason}") from error
     records = [_parse(line, f"{path}, line {number}") for number, line in _full(lines)]
     if (
         not records

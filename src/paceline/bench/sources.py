@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any
 
 from paceline.bench import conversions
 from paceline.bench.conversions import Convert
 from paceline.bench.suites import ALL, SUITES
-from paceline.errors import UsageError
+from paceline.errors import UsageError, meant
 
 __all__ = ["SOURCES", "HubTable", "RepositoryFiles", "Source", "find_sources"]
 
@@ -95,6 +94,5 @@ def _stems(name: str) -> list[str]:
         return stems
     known = [suite for suite, stems in SUITES.items() if SOURCES.keys() & set(stems)]
     known += [stem for stem in SOURCES if stem not in known]
-    close = get_close_matches(name, known, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    raise UsageError(f"unknown set {name!r}{hint}: choose one of {ALL}, {', '.join(known)}")
+    listed = ", ".join([ALL, *known])
+    raise UsageError(f"unknown set {name!r}{meant(name, known)}: choose one of {listed}")

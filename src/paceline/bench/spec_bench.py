@@ -19,7 +19,7 @@ from uuid import uuid4
 from paceline.bench.entries import Entry
 from paceline.bench.suites import MT_BENCH, MULTI_TURN
 from paceline.bench.trial import PLAIN
-from paceline.errors import UsageError
+from paceline.errors import UsageError, readable
 from paceline.json_files import parse_json
 
 __all__ = ["Answer", "Choice", "Row", "answers_of", "compare", "read_answers", "write_answers"]
@@ -162,11 +162,8 @@ def read_answers(path: Path) -> list[Answer]:
 
     Raises UsageError, naming the line, if the file cannot be read or has another format.
     """
-    try:
+    with readable(f"the answers {path}"):
         lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(f"cannot read the answers {path}: {reason}") from error
     answers: dict[int | str, Answer] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():

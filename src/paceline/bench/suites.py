@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from paceline.bench.comparison import Text
-from paceline.errors import UsageError
+from paceline.errors import UsageError, meant
 from paceline.prompts import read_prompts
 
 __all__ = ["ALL", "MT_BENCH", "MULTI_TURN", "SUITES", "find_files", "read_suites", "suite_of"]
@@ -104,12 +103,9 @@ def _files(name: str, folder: Path | None) -> list[Path]:
             f"{folder} has no {wanted} for the suite {name!r}: fetch it with 'paceline bench fetch "
             f"{name} --data {folder}'"
         )
-    known = [*SUITES, *(path.stem for path in sorted(folder.glob("*.jsonl")))]
-    close = get_close_matches(name, known, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    raise UsageError(
-        f"unknown suite {name!r}{hint}: choose one of {', '.join(dict.fromkeys(known))}"
-    )
+    known = dict.fromkeys([*SUITES, *(path.stem for path in sorted(folder.glob("*.jsonl")))])
+    listed = ", ".join(known)
+    raise UsageError(f"unknown suite {name!r}{meant(name, known)}: choose one of {listed}")
 
 
 def _texts(path: Path, limit: int | None, by_category: bool) -> list[Text]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -49,10 +48,7 @@ def chat(
     try:
         _converse(session, conversations, first, references, output.show_drafts)
     finally:
-        if output.json_file is not None:
-            said = [each for each in conversations if each]
-            text = json.dumps(said, ensure_ascii=False, indent=2) + "\n"
-            common.write_text(output.json_file, text)
+        common.write_json(output.json_file, [each for each in conversations if each])
 
 
 _Said = tuple[str, tuple[str, ...], bool]

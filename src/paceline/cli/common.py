@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, readable
 from paceline.tables import Table, terminal_table
 
 if TYPE_CHECKING:
@@ -133,11 +134,8 @@ def read_references(paths: list[Path] | None, kind: str = "reference file") -> l
     """The texts of files; raises UsageError for one that cannot be read, naming it and its kind."""
     texts = []
     for path in paths or ():
-        try:
+        with readable(f"the {kind} {path}"):
             texts.append(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise UsageError(f"cannot read the {kind} {path}: {reason}") from error
     return texts
 
 
@@ -169,6 +167,12 @@ def write_text(path: Path, text: str) -> None:
     with writing(path):
         # Names of files may be no text.
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def write_json(path: Path | None, content: object) -> None:
+    """Write a result file as JSON, if there is one; see `write_text`."""
+    if path is not None:
+        write_text(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
 
 @contextmanager

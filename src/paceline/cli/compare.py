@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,10 +46,10 @@ def compare(
     made = contenders.made(names, session, model, machine)
     entries, interrupted = _measure(session, made, records, options, repeats)
     found = Findings(entries)
-    if json_file is not None:  # first, because whoever reads the tables may have enough
-        asked = options | {"repeats": repeats}
-        report = _report(session, model, records, asked, contenders.state, found)
-        common.write_text(json_file, json.dumps(report, ensure_ascii=False, indent=2) + "\n")
+    asked = options | {"repeats": repeats}
+    report = _report(session, model, records, asked, contenders.state, found)
+    # First, because whoever reads the tables may have enough.
+    common.write_json(json_file, report)
     _show(found, len(records) > 1)
     if interrupted:
         raise KeyboardInterrupt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +43,7 @@ def generate(
                 if completion.finish_reason == "interrupted":
                     raise typer.Exit(130)
     finally:  # whatever happens, the file gets the answers that are finished
-        if output.json_file is not None:
-            text = json.dumps(answers, ensure_ascii=False, indent=2) + "\n"
-            common.write_text(output.json_file, text)
+        common.write_json(output.json_file, answers)
 
 
 def _answer(

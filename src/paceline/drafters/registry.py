@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
@@ -21,7 +20,7 @@ from typing import Any
 from paceline.drafters.host import Host
 from paceline.drafters.method import MethodSpec, NoSettings
 from paceline.drafters.settings import bracketed, parse_method
-from paceline.errors import UsageError
+from paceline.errors import UsageError, meant
 from paceline.protocols import Drafter
 
 __all__ = [
@@ -78,9 +77,8 @@ def method_named(name: str) -> MethodSpec[Any]:
     found = METHODS.get(name) or _found_outside(name)
     if found is None:
         known = [*METHODS, *_outside_names()]
-        close = get_close_matches(name, known, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise UsageError(f"unknown method {name!r}{hint}: use one of {', '.join(known)}")
+        listed = ", ".join(known)
+        raise UsageError(f"unknown method {name!r}{meant(name, known)}: use one of {listed}")
     return found
 
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, meant
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -168,8 +167,7 @@ def read_settings(
     for key, value in settings.items():
         if key not in names:
             known = ", ".join(names) or "none"
-            close = get_close_matches(key, names, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
+            hint = meant(key, names)
             if any(":" in str(other) for other in values.values()):
                 hint += " (put the settings of an inner method in brackets, as in inner=(anpd:n=4))"
             raise UsageError(f"method {name} has no setting {key!r}{hint}; it has: {known}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.json_files import parse_json
+from paceline.json_files import json_bytes, parse_json
 from paceline.training.shard import write_file
 
 __all__ = ["MANIFEST", "Manifest", "Shard", "load_manifest"]
@@ -92,8 +91,7 @@ class Manifest:
             "about": self.about,
             "shards": [asdict(shard) for shard in self.shards],
         }
-        text = json.dumps(record, ensure_ascii=False, indent=2) + "\n"
-        write_file(folder / MANIFEST, text.encode())
+        write_file(folder / MANIFEST, json_bytes(record))
 
 
 def load_manifest(folder: Path) -> Manifest | None:

@@ -11,7 +11,7 @@ from typing import Any
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import Summary, summarise
 from paceline.bench.results import COLD, read_results
-from paceline.errors import UsageError
+from paceline.errors import UsageError, readable
 from paceline.json_files import parse_json
 from paceline.planning.cost_curve import CostCurve
 
@@ -165,11 +165,8 @@ def _tuning(path: Path) -> Tuning | None:
 
 
 def _text(path: Path) -> str:
-    try:
+    with readable(f"{path}"):
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(f"cannot read {path}: {reason}") from error
 
 
 def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
