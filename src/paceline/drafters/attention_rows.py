@@ -113,7 +113,8 @@ def attended(
 
 
 def wider(held: torch.Tensor, end: int) -> torch.Tensor:
-    """The same columns, with room for at least `end`."""
-    room = held.new_zeros(*held.shape[:2], max(end, 2 * held.shape[2]), held.shape[3])
-    room[:, :, : held.shape[2]] = held
+    """The same columns [..., n, head size], with room for at least `end`."""
+    *others, count, size = held.shape
+    room = held.new_zeros(*others, max(end, 2 * count), size)
+    room[..., :count, :] = held
     return room

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from paceline.drafters.attention_rows import wider
 from paceline.drafters.called_levels import CalledLevels
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms, Floats, layers_of
@@ -164,12 +165,9 @@ class ProgramLevels(CalledLevels):
         return guesses_of_program(program, count, ranks, self._token_list, self._noise_at(depth))
 
     def _room_for(self, places: int) -> None:
-        room = self._held.shape[3]
-        if 2 * places > room:
-            wider = self._held.new_zeros(*self._held.shape[:3], 4 * places, self._held.shape[4])
-            wider[:, :, :, :room] = self._held
-            self._held = wider
-            self._hold(layers_of(wider))
+        if 2 * places > self._held.shape[3]:
+            self._held = wider(self._held, 2 * places)
+            self._hold(layers_of(self._held))
 
 
 Levels = ModuleLevels | ProgramLevels

@@ -23,7 +23,6 @@ class PassBuffers:
     """
 
     def __init__(self, capacity: int, others: int) -> None:
-        self.capacity = capacity
         whole = np.zeros((4, capacity), dtype=np.int64)
         self.tokens, self.positions, self.slots, self.keep = whole
         self.first, self.count = np.zeros((2, capacity), dtype=np.int32)
