@@ -16,23 +16,22 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paceline.errors import ModelError
 from paceline.json_files import json_bytes, read_json, replace_file
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = [
     "RECORD",
+    "DraftParts",
     "DraftRecord",
     "is_shared_draft",
     "open_draft",
     "read_draft_record",
-    "read_draft_tensors",
-    "read_draft_training",
     "save_draft",
     "shipped_draft",
 ]
@@ -75,6 +74,56 @@ class DraftRecord:
             )
 
 
+@dataclass(frozen=True)
+class DraftParts:
+    """A trained draft model, as its folder keeps it; its methods are those of `TrainedParts`.
+
+    about: which model it drafts for, and with which layers. tensors: all that the folder holds.
+    record: how it was made, JSON values. config: of the smaller model; None if read from a folder.
+    whole: base and tokenizer of a standalone draft.
+    """
+
+    about: DraftRecord
+    tensors: Mapping[str, torch.Tensor]
+    record: Mapping[str, Any]
+    config: PreTrainedConfig | None = None
+    whole: tuple[PreTrainedModel, PreTrainedTokenizerBase | None] | None = None
+
+    kind: ClassVar[str] = "a draft model"
+
+    @classmethod
+    def found_in(cls, folder: Path) -> Self | None:
+        """The draft in a folder; None if none is finished there. Raises ModelError if it is
+        damaged."""
+        if not (folder / RECORD).exists():
+            return None
+        about = read_draft_record(folder)
+        return cls(about, _read_tensors(folder / _TENSORS, about), read_json(folder / _TRAINING))
+
+    @property
+    def token_ids(self) -> torch.Tensor | None:
+        """[count] int64, ascending: tokens that can be guessed; None for all."""
+        from paceline.models.draft_model import VOCABULARY
+
+        found = self.tensors.get(VOCABULARY)
+        return None if found is None else found.long()
+
+    def fingerprint(self) -> str:
+        """The sha256 of the weights."""
+        return self.about.weights_sha256
+
+    def check_base(self, fingerprint: str) -> None:
+        """See `DraftRecord.check_base`."""
+        self.about.check_base(fingerprint)
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the folder; raises ModelError if that fails."""
+        assert self.config is not None  # noqa: S101 - what was read is not written again
+        if self.whole is not None:
+            _save_company(*self.whole, folder)
+        save_draft(folder, self.config, self.tensors, self.about, self.record)
+
+
 def shipped_draft(fingerprint: str) -> Path | None:
     """The draft model that comes with this package for a model; None if there is none."""
     for path in sorted(Path(str(files("paceline"))).glob(f"data/draft/*/{RECORD}")):
@@ -103,16 +152,6 @@ def read_draft_record(folder: Path) -> DraftRecord:
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path} does not describe a draft model ({error})") from error
     return record
-
-
-def read_draft_training(folder: Path) -> dict[str, Any]:
-    """The content of training.json; raises ModelError if it is missing or damaged."""
-    return read_json(folder / _TRAINING)
-
-
-def read_draft_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a folder; raises ModelError if they are missing or damaged."""
-    return _read_tensors(folder / _TENSORS, read_draft_record(folder))
 
 
 def save_draft(
@@ -199,3 +238,17 @@ def _read_tensors(path: Path, record: DraftRecord) -> dict[str, torch.Tensor]:
         raise ModelError(f"cannot read the draft model {path}: {error.strerror}") from error
     except SafetensorError as error:
         raise ModelError(f"{path} contains no weights: {error}") from error
+
+
+def _save_company(
+    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path
+) -> None:
+    """Write what else an ordinary model's folder holds."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        if base.generation_config is not None:
+            base.generation_config.save_pretrained(folder)
+    except OSError as error:
+        raise ModelError(f"cannot write the draft model to {folder}: {error.strerror}") from error

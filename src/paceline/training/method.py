@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from paceline.errors import ModelError, UsageError
 from paceline.training.settings import TrainerSettings
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from paceline.drafters.trained_parts import BaseModel
+    from paceline.drafters.trained_parts import BaseModel, TrainedParts
+    from paceline.models.draft_folder import DraftParts
     from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.dataset import Text
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Base", "Finished", "PartsInputs", "SettingsT", "TrainedMethod"]
 
 SettingsT = TypeVar("SettingsT", bound=TrainerSettings)
+
+Finished: TypeAlias = "TrainedParts[Any] | DraftParts"
+"""What was trained, as its folder keeps it."""
 
 _FINAL_NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
@@ -95,48 +99,6 @@ class PartsInputs:
     token_ids: torch.Tensor | None
     table: AcceptanceTable
     record: Mapping[str, Any]
-
-
-class Finished(Protocol):
-    """What was trained, as its folder keeps it.
-
-    kind: its name in messages. record: content of `training.json`.
-    """
-
-    kind: ClassVar[str]
-
-    @property
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        """All of them, by name."""
-        ...
-
-    @property
-    def record(self) -> Mapping[str, Any]:
-        """See the class."""
-        ...
-
-    @property
-    def token_ids(self) -> torch.Tensor | None:
-        """[count] int64, ascending: tokens that can be guessed; None for all."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Differs for parts that differ in anything but their record."""
-        ...
-
-    def check_base(self, fingerprint: str) -> None:
-        """Raises ModelError if they belong to a model with other weights."""
-        ...
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Write the folder; raises ModelError if that fails."""
-        ...
-
-    @classmethod
-    def found_in(cls, folder: Path) -> Self | None:
-        """Load what is finished in a folder, None if nothing is; raises ModelError if it is
-        damaged."""
-        ...
 
 
 class TrainedMethod(ABC, Generic[SettingsT]):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from paceline.models.draft_folder import DraftParts
     from paceline.training.batches import Batch
-    from paceline.training.methods.draft_parts import DraftParts
     from paceline.training.scorer import Scorer
 
 __all__ = ["Draft", "DraftSettings"]
@@ -81,7 +81,7 @@ class Draft(TrainedMethod[DraftSettings]):
     summary = "Train a draft model: some layers of the model, on its embeddings and output head."
     use = "speculative:draft={folder}"
     Settings = DraftSettings
-    Parts = "paceline.training.methods.draft_parts:DraftParts"
+    Parts = "paceline.models.draft_folder:DraftParts"
 
     @classmethod
     def taps(cls, settings: DraftSettings, layers: int) -> tuple[int, ...]:
@@ -109,7 +109,7 @@ class Draft(TrainedMethod[DraftSettings]):
 
     def start_from(self, parts: Finished) -> None:
         """See `TrainedMethod`; updates of weights need the same layers below them."""
-        from paceline.training.methods.draft_parts import DraftParts
+        from paceline.models.draft_folder import DraftParts
 
         assert isinstance(parts, DraftParts)  # noqa: S101 - as `finished` promises
         about = parts.about

@@ -1,77 +1,20 @@
-"""A trained draft model, as its folder keeps it."""
+"""What a trained draft model's folder holds."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from paceline.errors import ModelError
-from paceline.models.draft_folder import (
-    RECORD,
-    DraftRecord,
-    read_draft_record,
-    read_draft_tensors,
-    read_draft_training,
-    save_draft,
-)
-from paceline.models.draft_model import VOCABULARY, head_tensors, name_of_head, own_tensors
+from paceline.models.draft_folder import DraftParts, DraftRecord
+from paceline.models.draft_model import head_tensors, name_of_head, own_tensors
 from paceline.models.low_rank import DOWN, UP
 from paceline.training.method import Base
 
-__all__ = ["DraftParts", "parts_of"]
-
-
-@dataclass(frozen=True)
-class DraftParts:
-    """See `Finished`.
-
-    about: which model it drafts for, and with which layers. tensors: all that the folder holds.
-    config: of the smaller model; None if read from a folder. whole: base and tokenizer of a
-    standalone draft.
-    """
-
-    about: DraftRecord
-    tensors: Mapping[str, torch.Tensor]
-    record: Mapping[str, Any]
-    config: PreTrainedConfig | None = None
-    whole: tuple[PreTrainedModel, PreTrainedTokenizerBase | None] | None = None
-
-    kind: ClassVar[str] = "a draft model"
-
-    @classmethod
-    def found_in(cls, folder: Path) -> Self | None:
-        """Load the draft of a folder, None if none is finished there."""
-        if not (folder / RECORD).exists():
-            return None
-        about = read_draft_record(folder)
-        return cls(about, read_draft_tensors(folder), read_draft_training(folder))
-
-    @property
-    def token_ids(self) -> torch.Tensor | None:
-        """See `Finished`."""
-        found = self.tensors.get(VOCABULARY)
-        return None if found is None else found.long()
-
-    def fingerprint(self) -> str:
-        """See `Finished`."""
-        return self.about.weights_sha256
-
-    def check_base(self, fingerprint: str) -> None:
-        """See `DraftRecord.check_base`."""
-        self.about.check_base(fingerprint)
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Write the folder; raises ModelError if that fails."""
-        assert self.config is not None  # noqa: S101 - what was read is not written again
-        if self.whole is not None:
-            _save_company(*self.whole, folder)
-        save_draft(folder, self.config, self.tensors, self.about, self.record)
+__all__ = ["parts_of"]
 
 
 def parts_of(
@@ -141,17 +84,3 @@ def _with_embeddings(
         for name, tensor in draft.state_dict().items()
         if not (tied and name == f"{name_of_head(base)}.weight")
     }
-
-
-def _save_company(
-    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path
-) -> None:
-    """Write what else an ordinary model's folder holds."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-        if base.generation_config is not None:
-            base.generation_config.save_pretrained(folder)
-    except OSError as error:
-        raise ModelError(f"cannot write the draft model to {folder}: {error.strerror}") from error
