@@ -175,12 +175,8 @@ def read_settings(
     return values
 
 
-@cache
-def _types(kind: type[DataclassInstance]) -> dict[str, Any]:
-    """The fields' types, whose names take half a millisecond to look up: drafters are made for
-    every text."""
-    return get_type_hints(kind)
-
+# Names of types take half a millisecond to look up, and drafters are made for every text.
+_types = cache(get_type_hints)
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
