@@ -3,14 +3,13 @@
     python benchmarks/ouroboros.py --data DIR --study fixed
     python benchmarks/ouroboros.py --data DIR --study all --out benchmarks/results/ouroboros
 
-ouroboros.toml says what each study compares; `costs` are pass costs of target and draft model by
-width, for ouroboros_simulation.py. The studies with a copy need --weights packed, so `all` leaves
-them out: no copy is smaller than the default model's weights as published. Every study writes
-NAME-MODEL.json in --out, unless it is there (--again). All texts are compared with plain decoding's.
+ouroboros.toml says what each study compares. The studies with a copy need --weights packed, so
+`all` leaves them out: no copy is smaller than the default model's weights as published. Every study
+writes NAME-MODEL.json in --out, unless it is there (--again). All texts are compared with plain
+decoding's.
 
 --limit prompts of each of --tasks are answered, after their last --longest-prompt tokens, by plain
 decoding and the contenders --only (may be repeated), --runs times from scratch; times are sums.
---repeats are passes per width, for `costs`.
 """
 
 from __future__ import annotations
@@ -24,13 +23,11 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import paceline
 from common import options, write
 from ouroboros_runs import Contender, Text, play_all, texts_of
-from paceline.drafters import ModelChoice, Opener
-from paceline.planning.measure import measure_curve
 from paceline.prompts import read_prompts
 from paceline.session import Session
 
@@ -130,34 +127,20 @@ def side_by_side(study: Study, session: Session, given: Namespace) -> Report:
     }
 
 
-def costs(session: Session, given: Namespace) -> Report:
-    """Measure the cost curves of both models; the draft model is the shipped one."""
-    draft = cast(Opener, session.host.open)(ModelChoice("")).target
-    target, drafting = (
-        measure_curve(each, WIDTHS, (CONTEXT,), repeats=given.repeats)
-        for each in (session.target, draft)
-    )
-    return {
-        "target_curve": target.to_records(),
-        "draft_curve": drafting.to_records(),
-        "cost_ratio": round(drafting.cost(1) / target.cost(1), 4),
-    }
-
-
 STUDIES = read_studies()
 COPIES = ("copy", "tradeoff", "phrases", "others")
 """Studies with a quantised copy, which must be smaller than the weights as published."""
-ALL = [name for name in (*STUDIES, "costs") if name not in COPIES]
+ALL = [name for name in STUDIES if name not in COPIES]
 
 
 def main() -> None:
     given = options(
         __doc__, data=Path, study=str, out=Path("benchmarks/results/ouroboros"), model="smollm2-135m",
         weights="auto", dtype=str | None, tasks=str | None, only=list[str], limit=int | None, runs=1,
-        longest_prompt=384, max_new_tokens=int | None, repeats=5, seed=0, again=False,
+        longest_prompt=384, max_new_tokens=int | None, seed=0, again=False,
     )  # fmt: skip
-    if given.study not in (*STUDIES, "costs", "all"):
-        sys.exit(f"no study {given.study}: there are {', '.join((*STUDIES, 'costs', 'all'))}")
+    if given.study not in (*STUDIES, "all"):
+        sys.exit(f"no study {given.study}: there are {', '.join((*STUDIES, 'all'))}")
     loaded = {"weights": given.weights, "dtype": given.dtype}
     session = paceline.load(given.model, "plain", **loaded, measure=True)
     for name in ALL if given.study == "all" else [given.study]:
@@ -166,8 +149,7 @@ def main() -> None:
             print(f"{path} is there already: --again measures it again", file=sys.stderr)
             continue
         print(name, file=sys.stderr, flush=True)
-        study = STUDIES.get(name)
-        found = side_by_side(study, session, given) if study else costs(session, given)
+        found = side_by_side(STUDIES[name], session, given)
         about = {"study": name, "model": given.model, "weights": given.weights}
         write(path, {**about, "dtype": session.target.describe().dtype, **found})
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import median_high
 from typing import Any
 
 from bench_tables import LENGTH, overall_of
-from papers import LARGE, PARTS, SMALL, Cells, crossed, figures, found, rows, trained
+from papers import LARGE, PARTS, SMALL, Cells, crossed, figures, found, trained
 
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.planning.ppd.adaptive_tree import Limits
@@ -55,18 +54,6 @@ def greedy() -> str:
     """Both models in float32; the 1.5B in two runs."""
     large = found(f"ppd/greedy-{LARGE}", f"ppd/greedy-rest-{LARGE}")
     return overall_of({SMALL: found(f"ppd/greedy-{SMALL}"), LARGE: large})
-
-
-def parts_memory(model: str) -> Iterator[dict[str, Any]]:
-    """Memory of processes that loaded a model and decoded with a method (figure 6.4)."""
-    methods = list(rows(f"ppd/memory-{model}", "methods"))
-    plain, *_ = (one["points"][-1]["resident_bytes"] for one in methods)
-    for one in methods:
-        held = one["points"][-1]["resident_bytes"]
-        folder = PARTS / one["method"].replace("speculative", "draft") / model
-        parts = sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
-        more = {"parts": parts, "held": held, "more": held - plain, "share": held / plain - 1}
-        yield {**one, **more}
 
 
 def sizes() -> str:

@@ -59,11 +59,6 @@ def quoted_loop() -> str:
     return f"```python\nclass Batch:\n{step}\n\n{whole.strip()}\n```"
 
 
-def picture(title: str, path: str) -> str:
-    """A picture, in Markdown."""
-    return f"![{title}]({path})"
-
-
 TABLES = (
     papers,
     bench_tables,
@@ -77,7 +72,7 @@ TABLES = (
 
 def pages() -> dict[str, dict[str, str]]:
     """The generated blocks of every page, as pages.toml orders them."""
-    known: dict[str, Callable[..., Any]] = {"quoted_loop": quoted_loop, "picture": picture}
+    known: dict[str, Callable[..., Any]] = {"quoted_loop": quoted_loop}
     for module in TABLES:
         known |= {name: each for name, each in vars(module).items() if callable(each)}
 

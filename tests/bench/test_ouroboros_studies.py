@@ -25,35 +25,6 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [BENCHMARKS, *sys.path])
 
 
-def test_a_run_costs_its_passes_by_their_rows() -> None:
-    pytest.importorskip("matplotlib")
-    simulation = import_module("ouroboros_simulation")
-    run = {"tokens": 12, "widths": {"1": 2, "5": 4}, "draft_widths": {"1": 8, "20": 2}}
-    free = simulation.free
-    assert simulation.speedup(run, 0.1, free, free) == pytest.approx(12 / (6 + 0.1 * 10))
-
-    def costly(rows: int) -> float:
-        return 1 + rows / 10
-
-    expected = 12 / (2 * 1.1 + 4 * 1.5 + 0.1 * (8 + 2))
-    assert simulation.speedup(run, 0.1, costly, free) == pytest.approx(expected)
-    expected = 12 / (6 + 0.5 * (8 * 1.1 + 2 * 3.0))
-    assert simulation.speedup(run, 0.5, free, costly) == pytest.approx(expected)
-
-
-def test_stretches_in_which_one_is_faster() -> None:
-    pytest.importorskip("matplotlib")
-    simulation = import_module("ouroboros_simulation")
-    ratios = simulation.RATIOS
-    flat = [1.0] * len(ratios)
-    falling = [1.105 - ratio for ratio in ratios]
-    assert simulation.ahead(falling, flat) == [(0.02, 0.1)]
-    assert simulation.ahead(flat, falling) == [(0.11, ratios[-1])]
-    assert simulation.ahead(flat, flat) == []
-    dent = [1.0 if ratio in (0.2, 0.21) else 2.0 for ratio in ratios]
-    assert simulation.ahead(dent, flat) == [(0.02, 0.19), (0.22, ratios[-1])]
-
-
 def test_every_contender_is_a_method() -> None:
     studies = import_module("ouroboros").STUDIES
     assert len(studies["sensitivity"].contenders) == 1 + 3**3

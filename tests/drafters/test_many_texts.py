@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 from tests.draft_hosts import toy_host
+from tests.live_tensors import live_tensors
 from tests.prompt_parts import toy_drafter
 
-from paceline.bench.memory import live_tensors
 from paceline.drafters import Host, Ouroboros, Speculative
 from paceline.loop import Generation, decode
 from paceline.planning.planner import TreePlanner
