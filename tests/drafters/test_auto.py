@@ -21,7 +21,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.suffix import Suffix
 from paceline.errors import ModelError, UsageError
 from paceline.planning.planner import TreePlanner
-from paceline.protocols import Drafter
+from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Path, Round, TextStart
 from paceline.stats import Stats
 from paceline.tree import EMPTY, Tree
@@ -245,29 +245,22 @@ class Noting(Told):
         self.passes.append(target)
 
 
-@pytest.mark.parametrize(("works", "times"), [(False, []), (True, [("mute", 9)])])
-def test_a_source_that_cannot_guess_says_nothing_about_its_worth(
-    works: bool, times: list[tuple[str, int]]
-) -> None:
-    """Unless it has read the text."""
+def test_a_source_on_states_is_not_asked_before_there_are_any() -> None:
+    """And so neither judged nor, on trial, paid for."""
 
-    class Mute(Scripted):
-        left = 9
+    class OnStates(Scripted):
+        requires = frozenset({HIDDEN_STATES})
 
-        def propose(self, budget: int) -> Tree:
-            self.left = 0 if works else 9
-            return EMPTY
-
-        def unread(self) -> int:
-            return self.left
-
-    costly = Noting("mute")
-    auto = Auto({"anpd": Anpd(), "mute": Mute(ALL_NEW, lambda place: 0)}, costly)
-    auto.start(TextStart([1, 2, 1]))
+    costly = Noting("costly")
+    auto = Auto({"anpd": Anpd(), "costly": OnStates(ALL_NEW, lambda place: 1)}, costly)
+    for _ in range(2):  # a text's states are not the next one's
+        auto.start(TextStart([1, 2, 1]))
+        auto.propose(4)
+        auto.observe(said(2))
+        assert costly.times == costly.judged == []
+    auto.observe_states(torch.zeros(3, 8))
     auto.propose(4)
-    auto.observe(said(2))
-    assert costly.times == times
-    assert costly.judged == [name for name, _ in times]
+    assert costly.times == [("costly", 0)]
 
 
 def test_a_round_beside_a_prompt_counts_but_its_pass_is_not_timed() -> None:

@@ -136,7 +136,7 @@ def test_a_prompt_is_read_where_the_text_goes_on_for_long_enough(
     assert seasoned(1).asks("draft", 0.0, unread, left) == asked
 
 
-@pytest.mark.parametrize(("sure_rounds", "asked"), [(0, True), (9, False)])
+@pytest.mark.parametrize(("sure_rounds", "asked"), [(0, True), (19, False)])
 def test_a_prompt_is_read_where_enough_rounds_are_expected_to_need_the_source(
     sure_rounds: int, asked: bool
 ) -> None:
@@ -165,6 +165,30 @@ def test_a_text_that_repeats_itself_does_not_speak_for_the_next() -> None:
     costly.ended(600)
     costly.begin()
     assert costly.asks("draft", 0.0, 200, 100)
+
+
+def test_what_was_read_does_not_hold_back_who_read_it() -> None:
+    """Nor does it make the tokens of that round dear."""
+    costly = seasoned(1)
+    costly.begin()
+    assert costly.asks("draft", 0.0, 200, 100)
+    costly.took("draft", PASS / 10 + 5 * PASS, unread=200)
+    costly.judge("draft", 0.0, 0, 1.0, 1, 0)
+    costly.played(100, 1, 1, PASS / 10 + 5 * PASS, PASS)
+    assert costly.asks("draft", 0.0)
+
+
+@pytest.mark.parametrize("tokens", [1, 10])
+def test_tokens_cost_what_they_cost_in_this_text(tokens: int) -> None:
+    """However many a pass brought in the text before."""
+    costly = CostlySources(["draft"], promises={"draft": 1.0})
+    for _ in range(2):  # the first time does not count
+        costly.took("draft", 0.3 * PASS)
+    for _ in range(100):
+        costly.played(100, 1, tokens, 0.0, PASS)
+    costly.ended(100 * tokens)
+    costly.begin()
+    assert play(costly, 1.0, 0.3 * PASS, 40)[0] > 35
 
 
 def test_the_price_of_reading_is_that_of_many_tokens() -> None:

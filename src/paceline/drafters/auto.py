@@ -42,9 +42,6 @@ __all__ = ["Auto"]
 _LEAVES, _CONTINUED = 2, 6
 """Ends of costly guesses to continue from, and most nodes to add to each."""
 
-_AT_ONCE = 2e-4
-"""Seconds that a source which cannot begin takes to say so."""
-
 
 class Auto(Drafter):
     """Unites the guesses of several drafters.
@@ -213,6 +210,7 @@ class Auto(Drafter):
 
     def _begin(self, text: TextStart) -> None:
         self._text, self._room, self._lags = list(text.context), text.room, False
+        self._states = None
         self._rows.begin()
         self._forget_round()
 
@@ -252,16 +250,16 @@ class Auto(Drafter):
         left = known.left(self._said, self._room)
         for place, source in self._costly.items():
             name, unread = self.source_names[place], source.unread()
+            from_states = HIDDEN_STATES in source.requires
+            if from_states and self._states is None:
+                continue  # before the first pass
             if known.asks(name, sure, unread, left):
-                if HIDDEN_STATES in source.requires and self._states is not None:
+                if from_states and self._states is not None:
                     source.offer_states(self._states)
-                began, tree = self._clock(), source.propose(budget)
-                self._add(place, tree, began)
-                spent = self._clock() - began
-                if not len(tree) and source.unread() == unread and spent < _AT_ONCE:
-                    continue  # it cannot begin yet, which says nothing about its guesses
+                began = self._clock()
+                self._add(place, source.propose(budget), began)
+                taken[place] = self._clock() - began, unread
                 self._asked[place], sure = sure, self._united.sure
-                taken[place] = spent, unread
         if taken:
             began = self._clock()
             self._continue_ends()

@@ -1,7 +1,7 @@
 """Which sources are asked in addition to the first lookup, see `Auto`.
 
-A costly source is worth the tokens that no other would have brought, times the current cost of a
-token, less its own time and that of its rows. How many tokens depends on the confidence of the
+A costly source is worth the tokens that no other would have brought, times what a token costs in
+this text, less its own time and that of its rows. How many tokens depends on the confidence of the
 others: after a long copy there is little to add; where nothing is known, much. So what asking
 yields is recorded by source and class of confidence. A new class starts from this text's mean over
 all classes, a new text from the mean over all texts. The time of asking is recorded by class, too,
@@ -15,10 +15,11 @@ its own: what a trial loses is taken out, what it saves goes in. So a source tha
 pays for its own trials, and a useless one costs no more than the budget receives, a small share of
 all time. Each trial that saves nothing also doubles the rounds until the next one in its class.
 What a source must read first in this text is paid for, too, before it is asked, and only if the
-text is expected to continue for long enough: for as many rounds of each class as usual.
+text is expected to continue for long enough: for as many rounds of each class as usual. Once read,
+it has cost what it has cost: later rounds are judged without it.
 
-No costly source is asked in a text that is slower than plain decoding by more than a small share,
-whatever it promises: others must win back that loss first.
+No costly source is asked in a text whose rounds have been slower than plain decoding by more than a
+small share, whatever it promises: others must win back that loss first.
 
 Of lookups, which take next to no time, only the tokens count.
 """
@@ -43,13 +44,13 @@ _READING = 0.01
 _FEW, _MANY = 4, 32
 """Most unread tokens that are read along with what is read anyway, and the fewest that show what
 reading costs: the time of fewer is lost in that of the draft."""
-_RETURN, _HALF = 2.0, 0.5
+_RETURN, _HALF = 1.5, 0.5
 """Reading has to return this many times its cost. A source that has saved nothing yet is expected
 to save half the price of asking."""
 _LEAST_LEFT = 16
 """Tokens that any text is assumed to have left."""
-_USUAL_PACE = 8
-"""Rounds as in other texts that stand before a text's own, for the tokens that a round yields."""
+_USUAL_ROUNDS = 8
+"""Rounds as in other texts that stand before a text's own, for what they cost and yield."""
 _SLACK, _LOSS = 0.5, 0.015
 """Passes that a text may lag plain decoding: in any case, and more for each token it has."""
 _MARGIN, _PLANNING = 0.01, 0.12
@@ -104,7 +105,7 @@ class CostlySources:
         # Tokens, and passes of plain decoding that they have saved.
         self._said, self._saved = 0, 0.0
         self._rounds, self._tried_in = 0, -1
-        self._once = 0.0  # milliseconds of this round that no later one will take
+        self._once = 0.0  # milliseconds of this round that later ones are judged without
 
     def asks(self, name: str, sure: float, unread: int = 0, left: float = sys.maxsize) -> bool:
         """Whether this source is asked now.
@@ -143,10 +144,18 @@ class CostlySources:
         least: what a round is expected to save at least."""
         if not reading:
             return True
-        usual = source.usual(lambda each: self._gain(source, each)[0])
-        said = self._said + _USUAL_PACE * self._prices.pace
-        rounds = left * (self._rounds + _USUAL_PACE) / said
+        usual = source.usual(lambda place: self._gain(source, place)[0])
+        said = self._said + _USUAL_ROUNDS * self._prices.pace
+        rounds = left * (self._rounds + _USUAL_ROUNDS) / said
         return rounds * max(usual, least) >= _RETURN * reading
+
+    @property
+    def _each(self) -> float:
+        """Passes for a token in this text; at most one, its cost in plain decoding, however long
+        rounds take."""
+        usual = _USUAL_ROUNDS * self._prices.pace
+        passes = usual * self._prices.each + self._said - self._saved
+        return min(1.0, passes / (usual + self._said))
 
     def left(self, said: int, room: int) -> float:
         """How many more tokens a text is expected to have.
@@ -157,7 +166,7 @@ class CostlySources:
 
     def ended(self, tokens: int) -> None:
         """Record that a text has ended with this many tokens."""
-        self._prices.ended(tokens, self._rounds)
+        self._prices.ended(tokens, self._rounds, self._said - self._saved)
         for source in self._sources.values():
             source.ended()
 
@@ -174,6 +183,7 @@ class CostlySources:
                 self._once += milliseconds
         elif unread >= _MANY and (reading := milliseconds - (account.times.of(place) or 0.0)) > 0:
             account.reading.add(reading / unread)
+            self._once += reading
 
     def judge(
         self, name: str, sure: float, tokens: int, claimed: float, width: int, own: int
@@ -193,8 +203,8 @@ class CostlySources:
         rows = max(0.0, prices.relative(width) - prices.relative(width - own))
         price, spent = self._price(source, place), prices.in_passes(source.taken)
         spent, source.taken = price if spent is None else spent, None
-        saved = tokens * prices.each - spent - rows
-        source.judge(place, saved, expected * prices.each - rows, price)
+        each = self._each
+        source.judge(place, tokens * each - spent - rows, expected * each - rows, price)
 
     def played(
         self, context: int, width: int, tokens: int, drafting: float, target: float | None
@@ -221,7 +231,7 @@ class CostlySources:
         those that it costs."""
         price = self._price(source, place)
         least = _MARGIN + (self._prices.in_passes(_PLANNING) or 0.0)
-        return source.gain(place, price, self._prices.each) - least, price
+        return source.gain(place, price, self._each) - least, price
 
     def _price(self, source: SourceInText, place: int) -> float:
         """Passes that asking costs. A text in which drafts end at once does not pay for long ones

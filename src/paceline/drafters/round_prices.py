@@ -14,7 +14,7 @@ _LENGTH, _PACE = 96.0, 1.5
 _TEXTS = 8
 """Texts over which these are averaged."""
 _AVERAGED = 64
-"""Rounds over which the cost of a token is averaged."""
+"""Rounds over which the cost and yield of one are averaged."""
 
 
 class RoundPrices:
@@ -22,13 +22,14 @@ class RoundPrices:
 
     costs, curve: pass costs, as in `Host`.
 
-    passes: of plain decoding, that a round costs. tokens: that it yields. length, pace: expected
-    tokens of a text, and of a round in a text, where every text counts alike: one that repeats
-    itself says little about the next.
+    passes: of plain decoding, that a round costs. tokens: that it yields. length, pace, each:
+    expected tokens of a text, and of a round in a text, and passes for a token, where every text
+    counts alike: one that repeats itself says little about the next.
     """
 
     def __init__(self, costs: Costs | None = None, curve: CostCurve | None = None) -> None:
-        self.passes, self.tokens, self.length, self.pace = 1.0, 1.0, _LENGTH, _PACE
+        self.passes, self.tokens = 1.0, 1.0
+        self.length, self.pace, self.each = _LENGTH, _PACE, 1.0
         self._costs, self._stored = costs, curve
         self._curve, self._costs_of = MILD, dict[int, float]()
         # Milliseconds of plain decoding for a token: by the passes seen; a text's share as known to
@@ -36,11 +37,6 @@ class RoundPrices:
         self._plain = RunningTime()
         self._share: float | None = None
         self._rounds = 0
-
-    @property
-    def each(self) -> float:
-        """Passes for a token; at most one, its cost in plain decoding, however long rounds take."""
-        return min(1.0, self.passes / self.tokens)
 
     def relative(self, width: int) -> float:
         """The cost of a pass, in passes of plain decoding."""
@@ -70,11 +66,12 @@ class RoundPrices:
         self._rounds += 1
         return passes
 
-    def ended(self, tokens: int, rounds: int) -> None:
-        """Record a text of so many tokens."""
+    def ended(self, tokens: int, rounds: int, passes: float) -> None:
+        """Record a text of so many tokens, and the passes that its rounds took."""
         self.length += (tokens - self.length) / _TEXTS
         if rounds:
             self.pace += (tokens / rounds - self.pace) / _TEXTS
+            self.each += (passes / tokens - self.each) / _TEXTS
 
     def _look(self, context: int) -> None:
         live = None if self._costs is None else self._costs(context)
