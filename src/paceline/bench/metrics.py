@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from statistics import mean, median
 
@@ -33,14 +33,15 @@ class MethodSummary:
 
     texts: on which both it and plain decoding succeeded; failures: reasons by text.
     tokens, seconds: sums over texts, of the first trial's tokens and of the median time.
-    speedup, interval: over plain decoding; decode_speedup: the same after the prompt, None if
-    nothing was generated after the first pass.
+    speedup: over plain decoding; decode_speedup: the same after the prompt, None if nothing was
+    generated after the first pass.
     mean_of_ratios: speed-up as Spec-Bench computes it, a ratio of mean speeds over questions.
     stats: sums over the first trials.
     peak_over_plain: peak memory minus plain decoding's, the median over texts, in bytes.
     differences: text -> where its output differs from plain decoding's, over all trials.
     lossy: its outputs may differ by design and were not compared, see `Trial`.
-    speedups: text -> speed-up. times: text -> median seconds.
+    speedups: text -> speed-up. times: text -> median seconds. prompt_times: by prompt, of the
+    method and of plain decoding.
     """
 
     method: str
@@ -48,12 +49,12 @@ class MethodSummary:
     tokens: int
     seconds: float
     speedup: float
-    interval: tuple[float, float]
     decode_speedup: float | None
     mean_of_ratios: float
     stats: Stats
     peak_over_plain: float | None
     loop_share: float
+    prompt_times: tuple[list[TextTimes], list[TextTimes]]
     differences: dict[Key, list[Difference]] = field(default_factory=dict)
     failures: dict[Key, str] = field(default_factory=dict)
     speedups: dict[Key, float] = field(default_factory=dict)
@@ -68,7 +69,12 @@ class MethodSummary:
     @property
     def prompts(self) -> int:
         """How many the texts answer; with one alone there is no interval."""
-        return len({key[:2] for key in self.times})
+        return len(self.prompt_times[0])
+
+    @cached_property
+    def interval(self) -> tuple[float, float]:
+        """See `speedup_interval`."""
+        return interval_of(*self.prompt_times)
 
     @property
     def identical(self) -> bool:
@@ -198,12 +204,12 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
         tokens=whole.tokens,
         seconds=whole.seconds,
         speedup=whole.speed / base.speed,
-        interval=interval_of(*prompts),
         decode_speedup=decode_ratio(whole, base, len(plain)),
         mean_of_ratios=mean(p.speed for p in prompts[0]) / mean(p.speed for p in prompts[1]),
         stats=stats,
         peak_over_plain=_peak_over_plain(cells.values(), method),
         loop_share=_share_in_loops(cells.values(), method),
+        prompt_times=prompts,
         differences={
             key: found
             for key, cell in cells.items()
