@@ -155,7 +155,7 @@ def test_resuming_after_any_byte_gives_the_undisturbed_file(
     path = tmp_path / "run.jsonl"
     ends = [place + 1 for place, byte in enumerate(undisturbed) if byte == ord("\n")]
 
-    @settings(max_examples=20, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, len(undisturbed)))
     @example(1)
     def check(kept: int) -> None:

@@ -67,7 +67,7 @@ class Silent(Hostile):
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("name", [*VARIANTS, *HOSTILE])
 def test_every_drafter_writes_the_text_of_plain_decoding(name: str, temperature: float) -> None:
-    for seed in range(4):
+    for seed in range(2):
         text = reference(seed, temperature)
         for budget in (1, 7, 64):
             one = held(

@@ -19,7 +19,7 @@ from paceline.session import Session
 pytestmark = pytest.mark.model
 
 # Fixed trees: planned ones may rest on a machine where rows are costly.
-OPTIONS = {"max_new_tokens": 32, "budget": 12}
+OPTIONS = {"max_new_tokens": 20, "budget": 12}
 
 
 @pytest.fixture(scope="module")

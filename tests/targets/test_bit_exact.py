@@ -21,7 +21,7 @@ from paceline.tree import EMPTY, Tree
 # On either side of where the cache's padding grows, and of the chunks that prompts are read in.
 CONTEXTS = (3, 255, 300, 505, 512, 1025)
 FEW_CONTEXTS = (3, 300)
-WIDTHS = (1, 2, 3, 4, 7, 16)
+WIDTHS = (1, 2, 4, 7, 16)
 WIDEST = 24
 
 

@@ -161,7 +161,7 @@ def test_every_row_of_a_tree_is_the_row_of_the_models_own_forward(
 )
 def test_the_text_is_that_of_generate_with_every_drafter(name: str, attention: str) -> None:
     model = tiny_model(name, attention)
-    prompt, count = some_prompt(20), 20
+    prompt, count = some_prompt(20), 14
     expected = greedy(model, prompt, count)
     target = new_target(model)
     for drafter in drafters([*prompt, *expected]):
