@@ -1,4 +1,4 @@
-"""What benchmarks have in common: options, the model they run, and how they write results."""
+"""What benchmarks have in common: options, and how they write results."""
 
 from __future__ import annotations
 
@@ -11,25 +11,17 @@ from pathlib import Path
 from types import GenericAlias, UnionType
 from typing import Any, get_args
 
-import paceline
 from paceline.machine import describe_run
 from paceline.records import TargetInfo
-from paceline.session import Session
-
-PLACEMENT = {"model": "smollm2-135m", "device": str | None, "dtype": str | None, "weights": "auto"}
-"""The options of `opened`, named as in `paceline.load`."""
 
 
-def options(doc: str | None, *studies: str, **defaults: Any) -> Namespace:
+def options(doc: str | None, **defaults: Any) -> Namespace:
     """The options of this command, named after their defaults. `doc`, the help, explains them.
 
-    studies: if there are any, the first word names one. In place of a default a type makes an option
-    required, `TYPE | None` optional, and `list[TYPE]` repeatable; a list takes several values, False
-    is a flag.
+    In place of a default a type makes an option required, `TYPE | None` optional, and `list[TYPE]`
+    repeatable; a list takes several values, False is a flag.
     """
     parser = ArgumentParser(description=doc, formatter_class=RawDescriptionHelpFormatter)
-    if studies:
-        parser.add_argument("study", choices=studies)
     for name, given in defaults.items():
         how: dict[str, Any] = {"default": given, "type": type(given), "help": "%(default)s"}
         if isinstance(given, type):
@@ -39,18 +31,12 @@ def options(doc: str | None, *studies: str, **defaults: Any) -> Namespace:
         elif isinstance(given, GenericAlias):
             how = {"type": get_args(given)[0], "nargs": "+", "action": "extend", "default": []}
         elif isinstance(given, list):
-            how |= {"type": type(given[0]) if given else str, "nargs": "*"}
+            how |= {"type": type(given[0]) if given else str, "nargs": "+" if given else "*"}
         elif given is False:
             how = {"action": "store_true"}
         short = ["-n"] if name == "max_new_tokens" else []
         parser.add_argument(f"--{name.replace('_', '-')}", *short, **how)
     return parser.parse_args()
-
-
-def opened(options: Namespace, method: str = "plain", **more: Any) -> Session:
-    """The model that the options name."""
-    place = {name: getattr(options, name) for name in PLACEMENT if name != "model"}
-    return paceline.load(options.model, method, **place, **more)
 
 
 def write(path: Path | None, content: Mapping[str, Any], info: TargetInfo | None = None) -> None:

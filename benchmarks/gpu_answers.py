@@ -6,6 +6,8 @@ graphs that choose the next tokens on the device, and writes the same kind of fo
 
     python benchmarks/gpu_answers.py --model smollm2-135m --prompts A.jsonl.gz --licence MIT \\
         --prompts B.jsonl.gz --licence Apache-2.0 --out data
+
+--rows prompts are answered at a time; of conversations the first --turns.
 """
 
 from __future__ import annotations
@@ -203,7 +205,9 @@ def answer(
                 one.take(ids, tokens, reason, tokenizer.decode(tokens, skip_special_tokens=True))
             total += sum(map(len, found))
             print(f"{total} tokens, {total / (perf_counter() - begin):.0f} a second", flush=True)
-        active = [one for _, one in asked if len(one.answers) < len(one.turns)]
+        active = [
+            one for one in active if one.number not in skipped and len(one.answers) < len(one.turns)
+        ]
     return every, skipped
 
 

@@ -3,7 +3,7 @@
     python benchmarks/ouroboros.py --data DIR --study fixed
     python benchmarks/ouroboros.py --data DIR --study all --out benchmarks/results/ouroboros
 
-ouroboros.toml says what each study compares. The studies with a copy need --weights packed, so
+ouroboros.toml says which studies there are, and what each compares. Those with a copy need --weights packed, so
 `all` leaves them out: no copy is smaller than the default model's weights as published. Every study
 writes NAME-MODEL.json in --out, unless it is there (--again). All texts are compared with plain
 decoding's.
@@ -30,8 +30,6 @@ from common import options, write
 from ouroboros_runs import Contender, Text, play_all, texts_of
 from paceline.prompts import read_prompts
 from paceline.session import Session
-
-WIDTHS, CONTEXT = (1, 2, 4, 8, 16, 32, 64, 128), 256
 
 Report = dict[str, Any]
 
@@ -111,7 +109,7 @@ def side_by_side(study: Study, session: Session, given: Namespace) -> Report:
     names = [name for name in methods if not given.only or name in {"plain", *given.only}]
     sums: list[Contender] = []
     different: list[Report] = []
-    for _ in range(given.runs):
+    for _ in range(max(1, given.runs)):
         again = [contender(*each[::-1]) for each in product(study.temperatures, names)]
         different += play_all(again, longest)
         for one, other in zip(sums, again):

@@ -6,7 +6,7 @@
 
 --models are names that `paceline.load` takes, or one of those below, with random weights, which need
 no download. The own forward is transformers', in float32 or --dtype, with a DynamicCache. All are
-timed by `measure_curve`, in turns of a few passes; the median of each pass counts.
+timed by `measure_curve`, in turns of a few passes; the median of --repeats of each pass counts.
 """
 
 from __future__ import annotations

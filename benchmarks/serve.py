@@ -250,7 +250,10 @@ def main() -> None:
         __doc__, data=Path, json=Path, server=list[Server], at_once="1,4,16", repeats=1, pool=24,
         kinds=",".join(KINDS), max_tokens=48, longest_prompt=1200, greedy=False, leaving=0.0,
     )  # fmt: skip
-    given.kinds, given.at_once = given.kinds.split(","), [*map(int, given.at_once.split(","))]
+    given.kinds, given.at_once = given.kinds.split(","), given.at_once.split(",")
+    if not all(each.isdecimal() and int(each) for each in given.at_once):
+        raise SystemExit("--at-once takes numbers of clients joined by commas: 1,4,16")
+    given.at_once = [int(each) for each in given.at_once]
     if not given.server:
         raise SystemExit("name at least one --server")
     asks = asks_from(given)

@@ -34,12 +34,18 @@ def untouched_process() -> BaseContext:
 
 class Forked(subprocess.Popen[AnyStr]):
     """`python -m MODULE ...` or `python FILE ...`, given as [MODULE, ...] or [FILE, ...], with all
-    that the tests have imported.
+    that the tests have imported; where forks of torch are not safe, in a process of its own.
 
     Variables that libraries read when they are imported are the tests' own.
     """
 
     def _execute_child(self, args: Sequence[object], *how: Any) -> None:
+        if sys.platform != "linux":
+            program = [str(word) for word in args]
+            program = program if program[0].endswith(".py") else ["-m", *program]
+            super()._execute_child([sys.executable, *program], *how)  # type: ignore[misc]
+            return
+        assert how[1] is None and how[4] is None, "preexec_fn and cwd have no effect here"
         env, streams = how[5], how[9:15]
         theirs = streams[0], streams[3], streams[5]
         for own in (sys.stdout, sys.stderr):
@@ -59,7 +65,8 @@ def _run(words: list[str], env: Mapping[str, str] | None, streams: Sequence[int]
             if stream != _INHERITED:
                 os.dup2(stream, place)
         os.closerange(3, _DESCRIPTORS)  # a pipe that stays open here has no end for its reader
-        sys.stdin, sys.stdout, sys.stderr = map(_stream, range(3), ("r", "w", "w"))
+        sys.stdin, sys.stdout = _stream(0, "r"), _stream(1, "w")
+        sys.stderr = _stream(2, "w", buffering=1, errors="backslashreplace")
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         logging.getLogger().handlers.clear()
@@ -68,14 +75,18 @@ def _run(words: list[str], env: Mapping[str, str] | None, streams: Sequence[int]
             os.environ.update(env)
         sys.argv = words
         code = _exit_code(words[0])
-        sys.stdout.flush()
-        sys.stderr.flush()
+        if not code:
+            sys.stdout.flush()
+    except BaseException:  # as Python, which cannot flush a closed pipe either
+        traceback.print_exc()
+        code = 120
     finally:
+        sys.stderr.flush()
         os._exit(code)
 
 
-def _stream(place: int, mode: str) -> TextIO:
-    return open(place, mode, closefd=False)  # type: ignore[return-value]
+def _stream(place: int, mode: str, **how: Any) -> TextIO:
+    return open(place, mode, closefd=False, **how)  # type: ignore[return-value]
 
 
 def _exit_code(program: str) -> int:

@@ -107,21 +107,9 @@ def made(cell: Cell, record: Any) -> str:
     return _Cells().format(cell, record) if isinstance(cell, str) else cell(record)
 
 
-def rows(files: str, *keys: str) -> Iterator[dict[str, Any]]:
-    """Records in result files, under these keys, with the file's "model" and, if they have any,
-    their "name"; "*" stands for every key, the record's "group"."""
-    for path in sorted(RESULTS.glob(f"{files}.json")):
-        whole = report(str(path.relative_to(RESULTS))[: -len(".json")])
-        yield from _under(whole, keys, {"model": whole.get("model")})
-
-
-def _under(found: Any, keys: Sequence[str], about: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    if keys and keys[0] == "*":
-        for name, one in found.items():
-            yield from _under(one, keys[1:], {**about, "group": name})
-    elif keys:
-        yield from _under(found[keys[0]], keys[1:], about)
-    elif isinstance(found, list):
-        yield from ({**about, **one} for one in found)
-    else:
-        yield from ({**about, "name": name, **one} for name, one in found.items())
+def rows(name: str, *keys: str) -> Iterator[dict[str, Any]]:
+    """Records in a result file, under these keys; with their "name", if they have any."""
+    found: Any = report(name)
+    for key in keys:
+        found = found[key]
+    yield from found if isinstance(found, list) else ({"name": k, **v} for k, v in found.items())

@@ -91,10 +91,7 @@ def pages() -> dict[str, dict[str, str]]:
         columns = orders()["columns"][columns] if isinstance(columns, str) else columns
         cells = {heading: cell(each) for heading, each in columns.items()}
         table = listed(called(order["rows"]), cells, order.get("left", 1))
-        above, below = (
-            [called(order[side])] if side in order else [] for side in ("above", "below")
-        )
-        return "\n\n".join([*above, table, *below])
+        return f"{called(order['above'])}\n\n{table}" if "above" in order else table
 
     return {
         page: {name: made(order) for name, order in blocks.items()}

@@ -1,5 +1,4 @@
-"""Tables of the scripts in benchmarks: docs/speed.md, docs/batches.md, docs/serve.md and
-docs/planning.md."""
+"""Tables of the scripts in benchmarks: docs/speed.md, docs/serve.md and docs/planning.md."""
 
 from __future__ import annotations
 

@@ -246,21 +246,25 @@ class Noting(Told):
 
 
 def test_a_source_on_states_is_not_asked_before_there_are_any() -> None:
-    """And so neither judged nor, on trial, paid for."""
+    """And so neither judged nor, on trial, paid for. The loop offers what the target has read, which
+    in a text's first round is nothing, or a beginning that it shares with another."""
 
     class OnStates(Scripted):
         requires = frozenset({HIDDEN_STATES})
 
     costly = Noting("costly")
     auto = Auto({"anpd": Anpd(), "costly": OnStates(ALL_NEW, lambda place: 1)}, costly)
-    for _ in range(2):  # a text's states are not the next one's
+    for _ in range(2):
+        costly.times.clear()
         auto.start(TextStart([1, 2, 1]))
+        auto.offer_states(lambda layers: torch.zeros(0, 8))
         auto.propose(4)
         auto.observe(said(2))
-        assert costly.times == costly.judged == []
-    auto.observe_states(torch.zeros(3, 8))
-    auto.propose(4)
-    assert costly.times == [("costly", 0)]
+        assert costly.times == []
+        auto.offer_states(lambda layers: torch.zeros(3, 8))
+        auto.propose(4)
+        assert costly.times == [("costly", 0)]
+        auto.observe(said(2))
 
 
 def test_a_round_beside_a_prompt_counts_but_its_pass_is_not_timed() -> None:

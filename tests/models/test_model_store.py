@@ -474,9 +474,11 @@ def test_a_killed_pull_leaves_nothing_that_is_in_the_way(
     reached = context.Event()
     process = context.Process(target=_pull_until, args=(store, stage, reached))
     process.start()
-    assert reached.wait(60)
-    process.kill()
-    process.join()
+    try:
+        assert reached.wait(60)
+    finally:
+        process.kill()
+        process.join()
     assert is_absent(store) is not ready
     assert leftovers(store) != []
     folder = store.pull("tiny", force=ready)

@@ -73,7 +73,7 @@ class MethodSummary:
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """See `speedup_interval`."""
+        """The 95 % interval of the speed-up; prompts are resampled."""
         return interval_of(*self.prompt_times)
 
     @property

@@ -190,6 +190,7 @@ class Auto(Drafter):
         """Tell the sources what was committed, and judge what asking them was worth."""
         self._text += round.path.tokens
         self._room -= len(round.path.tokens)
+        self._begun = True
         if self._judged and self._proposed:
             self._judge(round)
         self._lags = self._lags or not self._proposed
@@ -210,7 +211,7 @@ class Auto(Drafter):
 
     def _begin(self, text: TextStart) -> None:
         self._text, self._room, self._lags = list(text.context), text.room, False
-        self._states = None
+        self._begun = False  # it has had no pass
         self._rows.begin()
         self._forget_round()
 
@@ -251,8 +252,8 @@ class Auto(Drafter):
         for place, source in self._costly.items():
             name, unread = self.source_names[place], source.unread()
             from_states = HIDDEN_STATES in source.requires
-            if from_states and self._states is None:
-                continue  # before the first pass
+            if from_states and not self._begun:
+                continue  # before the first pass there are none
             if known.asks(name, sure, unread, left):
                 if from_states and self._states is not None:
                     source.offer_states(self._states)
@@ -269,8 +270,7 @@ class Auto(Drafter):
                 known.took(name, spent, unread, self._asked[place])
 
     def _add(self, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
-        """Add the guesses of the source with this number, asked at the time `began`, after node
-        `at`."""
+        """Add what the source of this number, asked at the time `began`, guesses after node `at`."""
         self._seconds[place] += self._clock() - began
         self._proposed[place] = self._proposed.get(place, 0) + len(tree)
         if len(tree):
@@ -296,3 +296,5 @@ class Auto(Drafter):
             context, tokens = len(self._text) - 1, len(round.path.tokens)
             timed = None if round.prefill else 1e3 * target
             self._known.played(context, width, tokens, 1e3 * drafting, timed)
+        else:
+            self._known.skipped()

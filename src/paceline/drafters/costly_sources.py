@@ -15,8 +15,8 @@ its own: what a trial loses is taken out, what it saves goes in. So a source tha
 pays for its own trials, and a useless one costs no more than the budget receives, a small share of
 all time. Each trial that saves nothing also doubles the rounds until the next one in its class.
 What a source must read first in this text is paid for, too, before it is asked, and only if the
-text is expected to continue for long enough: for as many rounds of each class as usual. Once read,
-it has cost what it has cost: later rounds are judged without it.
+text is expected to continue for long enough: for as many rounds of each class as usual. Once the
+prompt is read, later rounds are judged without its time.
 
 No costly source is asked in a text whose rounds have been slower than plain decoding by more than a
 small share, whatever it promises: others must win back that loss first.
@@ -164,9 +164,9 @@ class CostlySources:
         """
         return min(room, max(self._prices.length - said, _LEAST_LEFT))
 
-    def ended(self, tokens: int) -> None:
+    def ended(self, length: int) -> None:
         """Record that a text has ended with this many tokens."""
-        self._prices.ended(tokens, self._rounds, self._said - self._saved)
+        self._prices.ended(length, self._rounds, self._said, self._said - self._saved)
         for source in self._sources.values():
             source.ended()
 
@@ -181,8 +181,12 @@ class CostlySources:
                 source.times.add(bounded, place)
             else:
                 self._once += milliseconds
-        elif unread >= _MANY and (reading := milliseconds - (account.times.of(place) or 0.0)) > 0:
+            return
+        reading = max(0.0, milliseconds - (account.times.of(place) or 0.0))
+        if unread >= _MANY and reading:
             account.reading.add(reading / unread)
+        if not source.has_read:  # what it missed while it was not asked counts like any time
+            source.has_read = True
             self._once += reading
 
     def judge(
@@ -225,6 +229,10 @@ class CostlySources:
             account.earn(earned)
             account.rest()
         self._rounds += 1
+
+    def skipped(self) -> None:
+        """Leave out a round, whose times say nothing."""
+        self._once = 0.0
 
     def _gain(self, source: SourceInText, place: int) -> tuple[float, float]:
         """Passes that asking saves at a class of confidence, beyond what a round has to save, and

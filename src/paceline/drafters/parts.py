@@ -68,7 +68,11 @@ def shipped_chain(method: str, fingerprint: str) -> float:
     place = shipped_for(method, fingerprint)
     if place is None:
         return 0.0
-    return float(read_json(Path(place) / TRAINING)["evaluation"]["tokens_per_pass"]) - 1.0
+    path = Path(place) / TRAINING
+    try:
+        return float(read_json(path)["evaluation"]["tokens_per_pass"]) - 1.0
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path} is damaged ({error})") from error
 
 
 def _folder(kind: type[TrainedParts[Any]], parts: str) -> Path | None:

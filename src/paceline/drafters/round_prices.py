@@ -66,9 +66,9 @@ class RoundPrices:
         self._rounds += 1
         return passes
 
-    def ended(self, tokens: int, rounds: int, passes: float) -> None:
-        """Record a text of so many tokens, and the passes that its rounds took."""
-        self.length += (tokens - self.length) / _TEXTS
+    def ended(self, length: int, rounds: int, tokens: int, passes: float) -> None:
+        """Record a text. length: its tokens. rounds: that were played; tokens, passes: of these."""
+        self.length += (length - self.length) / _TEXTS
         if rounds:
             self.pace += (tokens / rounds - self.pace) / _TEXTS
             self.each += (passes / tokens - self.each) / _TEXTS

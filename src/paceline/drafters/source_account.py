@@ -202,14 +202,14 @@ class SourceAccount:
 class SourceInText:
     """One source in one text. trial: whether it was asked from its budget in this round. taken:
     milliseconds of asking in this round; None if it was not asked, or read a prompt first. times: of
-    asking in this text.
+    asking in this text. has_read: whether it had to read first and has.
 
     Until a few rounds show otherwise, half of the gain in other texts is expected, but not much.
     """
 
     def __init__(self, account: SourceAccount) -> None:
         self.account = account
-        self.trial = False
+        self.trial = self.has_read = False
         self.taken: float | None = None
         self.times = AskingTimes()
         self._seen = [0] * CLASSES

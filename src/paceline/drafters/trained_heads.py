@@ -76,12 +76,16 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         return self.config.vocabulary
 
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the module's tensors."""
+        """Shapes of the module's tensors. Raises ModelError for sizes that no tensor has."""
         import torch
 
-        with torch.device("meta"):  # where tensors are shapes alone
-            head = torch.empty(self.outputs, self.base.hidden_size), torch.empty(self.outputs)
-            module, _ = self._new_module(head, head[0].__getitem__, None)
+        try:
+            with torch.device("meta"):  # where tensors are shapes alone
+                head = torch.empty(self.outputs, self.base.hidden_size), torch.empty(self.outputs)
+                module, _ = self._new_module(head, head[0].__getitem__, None)
+        except (RuntimeError, OverflowError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ModelError(f"these sizes describe no {self.kind} ({reason})") from error
         return {name: tuple(part.shape) for name, part in module.named_parameters()}
 
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:

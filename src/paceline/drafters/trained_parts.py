@@ -159,7 +159,7 @@ class TrainedParts(Generic[ConfigT]):
             base = BaseModel(**content.pop("base_model"))
             check_least(base, 1, "hidden_size", "vocab_size")
             config = cls.read_config(content)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, ModelError) as error:
             raise ModelError(f"{folder / CONFIG} does not describe {cls.kind} ({error})") from error
         acceptance = folder / _ACCEPTANCE
         parts = cls(

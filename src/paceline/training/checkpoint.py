@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
+from paceline.training.folder import check_same_run
 from paceline.training.shard import write_file
 
 __all__ = ["Checkpoint", "forget_checkpoint", "load_checkpoint", "save_checkpoint"]
@@ -58,11 +59,18 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     _remove(folder, keep=name)
 
 
-def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """Load the latest checkpoint, None if there is none.
+def load_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
+    """Load the latest checkpoint of this run, None if there is none.
 
-    Raises UsageError, naming the file, if it is damaged.
+    Raises UsageError, naming the file, if it is damaged, and for one of another run.
     """
+    found = _latest(folder)
+    if found is not None:
+        check_same_run(folder, found.run, run, "a checkpoint of a training")
+    return found
+
+
+def _latest(folder: Path) -> Checkpoint | None:
     path = folder / _INDEX
     try:
         index = parse_json(path.read_text(encoding="utf-8"))

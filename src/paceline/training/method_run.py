@@ -113,21 +113,19 @@ def train_method(
     if done is not None:
         check_same_run(folder, done.record.get("run", {}), wanted, f"{done.kind} trained")
         return done
-    with held(folder):
-        if (begun := load_checkpoint(folder)) is not None:
-            check_same_run(folder, begun.run, wanted, "a checkpoint of a training")
-        longest = longest_context(model.config.get_text_config())
-        dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
-        cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
-        cache.fill(dataset, partial(TargetReader, model), on_read)
-        del model  # before there are two
-        model, tokenizer = open_model()
-        model.eval().requires_grad_(False)
-        work = _Work.of(model, tokenizer, dataset, cache, run, first)
-        with products_in(work.precision, model.device):
-            parts = work.do(folder, wanted, on_step)
-            parts.save_pretrained(folder)
-            forget_checkpoint(folder)
+    load_checkpoint(folder, wanted)  # another's is refused before texts are read
+    longest = longest_context(model.config.get_text_config())
+    dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
+    cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
+    cache.fill(dataset, partial(TargetReader, model), on_read)
+    del model  # before there are two
+    model, tokenizer = open_model()
+    model.eval().requires_grad_(False)
+    work = _Work.of(model, tokenizer, dataset, cache, run, first)
+    with held(folder), products_in(work.precision, model.device):
+        parts = work.do(folder, wanted, on_step)
+        parts.save_pretrained(folder)
+        forget_checkpoint(folder)
     return parts
 
 

@@ -129,7 +129,7 @@ class _Training:
         save_checkpoint(self.folder, Checkpoint(tensors, numbers, self.run, self.log))
 
     def _resume(self) -> None:
-        found = load_checkpoint(self.folder)
+        found = load_checkpoint(self.folder, self.run)
         if found is None:
             return
         self.trainer.restore(found.tensors, found.numbers)
