@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from pathlib import Path
 from typing import Any, cast
 from weakref import ref
@@ -229,6 +230,16 @@ def test_damaged_folders_and_those_of_others_are_refused(tmp_path: Path) -> None
         find_parts(MedusaParts, str(tmp_path / "chimera"), "toy")
     with pytest.raises(ModelError, match="there are no Chimera parts for this model: train some"):
         find_parts(ChimeraParts, "", "nobody's")
+
+
+@pytest.mark.parametrize("size", [0, -1, 10**12, 10**30, "many"])
+def test_a_description_with_sizes_that_cannot_be_is_refused(tmp_path: Path, size: object) -> None:
+    path = save_chimera(tmp_path, CHIMERA[0]) / "config.json"
+    content = json.loads(path.read_text())
+    content["base_model"]["hidden_size"] = size
+    path.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"does not describe|describe no|is damaged"):
+        find_parts(ChimeraParts, str(path.parent), "toy")
 
 
 def test_token_ids_must_be_the_models(tmp_path: Path) -> None:
