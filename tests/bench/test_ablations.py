@@ -151,7 +151,8 @@ def test_a_method_that_failed_stands_there_with_its_reason(summary: Summary) -> 
 
 def test_a_single_prompt_has_no_interval_and_a_reason_stays_in_its_cell(summary: Summary) -> None:
     first = next(iter(summary.overall.methods.values()))
-    one = replace(first, method="anpd:k=9", times=dict([next(iter(first.times.items()))]))
+    own, plain = first.prompt_times
+    one = replace(first, method="anpd:k=9", prompt_times=(own[:1], plain[:1]))
     overall = replace(
         summary.overall, methods={"anpd:k=9": one}, failed={"anpd:k=8": "either | or"}
     )
