@@ -127,6 +127,11 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         """
 
     @classmethod
+    def check(cls, settings: SettingsT, layers: int) -> None:
+        """Raise UsageError for settings that do not fit a model with `layers` layers; called before
+        it reads any text."""
+
+    @classmethod
     def taps(cls, settings: SettingsT, layers: int) -> tuple[int, ...]:
         """Layers whose outputs it reads besides the last state, 1 to `layers`, ascending."""
         return ()

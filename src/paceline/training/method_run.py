@@ -114,7 +114,9 @@ def train_method(
         check_same_run(folder, done.record.get("run", {}), wanted, f"{done.kind} trained")
         return done
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
-    longest = longest_context(model.config.get_text_config())
+    config = model.config.get_text_config()
+    run.kind.check(run.settings, config.num_hidden_layers)
+    longest = longest_context(config)
     dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
     cache.fill(dataset, partial(TargetReader, model), on_read)

@@ -84,12 +84,11 @@ class Draft(TrainedMethod[DraftSettings]):
     Parts = "paceline.models.draft_folder:DraftParts"
 
     @classmethod
-    def taps(cls, settings: DraftSettings, layers: int) -> tuple[int, ...]:
-        """None; but layers that the model lacks are refused before it has read any text."""
+    def check(cls, settings: DraftSettings, layers: int) -> None:
+        """See `TrainedMethod`."""
         from paceline.training.cutting import check_layers
 
         check_layers(settings.kept(layers), layers)
-        return ()
 
     def __init__(self, base: Base, settings: DraftSettings) -> None:
         from paceline.models.draft_model import own_tensors
