@@ -1,14 +1,15 @@
 /* Weights are prefetched: memory is slow, and a core that multiplies several rows would leave it idle.
    While the first rows are multiplied with one block, a later one is fetched. */
 #ifndef AHEAD
-#define AHEAD 8192 /* bytes, at least */
+#define AHEAD 20480 /* bytes, at least */
 #endif
 
 /* Fetches the next `bytes`, unless `next` points to NULL. They should be the same in every step of a
-   loop: processors mispredict a count that changes. */
+   loop: processors mispredict a count that changes. The second level takes them: in the first, of 32
+   or 48 KB, they would replace the rows and the block in use. */
 INLINE void fetch(const uint8_t **next, const int64_t bytes) {
     if (!*next) return;
-    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(*next + line);
+    for (int64_t line = 0; line < bytes; line += 64) __builtin_prefetch(*next + line, 0, 2);
     *next += bytes;
 }
 
