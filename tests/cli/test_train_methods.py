@@ -79,6 +79,7 @@ def test_methods_are_trained_interrupted_or_not(
         (["medusa", "--cache-size", "-1"], "the size of a cache must be a number >= 0, got -1.0"),
         (["medusa", "--cache-size", "nan"], "the size of a cache must be a number >= 0, got nan"),
         (["medusa", "--cache-size", "inf"], "the size of a cache must be a number >= 0, got inf"),
+        (["medusa", "--cache", "./out"], "--cache and --out are both out: name two folders"),
         (["ppd", "--epts", "0"], "epts must be at least 1"),
         (["ppd", "--start", "nowhere"], "nowhere holds nothing that 'paceline train ppd' has"),
         (["draft", "--layers", "0,x"], "layers must be numbers separated by commas, got '0,x'"),

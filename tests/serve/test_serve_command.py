@@ -87,3 +87,5 @@ def test_keys_must_be_worth_the_name(
     assert "empty" in command("serve", "--model", tiny, "--api-key", keys).said
     monkeypatch.setenv("PACELINE_API_KEY", "short")
     assert "at least 8 characters" in command("serve", "--model", tiny).said
+    monkeypatch.setenv("PACELINE_API_KEY", " \n")
+    assert "blanks and no key" in command("serve", "--model", tiny).said

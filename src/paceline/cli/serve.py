@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ from paceline.cli import common, flags
 from paceline.cli.groups import Choice, Machine, grouped
 from paceline.errors import UsageError
 from paceline.serve.logs import log_to_stderr
-from paceline.serve.names import KEY_VARIABLE, checked_keys, public_name
+from paceline.serve.names import KEY_VARIABLE, checked_keys, keys_of_environment, public_name
 from paceline.serve.settings import ServeSettings
 
 __all__ = ["serve"]
@@ -82,9 +81,8 @@ def serve(
 def _keys(file: Path | None) -> list[str]:
     """The keys of a file, or of the environment; none if there are none in either."""
     if file is None:
-        found = os.environ.get(KEY_VARIABLE, "").split()
-    else:
-        found = common.read_references([file], "file of keys")[0].split()
-        if not found:
-            raise UsageError(f"the file of keys {file} is empty: write one key per line")
+        return keys_of_environment()
+    found = common.read_references([file], "file of keys")[0].split()
+    if not found:
+        raise UsageError(f"the file of keys {file} is empty: write one key per line")
     return checked_keys(found)

@@ -9,7 +9,6 @@ Needs `pip install paceline[ray]`. Replicas read keys, if any, from their PACELI
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import fields
@@ -26,7 +25,7 @@ from starlette.types import ASGIApp
 from paceline.errors import UsageError
 from paceline.integrations.ray_front import Front
 from paceline.serve.inside import Head, Query, ask
-from paceline.serve.names import KEY_VARIABLE, checked_keys, public_name
+from paceline.serve.names import keys_of_environment, public_name
 from paceline.serve.settings import ServeSettings
 
 __all__ = ["Replica", "ReplicaArguments", "app"]
@@ -72,6 +71,7 @@ class Replica:
         from paceline.api import load
         from paceline.serve.app import Server, create_app
 
+        keys = keys_of_environment()  # before a model is loaded in vain
         torch.set_num_threads(given.threads or max(1, int(given.num_cpus)))
         session = load(
             given.model,
@@ -83,7 +83,6 @@ class Replica:
         )
         names = [public_name(given.model), *filter(None, given.alias.split(","))]
         self._server = Server(session, names, settings)
-        keys = checked_keys(os.environ.get(KEY_VARIABLE, "").split())
         self._app: ASGIApp = create_app(self._server, keys)
         self._server.engine.start()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from paceline.drafters import check_method, make_drafter
 from paceline.errors import UsageError
-from paceline.loop import DEFAULT_BUDGET, Generation, decode
+from paceline.loop import Generation, decode
 from paceline.options import Options
 from paceline.prompts import PromptRecord
 from paceline.session import Message, Session
@@ -27,7 +27,7 @@ class Asking:
     max_new_tokens: per answer.
     method: the drafter, and budget its most nodes per round; they change no token. The budget is
     always fixed: the widths of passes, and with them the last bits of scores, must be the same when
-    the same prompts are asked again.
+    the same prompts are asked again. A batch fills passes without guesses.
     batch: conversations answered together.
     longest_prompt: most tokens of a prompt, chat template and earlier turns included; longer ones
     are left out.
@@ -38,9 +38,9 @@ class Asking:
     seed: int = 0
     temperature: float = 0.0
     max_new_tokens: int = 256
-    method: str = "anpd"
-    budget: int = DEFAULT_BUDGET
-    batch: int = 8
+    method: str = "plain"
+    budget: int = 4
+    batch: int = 16
     longest_prompt: int = 1024
 
     def __post_init__(self) -> None:

@@ -29,9 +29,9 @@ class _Asked:
     ] = 1024
     temperature: flags.TemperatureOption = 0.0
     seed: flags.SeedOption = 0
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Prompts answered together.")] = 8
-    method: flags.MethodOption = "anpd"
-    budget: flags.FixedBudgetOption = 64
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Prompts answered together.")] = 16
+    method: flags.MethodOption = "plain"
+    budget: flags.FixedBudgetOption = 4
 
 
 @grouped

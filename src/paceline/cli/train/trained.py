@@ -119,6 +119,8 @@ def _train(kind: Kind, settings: Any, given: _Given) -> None:
     if not 0 <= given.cache_size < inf:
         raise UsageError(f"the size of a cache must be a number >= 0, got {given.cache_size}")
     out = given.out
+    if given.cache and given.cache.resolve() == out.resolve():
+        raise UsageError(f"--cache and --out are both {out}: name two folders")
     with common.writing(out):
         out.mkdir(parents=True, exist_ok=True)
     # The model that reads may keep the blocks of its file; the one learned through may not.
