@@ -28,9 +28,10 @@ def keys_of_environment() -> list[str]:
     Raises UsageError for one that is easily guessed, and for blanks alone: a secret got lost.
     """
     value = os.environ.get(KEY_VARIABLE, "")
-    if value and not value.strip():
+    keys = value.split()
+    if value and not keys:
         raise UsageError(f"{KEY_VARIABLE} holds blanks and no key: set keys, or unset it")
-    return checked_keys(value.split())
+    return checked_keys(keys)
 
 
 def checked_keys(keys: Sequence[str]) -> list[str]:

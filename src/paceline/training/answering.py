@@ -27,8 +27,8 @@ class Asking:
     max_new_tokens: per answer.
     method: the drafter, and budget its most nodes per round; they change no token. The budget is
     always fixed: the widths of passes, and with them the last bits of scores, must be the same when
-    the same prompts are asked again. A batch fills passes without guesses.
-    batch: conversations answered together.
+    the same prompts are asked again.
+    batch: conversations answered together. They fill the passes, so by default nothing is guessed.
     longest_prompt: most tokens of a prompt, chat template and earlier turns included; longer ones
     are left out.
 
