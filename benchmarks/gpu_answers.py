@@ -138,7 +138,8 @@ class Answering:
             grouped = query.unflatten(1, (-1, self.groups)).squeeze(3) * query.shape[-1] ** -0.5
             scores = (grouped @ keys.transpose(-1, -2)).float() + hidden[:, None, None]
             found = scores.softmax(dim=-1).to(values) @ values
-            return found.flatten(1, 2)[:, :, None]
+            together: torch.Tensor = found.flatten(1, 2)[:, :, None]
+            return together
 
         states = self._forward(self.token[:, None], at[:, None], attend)
         return self._choose(states[:, 0])
@@ -158,14 +159,16 @@ class Answering:
             mixed = attend(number, query, key, heads[2])
             states = states + own.o_proj(mixed.transpose(1, 2).flatten(2))
             states = states + layer.mlp(layer.post_attention_layernorm(states))
-        return body.norm(states)
+        last: torch.Tensor = body.norm(states)
+        return last
 
     def _choose(self, states: torch.Tensor) -> torch.Tensor:
         logits = self.model.lm_head(states).float()
         if self.temperature:
             noise = torch.empty_like(logits).exponential_().log_()
             logits = logits / self.temperature - noise
-        return logits.argmax(dim=-1)
+        chosen: torch.Tensor = logits.argmax(dim=-1)
+        return chosen
 
 
 def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:

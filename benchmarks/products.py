@@ -29,11 +29,14 @@ FORMATS = ("Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 SETTLE_SECONDS = 0.05  # torch's threads spin a little before they sleep
 BLOCK = 256 << 20  # bytes read to measure memory bandwidth
 
-Products = tuple[list[Callable[[torch.Tensor], torch.Tensor]], int]
-"""Products with different matrices, and the bytes of these."""
+Products = list[Callable[[torch.Tensor], torch.Tensor]]
+"""Products with different matrices."""
+
+Sized = tuple[Products, int]
+"""Products and the bytes of their matrices."""
 
 
-def in_blocks(format: str) -> Products:
+def in_blocks(format: str) -> Sized:
     """Matrices of random codes."""
     size = bytes_per_row(format, INPUTS)
     blocks = torch.randint(0, 256, (OUTPUTS, size), dtype=torch.uint8)
@@ -41,13 +44,13 @@ def in_blocks(format: str) -> Products:
     return [each.product for each in made], sum(each.nbytes for each in made)
 
 
-def packed() -> Products:
+def packed() -> Sized:
     """Four of torch's packed float32 matrices: twelve would be a gigabyte."""
     made = [PackedLinear(torch.randn(OUTPUTS, INPUTS), None) for _ in range(4)]
     return [each.forward for each in made], sum(each.weight_bytes for each in made)
 
 
-def of_torch_in_4_bits() -> Products:
+def of_torch_in_4_bits() -> Sized:
     """Torch's 4-bit product for CPUs, groups of 32, activations in bfloat16."""
     codes = torch.randint(0, 16, (OUTPUTS, INPUTS), dtype=torch.int32)
     scales = torch.rand(INPUTS // 32, OUTPUTS, 2, dtype=torch.bfloat16)
@@ -63,13 +66,18 @@ def of_torch_in_4_bits() -> Products:
     return [partial(product, each) for each in held], size
 
 
-def seconds(run: Callable[[], Any]) -> float:
+def seconds(run: Callable[..., Any], *inputs: Any) -> float:
     began = perf_counter()
-    run()
+    run(*inputs)
     return perf_counter() - began
 
 
-def measured(made: Products, repeats: int) -> dict[str, Any]:
+def each_once(products: Products, rows: torch.Tensor) -> None:
+    for each in products:
+        each(rows)
+
+
+def measured(made: Sized, repeats: int) -> dict[str, Any]:
     products, size = made
     block, rates = torch.ones(BLOCK // 4), []
     times: dict[int, list[float]] = {width: [] for width in WIDTHS}
@@ -78,9 +86,8 @@ def measured(made: Products, repeats: int) -> dict[str, Any]:
         for width in WIDTHS:
             rows = torch.randn(width, INPUTS)
             sleep(SETTLE_SECONDS)
-            for each in products:  # wake threads, raise clocks
-                each(rows)
-            times[width].append(seconds(lambda rows=rows: [each(rows) for each in products]))
+            each_once(products, rows)  # wake threads, raise clocks
+            times[width].append(seconds(each_once, products, rows))
     return {
         "bytes": size,
         "gigabytes_per_second": median(rates) / 1e9,
@@ -91,7 +98,7 @@ def measured(made: Products, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     given = options(__doc__, json=Path, formats=",".join(FORMATS), repeats=7)
-    makers: dict[str, Callable[[], Products]] = {
+    makers: dict[str, Callable[[], Sized]] = {
         **{name: partial(in_blocks, name) for name in given.formats.split(",")},
         "torch packed float32": packed,
         "torch int4": of_torch_in_4_bits,

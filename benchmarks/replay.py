@@ -126,10 +126,11 @@ class Contender:
 
 def plans() -> dict[str, Contender]:
     """Fixed budgets and planned trees."""
-    found = {
-        f"anpd, {budget}": Contender(PAPERS["anpd"], lambda curve, budget=budget: budget)
-        for budget in (1, 3, 5, 7)
-    }
+
+    def of_size(budget: int) -> Contender:
+        return Contender(PAPERS["anpd"], lambda curve: budget)
+
+    found = {f"anpd, {budget}": of_size(budget) for budget in (1, 3, 5, 7)}
     for method, papers in PAPERS.items():
         found[f"{method}, as proposed"] = Contender(papers, lambda curve: MOST_NODES)
         found[f"{method}, planned"] = Contender(method)

@@ -42,11 +42,11 @@ def filled(page: str, text: str, blocks: dict[str, str]) -> str:
     """The text with every generated block replaced."""
     for name, content in blocks.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-        if not pattern.search(text):
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
             raise ValueError(f"{page} has no block {name!r}")
-        block = f"{begin}\n{content}\n{end}"
-        text = pattern.sub(lambda _, block=block: block, text)
+        text = f"{before}{begin}\n{content}\n{end}{after}"
     return text
 
 
