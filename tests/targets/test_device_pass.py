@@ -232,7 +232,9 @@ def test_a_product_waits_for_its_sum_only_if_its_rows_stay_the_same() -> None:
     assert merged(steps).added == {steps[4]: steps[3]}
 
 
-def test_a_pool_that_could_not_grow_grows_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_could_not_grow_is_as_before_and_grows_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cache = TreeCache(1)
     cache.reserve(4)
     like = torch.zeros(0, dtype=F64)
@@ -241,6 +243,8 @@ def test_a_pool_that_could_not_grow_grows_the_next_time(monkeypatch: pytest.Monk
         patch.setattr(torch.Tensor, "new_zeros", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             cache.reserve(8)
+    assert len(cache.pool(heads=1, size=2, like=like)) == 4
+    cache.reserve(8)
     pool = cache.pool(heads=1, size=2, like=like)
     assert len(pool) == 8 and pool[:4].eq(5).all() and pool[4:].eq(0).all()
 

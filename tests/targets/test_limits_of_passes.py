@@ -39,7 +39,7 @@ def test_a_context_shorter_than_the_first_trial_is_no_trap(positions: int) -> No
     assert bool(target.score({slot: EMPTY})[slot].isfinite().all())
 
 
-def test_a_pool_that_cannot_grow_twice_is_never_read_where_it_was(
+def test_a_pool_that_could_not_grow_serves_the_others_and_grows_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     target = opened(max_position_embeddings=1 << 20)
@@ -56,8 +56,8 @@ def test_a_pool_that_cannot_grow_twice_is_never_read_where_it_was(
     monkeypatch.setattr(kv_cache, "_allocate", some)
     with pytest.raises(MemoryError):
         target._texts.make_room({other: 200_000})
-    for _ in range(2):
-        with pytest.raises(MemoryError):
-            target.follow(chained, 20, [1])
+    # Some layers have moved.
+    assert np.array_equal(target.follow(chained, 20, [1]).numbers, expected)
     left[0] = 100
+    target._texts.make_room({other: 200_000})
     assert np.array_equal(target.follow(chained, 20, [1]).numbers, expected)

@@ -142,6 +142,61 @@ def test_accepted_nodes_of_several_texts_are_gathered_together() -> None:
     assert cache.texts[slots[1]].cached == [2, 2, 2, 10]
 
 
+@pytest.fixture
+def most_slots(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Slots for which there is memory."""
+    allocate, most = kv_cache._allocate, 1024
+
+    def bounded(states: torch.Tensor, slots: int) -> torch.Tensor:
+        if slots > most:
+            raise torch.OutOfMemoryError
+        return allocate(states, slots)
+
+    monkeypatch.setattr(kv_cache, "_allocate", bounded)
+    monkeypatch.setattr(kv_cache, "_AHEAD", 1)  # as on a GPU
+    return most
+
+
+def test_a_text_for_which_there_is_no_memory_fails_alone(most_slots: int) -> None:
+    cache = Written(0)
+    small = cache.texts.open([1] * 200)
+    cache.read(small, 100)
+    large = cache.texts.open([2] * most_slots)
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError):
+            cache.read(large, most_slots - 1)
+    cache.texts.close(large)
+    cache.read(small, 99)
+    other = cache.texts.open([3] * 300)
+    cache.read(other, 299)
+    cache.check()
+
+
+def test_what_is_kept_is_evicted_where_there_is_no_memory_for_it(most_slots: int) -> None:
+    cache = Written(kept_slots=100_000)
+    for token in (1, 2, 3):
+        slot = cache.texts.open([token] * 250)
+        cache.read(slot, 249)
+        cache.texts.close(slot)
+    large = cache.texts.open([4] * 600)
+    cache.read(large, 599)
+    cache.check()
+
+
+def test_a_first_text_that_needs_too_much_memory_leaves_room_for_a_smaller_one(
+    most_slots: int,
+) -> None:
+    cache = Written(0)
+    for size in (2 * most_slots, 100):
+        slot = cache.texts.open([1] * size)
+        if size > most_slots:
+            with pytest.raises(torch.OutOfMemoryError):
+                cache.read(slot, size - 1)
+            cache.texts.close(slot)
+    cache.read(slot, size - 1)
+    cache.check()
+
+
 def test_memory_that_the_pool_has_outgrown_is_free_at_once() -> None:
     cache = TreeCache(1)
     cache.reserve(8)

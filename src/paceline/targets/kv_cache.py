@@ -55,14 +55,18 @@ class TreeCache(Cache):  # type: ignore[misc]
         return sum(layer.slot_bytes for layer in self._all)
 
     def reserve(self, slots: int) -> None:
-        """Grow the pool to at least `slots` slots."""
+        """Grow the pool to at least `slots` slots. If that raises, it is as large as before."""
         if slots > self._slots:
-            self._slots = slots
             self.moves += 1
             self._mover = SlotMover()  # the previous one refers to the old memory
-        self._grow_pool()
-        for layer in self._all:
-            layer.grow(self._slots)
+            self._grow_pool(slots)
+            for layer in self._all:
+                layer.grow(slots)
+            self._slots = slots
+
+    def restart(self) -> None:
+        """Forget how large the pool was to be. It must have no memory yet."""
+        self._slots = 0
 
     def allocate(self, sizes: Mapping[int, tuple[int, int, int]], dtype: CacheDtype) -> None:
         """Allocate memory for all layers, as compiled passes read it.
@@ -82,18 +86,17 @@ class TreeCache(Cache):  # type: ignore[misc]
         """Keys and values of all layers slot by slot, [slots, layers, 2, heads, size]; a slot moves
         as one piece. Allocated at first, with the dtype and device of `like`."""
         if self._pool is None:
-            shape = self._slots, len(self.layers), 2, heads, size
-            self._use_pool(like.new_zeros(shape))
+            pool = like.new_zeros(self._slots, len(self.layers), 2, heads, size)
             if self._hidden_size:
                 none = like.new_zeros(1, 1, 0, self._hidden_size)
                 self._states.hold(none, none[..., :0], self._slots)
-        self._grow_pool()  # if an earlier growth was interrupted
+            self._use_pool(pool)
         assert self._pool is not None
         return self._pool
 
-    def _grow_pool(self) -> None:
-        if self._pool is not None and len(self._pool) < self._slots:
-            grown = self._pool.new_zeros(self._slots, *self._pool.shape[1:])
+    def _grow_pool(self, slots: int) -> None:
+        if self._pool is not None and len(self._pool) < slots:
+            grown = self._pool.new_zeros(slots, *self._pool.shape[1:])
             grown[: len(self._pool)] = self._pool
             self._use_pool(grown)
 
@@ -152,15 +155,13 @@ class TreeCache(Cache):  # type: ignore[misc]
     def take(self, other: TreeCache, source: int, place: int, length: int) -> None:
         """Copy a stretch of slots from another cache with the same kinds of layers."""
         for layer, origin in zip(self.layers, other.layers, strict=True):
-            layer.grow(self._slots)
             for states, theirs in zip(layer.held, origin.held, strict=True):
                 states[:, :, place : place + length] = theirs[:, :, source : source + length]
 
     def copy(self, source: int, place: int, length: int) -> None:
         """Copy a stretch of slots to another place; the two do not overlap."""
         for layer in self._apart():
-            layer.copy(source, place, length, self._slots)
-        self._grow_pool()
+            layer.copy(source, place, length)
         if self._pool is not None:
             self._pool[place : place + length] = self._pool[source : source + length]
 
@@ -235,7 +236,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def write(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Write [1, heads, rows, head_dim] where `direct` said."""
-        # Grows this layer if an earlier growth was interrupted.
         self.hold(key_states, value_states, self._slots)
         assert self.keys is not None and self.values is not None
         if isinstance(self._where, int):
@@ -257,9 +257,8 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
                 states.index_copy_(2, new, states.index_select(2, old))
         return old, new
 
-    def copy(self, source: int, place: int, length: int, slots: int) -> None:
+    def copy(self, source: int, place: int, length: int) -> None:
         """Copy a stretch of slots."""
-        self.grow(slots)
         for states in (self.keys, self.values):
             if states is not None:
                 states[:, :, place : place + length] = states[:, :, source : source + length]

@@ -61,12 +61,16 @@ class Ranges:
 
     def grow(self, slots: int) -> None:
         """Grow the pool at its end, so that `take` finds `slots` slots."""
-        last = self._free[-1] if self._free else (self.size, self.size)
-        free = self.size - last[0] if last[1] == self.size else 0
-        more = self.rounded(max(0, slots - free))
+        more = self.size_after(slots) - self.size
         if more:
             self.size += more
             self.give(self.size - more, more)
+
+    def size_after(self, slots: int) -> int:
+        """Size of the pool after `grow(slots)`."""
+        last = self._free[-1] if self._free else (self.size, self.size)
+        free = self.size - last[0] if last[1] == self.size else 0
+        return self.size + self.rounded(max(0, slots - free))
 
     def _cut(self, index: int, start: int, end: int) -> None:
         self._free[index : index + 1] = [(start, end)] if start < end else []

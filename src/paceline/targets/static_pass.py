@@ -91,4 +91,5 @@ class StaticPasses:
     def _made(self, shape: _Shape) -> tuple[InputsInOne, Repeated]:
         """The inputs of a shape, and what runs the model on them."""
         inputs = InputsInOne(*shape, self._device, pinned=True)
-        return inputs, Repeated(lambda: self._forward(inputs), self._recorder)
+        forward = self._forward  # not `self`: a circle would keep the graphs' memory for a while
+        return inputs, Repeated(lambda: forward(inputs), self._recorder)

@@ -8,6 +8,7 @@ first. A text that begins like one of them need not read that beginning again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -122,6 +123,10 @@ class TextSlots:
         text = self._open.pop(slot)
         if not text.cached:
             self._give_back(text)
+            if not self.cache.slot_bytes and self._ranges.free == self._ranges.size:
+                # Perhaps there was not memory for so many slots, but is for fewer.
+                self._ranges = Ranges(self._ranges.grain)
+                self.cache.restart()
             return
         for other in list(self._kept):
             if other.cached == text.cached[: len(other.cached)]:  # the new one has all of it
@@ -145,7 +150,8 @@ class TextSlots:
             if not text.capacity
         ]
         if sum(new) > self._ranges.free:  # grow once, since growing moves the whole pool
-            self._grow(sum(new))
+            with suppress(torch.OutOfMemoryError):  # then texts grow it one by one, as they can
+                self._grow(sum(new))
         for slot, more in rows.items():
             self._make_room(slot, more)
 
@@ -224,11 +230,16 @@ class TextSlots:
         large as it may grow for their sake."""
         start = self._ranges.take(slots)
         while start is None:
-            kept = self._kept and self._kept[0] is not sparing
+            kept = bool(self._kept) and self._kept[0] is not sparing
             if kept and self._ranges.size >= self._limit:
                 self._evict()
             else:
-                self._grow(slots + self._ranges.size // 4)
+                try:
+                    self._grow(slots + self._ranges.size // 4)
+                except torch.OutOfMemoryError:
+                    if not kept:
+                        raise
+                    self._evict()
             start = self._ranges.take(slots)
         return start, self._ranges.rounded(slots)
 
@@ -244,8 +255,8 @@ class TextSlots:
         # once. Before the first pass the bytes of a slot are unknown.
         if self._kept and self.cache.slot_bytes:
             more = max(more, self._limit - self._ranges.size)
+        self.cache.reserve(self._ranges.size_after(more))
         self._ranges.grow(more)
-        self.cache.reserve(self._ranges.size)
 
     def _evict(self) -> None:
         self._give_back(self._kept.pop(0))
