@@ -26,7 +26,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from common import options
 from paceline.errors import PacelineError, UsageError
-from paceline.kernels.cuda_graph import Repeated, recorder_for
+from paceline.kernels.cuda_graph import Repeated, on_device, recorder_for
 from paceline.machine import describe_run
 from paceline.models import load_causal_lm
 from paceline.prepared_models import stop_ids
@@ -202,7 +202,8 @@ def answer(
         asked = [each for each in asked if each[1].number not in skipped]
         for first in range(0, len(asked), answering.rows):
             part = asked[first : first + answering.rows]
-            found = answering.answer([ids for ids, _ in part], given.max_new_tokens)
+            with on_device(answering.device):
+                found = answering.answer([ids for ids, _ in part], given.max_new_tokens)
             for (ids, one), tokens in zip(part, found, strict=True):
                 reason = "eos" if tokens[-1] in answering.end_ids else "length"
                 one.take(ids, tokens, reason, tokenizer.decode(tokens, skip_special_tokens=True))

@@ -5,22 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paceline.kernels.cuda_graph import Run
-
-_ATEN = torch.ops.aten
-WAITING = {
-    _ATEN._local_scalar_dense.default,
-    _ATEN.equal.default,
-    _ATEN.is_nonzero.default,
-    _ATEN.masked_select.default,
-    _ATEN.nonzero.default,
-}
+from paceline.kernels.cuda_graph import NoWaiting, Run
 
 
-class Recording(TorchDispatchMode):
+class Recording(NoWaiting):
     """Every operator that is called, with the very tensors it read and wrote."""
 
     def __init__(self) -> None:
@@ -29,8 +19,7 @@ class Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        assert func not in WAITING, f"{func} waits for the device, which no graph can do"
-        out = func(*args, **kwargs)
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         read = {memory(value) for value in tree_leaves((args, kwargs))}
         # Views and operators in place write to what they read.
         made = [

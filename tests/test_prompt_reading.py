@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +62,39 @@ def test_nobody_waits_for_more_of_a_prompt_than_what_is_common() -> None:
     assert any(len(pieces) == 2 for pieces in target.pieces)
     read = sum(sum(pieces.values()) for pieces in target.pieces)
     assert read <= len(SYSTEM) * 4 - 3 * BESIDE + 300 + 3 * 50
+
+
+def test_a_text_that_cannot_be_opened_again_reads_its_prompt_itself() -> None:
+    class Full(PiecesToy):
+        opened = 0
+
+        def open(self, context: Sequence[int]) -> int:
+            self.opened += 1
+            if self.opened > 3:
+                raise torch.OutOfMemoryError
+            return super().open(context)
+
+    target = Full()
+    batch = Batch(target, FixedBudget(0))
+    texts = [text([3, 1, 4], most=20), text(prompt(300), most=5), text(prompt(300), most=5)]
+    batch.add(texts[0])
+    batch.step()
+    for each in texts[1:]:
+        batch.add(each)
+    while batch:
+        batch.step()
+    assert target.opened > 3 and all(each.error is None for each in texts)
+    for each in texts:
+        assert each.output == alone(each)
+
+
+def alone(other: Generation) -> list[int]:
+    one = text(list(other.prompt), most=len(other.output))
+    batch = Batch(ToyTarget(), FixedBudget(0))
+    batch.add(one)
+    while batch:
+        batch.step()
+    return one.output
 
 
 def test_prompts_that_have_parted_are_read_together() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from paceline.text import OutputText
+from paceline.text import CALL_MARKS, OutputText, hidden_ids
 from tests.tiny import EOS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -114,6 +114,44 @@ def test_special_tokens_inside_the_output_take_no_space_away(words: str) -> None
     output.finish()
     released += [piece.text for piece in output.release(final=True)]
     assert output.text == "".join(released) == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("before", ["▁Once ▁upon", "<tool>", ""])
+def test_a_continuation_keeps_its_first_space(before: str) -> None:
+    tokenizer = words_tokenizer()
+    known, ids = (tokenizer.convert_tokens_to_ids(each.split()) for each in (before, "▁ ▁a ▁a"))
+    output = OutputText(tokenizer, before=known)
+    stopping = OutputText(tokenizer, ("  a",), known)
+    for token in ids:
+        output.push(token)
+    output.finish()
+    released = [piece.text for piece in output.release(final=True)]
+    whole = tokenizer.decode([*known, *ids], skip_special_tokens=True)
+    text = whole[len(tokenizer.decode(known, skip_special_tokens=True)) :]
+    assert output.text == "".join(released) == text
+    assert text == ("  a a" if before.startswith("▁") else " a a")
+    assert [stopping.push(token) for token in ids[:2]] == [False, before.startswith("▁")]
+
+
+def test_what_completes_half_a_character_of_the_prompt_is_text() -> None:
+    *half, last = TOKENIZER("🚲").input_ids
+    output = OutputText(TOKENIZER, before=half)
+    output.push(last)
+    output.finish()
+    assert output.text
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_marks_of_tool_calls_are_text_in_any_tokenizer(special: bool) -> None:
+    tokenizer = words_tokenizer()
+    tokenizer.add_tokens([AddedToken(mark, special=special) for mark in CALL_MARKS])
+    open_, close, once, tool = tokenizer.convert_tokens_to_ids([*CALL_MARKS, "▁Once", "<tool>"])
+    output = OutputText(tokenizer)
+    for token in (tool, open_, once, close, tool):
+        output.push(token)
+    output.finish()
+    assert "".join(output.text.split()) == "<tool_call>Once</tool_call>"
+    assert (open_ in hidden_ids(tokenizer), tool in hidden_ids(tokenizer)) == (False, True)
 
 
 class Watched:

@@ -15,6 +15,7 @@ __all__ = [
     "as_messages",
     "as_prompt",
     "as_references",
+    "is_chat",
     "query_of",
 ]
 
@@ -47,6 +48,12 @@ def as_prompt(prompt: Prompt) -> str | list[Message] | list[int]:
         if len(messages) == len(items):
             return messages
     return _token_ids(items, _NO_PROMPT)
+
+
+def is_chat(prompt: Prompt) -> bool:
+    """Whether these are messages. Raises UsageError for what is no prompt."""
+    given = as_prompt(prompt)
+    return not isinstance(given, str) and bool(given) and not isinstance(given[0], int)
 
 
 def as_references(references: Sequence[Reference] | None) -> list[str | list[int]]:

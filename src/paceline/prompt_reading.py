@@ -117,6 +117,11 @@ def _without_followers(texts: Mapping[int, BatchText], target: Target) -> dict[i
 
 def _open_again(text: BatchText, target: Target) -> None:
     """Take over what other texts have read since this one was opened."""
+    text.follows = False
+    try:
+        slot = target.open(text.generation.context)
+    except Exception:  # it reads its prompt itself: if that fails, too, it fails alone
+        return
     target.close(text.slot)
-    text.follows, text.slot = False, target.open(text.generation.context)
+    text.slot = slot
     text.generation.reused = text.known(target)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
 
+from paceline.completion import Completion
 from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.defaults import DEFAULT_METHOD
@@ -30,7 +31,7 @@ from paceline.protocols import Drafter, Target
 from paceline.sampling import Sampler
 from paceline.shared_batch import Texts
 from paceline.stopping import Stopping
-from paceline.stream import Chunk, Completion, Store, Stream
+from paceline.stream import Chunk, Store, Stream
 from paceline.text import OutputText, Tokenizer, special_ids
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
@@ -180,10 +181,12 @@ class Session:
         prompt: Sequence[int],
         references: Sequence[Sequence[int]] = (),
         sampler: Sampler | None = None,
+        before: Sequence[int] = (),
     ) -> Callable[[Drafter], Generation]:
         """A function that turns a drafter into this request's text, once.
 
-        prompt, references: as tokens. sampler: overrides that of the options.
+        prompt, references: as tokens. sampler: overrides that of the options. before: see
+        `OutputText`.
 
         Raises UsageError for a bias on a token that the model does not have, and for a constraint
         that does not compile.
@@ -199,7 +202,8 @@ class Session:
         conditions: list[Callable[[int], bool]] = []
         if options.stop:
             special = special_ids(self.tokenizer, options.stop)
-            conditions = [OutputText(self.tokenizer, options.stop).push, special.__contains__]
+            output = OutputText(self.tokenizer, options.stop, before)
+            conditions = [output.push, special.__contains__]
         matcher = None
         if options.constraint is not None:
             matcher = self._grammars.matcher(options.constraint)

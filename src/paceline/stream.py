@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
+from paceline.completion import Completion, cut_off_reason
 from paceline.errors import PacelineError, StoreError
 from paceline.generation import Generation
-from paceline.messages import Prompt, Reference, query_of
+from paceline.messages import Prompt, Reference, is_chat, query_of
 from paceline.options import Options
 from paceline.protocols import Drafter
-from paceline.records import FinishReason, Round, TokenLogprob
+from paceline.records import Round, TokenLogprob
 from paceline.shared_batch import Texts
 from paceline.stats import Stats
-from paceline.text import Chunk, OutputText, Tokenizer
+from paceline.text import Chunk, OutputText, Tokenizer, tail_of
 
-__all__ = ["Chunk", "Completion", "Home", "Store", "Stream"]
+__all__ = ["Chunk", "Home", "Store", "Stream"]
 
 
 class Store(Protocol):
@@ -32,32 +32,6 @@ class Store(Protocol):
     def search(self, query: str, limit: int = 4) -> Sequence[Any]:
         """Entries of similar queries, best first, each with an `output`."""
         ...
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What was generated.
-
-    text: without special tokens, and without the stop string that ended it.
-    tokens: all of them, including the one that ended the text.
-    prompt_tokens: how many the prompt has; `cached_tokens` of these were already in the cache.
-    lossless: whether the tokens are plain decoding's; True without typical acceptance.
-    logprobs: of each of `tokens`, if requested.
-    error: why the text was aborted, with the finish reason "error" or, if that was an interruption,
-    "interrupted".
-    unkept: why the answer could not be kept in the datastore or the store of answers.
-    """
-
-    text: str
-    tokens: list[int]
-    finish_reason: FinishReason
-    stats: Stats
-    prompt_tokens: int
-    cached_tokens: int = 0
-    lossless: bool = True
-    error: BaseException | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-    unkept: StoreError | None = None
 
 
 class Home(Protocol):
@@ -80,7 +54,12 @@ class Home(Protocol):
         ...
 
     def texts_of(
-        self, options: Options, prompt: Sequence[int], references: Sequence[Sequence[int]]
+        self,
+        options: Options,
+        prompt: Sequence[int],
+        references: Sequence[Sequence[int]],
+        *,
+        before: Sequence[int],
     ) -> Callable[[Drafter], Generation]:
         """See `Session.texts_of`."""
         ...
@@ -89,11 +68,18 @@ class Home(Protocol):
 class Stream(Iterator[Chunk]):
     """A generation in progress. Iterate for its text; `completion` is the result so far.
 
+    chat: whether token ids in `prompt` are a conversation, so that the text begins anew.
+
     Raises the errors of its own text, never those of others.
     """
 
     def __init__(
-        self, home: Home, prompt: Prompt, references: Sequence[Reference] | None, options: Options
+        self,
+        home: Home,
+        prompt: Prompt,
+        references: Sequence[Reference] | None,
+        options: Options,
+        chat: bool = False,
     ) -> None:
         self.stats = Stats()
         self.output = OutputText(home.tokenizer, options.stop)
@@ -101,6 +87,7 @@ class Stream(Iterator[Chunk]):
         self._query = ""
         self._store: Store | None = None
         self._prompt, self._references, self._options = prompt, references, options
+        self._chat = chat
         self._text: tuple[Generation, int] | None = None
         self._error: BaseException | None = None
         # For every token: whether it was guessed, and by which sources.
@@ -170,7 +157,7 @@ class Stream(Iterator[Chunk]):
     def completion(self) -> Completion:
         """The result, partial if the generation has not ended."""
         if self._text is None:
-            return Completion("", [], _why(self._error), self.stats, 0, error=self._error)
+            return Completion("", [], cut_off_reason(self._error), self.stats, 0, error=self._error)
         generation, _ = self._text
         error = generation.error or self._error
         tokens = generation.output[: self.stats.tokens]
@@ -178,7 +165,7 @@ class Stream(Iterator[Chunk]):
         return Completion(
             text=self.output.of(len(tokens)),
             tokens=tokens,
-            finish_reason=(generation.stopping.reason if whole else None) or _why(error),
+            finish_reason=(generation.stopping.reason if whole else None) or cut_off_reason(error),
             stats=self.stats,
             prompt_tokens=len(generation.prompt),
             cached_tokens=generation.reused,
@@ -222,7 +209,10 @@ class Stream(Iterator[Chunk]):
             self._store = home.store if self._query else None
             similar = [] if self._store is None else self._store.search(self._query)
             references += home.encode_references([entry.output for entry in similar])
-            self._text = home.texts.begin(home.texts_of(options, prompt, references))
+            before = () if self._chat or is_chat(self._prompt) else tail_of(prompt)
+            self.output = OutputText(home.tokenizer, options.stop, before)
+            new_text = home.texts_of(options, prompt, references, before=before)
+            self._text = home.texts.begin(new_text)
             # Once the stream is garbage collected, nothing will ask for the text again.
             self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])
         return self._text
@@ -291,8 +281,3 @@ class Stream(Iterator[Chunk]):
                 self._released = max(self._released, piece.token + 1)
                 drafted, logprobs = self._drafted[piece.token], tuple(self._logprobs[known])
                 self._chunks.append(Chunk(piece.text, *drafted, logprobs))
-
-
-def _why(error: BaseException | None) -> FinishReason:
-    """The finish reason of a text that was cut off."""
-    return "error" if isinstance(error, Exception) else "interrupted"

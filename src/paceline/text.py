@@ -5,17 +5,30 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 from paceline.records import TokenLogprob
 
-__all__ = ["Chunk", "OutputText", "Piece", "Tokenizer", "special_ids"]
+__all__ = [
+    "CALL_MARKS",
+    "Chunk",
+    "OutputText",
+    "Piece",
+    "Tokenizer",
+    "hidden_ids",
+    "special_ids",
+    "tail_of",
+]
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _MOST_SILENT = 64
 """Most tokens without text that are decoded again with the next one."""
 _LONGEST_CHARACTER = 4
 """Most tokens that one character takes: it has at most four bytes."""
+_TAIL = 8
+CALL_MARKS = "<tool_call>", "</tool_call>"
+"""Text, even where they are special tokens: without them, calls could not be found."""
 
 
 class Tokenizer(Protocol):
@@ -46,6 +59,21 @@ def special_ids(tokenizer: Tokenizer, strings: Sequence[str]) -> frozenset[int]:
     return frozenset(token for token, each in added if each.special and each.content in strings)
 
 
+@lru_cache(16)
+def hidden_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """The ids of special tokens, which have no text in an output, but for the marks of tool
+    calls."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).items()
+    return frozenset(
+        token for token, each in added if each.special and each.content not in CALL_MARKS
+    )
+
+
+def tail_of(prompt: Sequence[int]) -> Sequence[int]:
+    """What an output that continues a prompt's text has to know of it, see `OutputText`."""
+    return prompt[-_TAIL:]
+
+
 @dataclass(frozen=True)
 class Piece:
     """A stretch of text and the index of the output token that completed it."""
@@ -73,21 +101,26 @@ class OutputText:
     """The text of one output, fed token by token.
 
     stop: strings that end the text; the first of them and what follows is not part of it.
+    before: the last tokens of a text that this one continues: after them, a first token keeps the
+    space that it begins with, which some decoders drop at the beginning of a text.
 
     `push` is a condition for `Stopping`. `release` hands out only what is certain: no partial
     character, and no beginning of a possible stop string.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str] = (), before: Sequence[int] = ()
+    ) -> None:
         self.text = ""
         self._tokenizer = tokenizer
+        self._hidden = hidden_ids(tokenizer) if special_ids(tokenizer, CALL_MARKS) else None
         self._stop = tuple(stop)
         self._stopped = False
-        self._ids: list[int] = []
+        self._ids = list(before)
         # Decoding starts a little before the undecoded tokens: a token's text may depend on the
         # one before it.
         self._anchor = 0
-        self._decoded = 0
+        self._decoded = len(self._ids)
         self._ends: list[int] = []  # length of the text after each token
         self._released = 0
 
@@ -125,6 +158,10 @@ class OutputText:
 
     def _decode(self, complete: bool) -> str:
         before = self._read(self._ids[self._anchor : self._decoded])
+        if before.endswith(_INCOMPLETE) and not self._ends:
+            # Half a character is completed by the output, and counts as its own.
+            del self._ids[: self._decoded]
+            self._decoded, before = 0, ""
         now = self._read(self._ids[self._anchor :])
         known, silent = len(self._ids), len(self._ids) > self._decoded + _MOST_SILENT
         if complete and now.endswith(_INCOMPLETE):
@@ -139,8 +176,12 @@ class OutputText:
         return now[len(before) :]
 
     def _read(self, ids: Sequence[int]) -> str:
+        if self._hidden is not None:
+            ids = [token for token in ids if token not in self._hidden]
         text: str = self._tokenizer.decode(
-            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            ids,
+            skip_special_tokens=self._hidden is None,
+            clean_up_tokenization_spaces=False,
         )
         return text
 

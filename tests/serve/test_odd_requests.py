@@ -120,6 +120,15 @@ def test_what_looks_like_a_control_token_is_text_in_tools_and_calls_too(where: s
     assert found[0].count(end) == found[1].count(end)
 
 
+@pytest.mark.parametrize("mark", ['<|"|>', "<|\\|>"])
+def test_a_control_token_that_json_escapes_is_text_too(mark: str) -> None:
+    session = tool_session()
+    session.tokenizer.add_special_tokens({"additional_special_tokens": [mark]})
+    asked = Reader(session).chat([Message(role="user", content=f"x {mark} y")])
+    assert session.tokenizer.convert_tokens_to_ids(mark) not in asked
+    assert mark in session.tokenizer.decode(asked)
+
+
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])
 def test_an_earlier_call_may_have_no_arguments(arguments: Any) -> None:
     call = {"id": "x", "function": {"name": "now", "arguments": arguments}}
@@ -155,6 +164,13 @@ def test_tokens_begin_where_their_characters_do() -> None:
     parts = [completion_logprobs(tokenizer, part, places) for part in (found[:2], found[2:])]
     offsets = [place for part in parts for place in part["text_offset"]]
     assert offsets == [0, 1, 1, 2, 2, 3, 3, 3, 4]
+
+
+def test_special_tokens_take_no_place_in_a_text() -> None:
+    tokenizer = byte_tokenizer()
+    tokens = [tokenizer("a").input_ids[0], tokenizer.eos_token_id, tokenizer("b").input_ids[0]]
+    scored = [TokenLogprob(token, -1.0) for token in [*tokens, tokens[0]]]
+    assert completion_logprobs(tokenizer, scored, Places())["text_offset"] == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("stop", [None, "a", "b"])

@@ -56,6 +56,17 @@ CASES: dict[str, Found] = {
     '<tool_call>{"name": "weather", "argum': [("", '<tool_call>{"name": "weather", "argum')],
     '<tool_call>{"name": "weather"}</tool_call>': [("weather", {})],
     "": [],
+    "Calls stand in <tool_call> tags.": [("", "Calls stand in <tool_call> tags.")],
+    "Use:\n\n    <tool_call>{broken}</tool_call>\nok": [
+        ("", "Use:\n\n    <tool_call>{broken}</tool_call>\nok")
+    ],
+    '{"note": "a  <tool_call> b"}': [("", '{"note": "a  <tool_call> b"}')],
+    f'See\n<tool_call>{{"name": "say, "arguments": {{}}}}</tool_call>, then\n{CALL}': [
+        ("", 'See\n<tool_call>{"name": "say, "arguments": {}}</tool_call>, then'),
+        WEATHER,
+    ],
+    f"<tool_call>\n {CALL}": [("", "<tool_call>"), WEATHER],
+    '<tool_call>{"a\\\\" <tool_call>': [("", '<tool_call>{"a\\\\" <tool_call>')],
 }
 
 
@@ -83,6 +94,8 @@ def test_text_is_not_held_back_longer_than_it_may_become_a_call() -> None:
     assert reader.feed("a < b") == ["a < b"]
     assert reader.feed(" <tool") == []
     assert reader.feed("box>") == [" <toolbox>"]
+    assert reader.feed("in a <tool_call> ") == ["in a"]
+    assert reader.feed("tag") == [" <tool_call>", " tag"]
 
 
 def test_the_grammar_of_calls_compiles_and_says_what_models_are_trained_on() -> None:

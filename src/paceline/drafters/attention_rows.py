@@ -56,7 +56,7 @@ class Turns:
     """
 
     def __init__(self, size: int, base: float) -> None:
-        self._speeds = base ** (-torch.arange(size // 2) / (size // 2))
+        self._speeds = base ** (-torch.arange(size // 2, dtype=torch.float32) / (size // 2))
         self._table = torch.empty(0, 2, size // 2, dtype=torch.float32)
 
     def __call__(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

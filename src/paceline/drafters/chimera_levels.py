@@ -90,7 +90,7 @@ class ProgramLevels(CalledLevels):
         self._token_list = model.token_list
         config, room = model.config, max(capacity, 1) + 64
         shape = (1, config.kv_heads, 2 * room, config.head_size)
-        self._held = torch.zeros(2, *shape, dtype=torch.float32)
+        self._held = torch.zeros(2, *shape, dtype=torch.float32, device="cpu")
         self._hold(layers_of(self._held))
         self._mature = np.empty(0, dtype=np.float32)
         self._sees: list[list[int]] = []  # by node: its ancestors' slots and its own

@@ -29,7 +29,7 @@ class ProgramLevels(CalledLevels, Levels):
     def __init__(self, programs: EaglePrograms, model: EagleModel, capacity: int) -> None:
         config = model.config
         shape = 2, config.kv_heads, capacity + ROOM, config.head_size
-        super().__init__(torch.zeros(shape, dtype=torch.float32))
+        super().__init__(torch.zeros(shape, dtype=torch.float32, device="cpu"))
         self.most_fresh = 0 if programs.call is None else programs.call.most_fresh
         self._programs, self._model = programs, model
         # The output of the root, and those of all nodes.

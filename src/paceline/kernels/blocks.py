@@ -118,7 +118,7 @@ class BlockMatrix:
                 raise ValueError(f"a row is out of range: there are {len(blocks)}")
         number, native = _NUMBERS[format], kernels()
         size = native.packed_bytes(number, outputs, inputs)
-        panels = torch.empty(size, dtype=torch.uint8)
+        panels = torch.empty(size, dtype=torch.uint8, device="cpu")
         order = None if rows is None else rows.data_ptr()
         native.pack(number, blocks.data_ptr(), order, outputs, inputs, panels.data_ptr())
         return cls(format, panels, outputs, inputs)
@@ -175,7 +175,7 @@ class BlockMatrix:
         Raises ValueError for ids out of range.
         """
         ids = ids.to(torch.int64).contiguous()
-        out = torch.empty(len(ids), self.inputs, dtype=torch.float32)
+        out = torch.empty(len(ids), self.inputs, dtype=torch.float32, device="cpu")
         kernels().values(*self._matrix, ids.data_ptr(), len(ids), out.data_ptr())
         return out
 
@@ -192,7 +192,7 @@ def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
         kind = gguf.GGMLQuantizationType[format]
         values = torch.from_numpy(gguf.quants.dequantize(blocks.numpy(), kind))
         return values.view(len(blocks), inputs)
-    out = torch.empty(len(blocks), inputs, dtype=torch.float32)
+    out = torch.empty(len(blocks), inputs, dtype=torch.float32, device="cpu")
     if len(blocks):
         sizes = len(blocks), inputs
         kernels().dequantise(_NUMBERS[format], blocks.data_ptr(), *sizes, out.data_ptr())

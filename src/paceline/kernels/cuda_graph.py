@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from threading import get_ident
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["GraphRecorder", "Repeated", "Run", "on_device", "recorder_for"]
+__all__ = ["GraphRecorder", "NoWaiting", "Repeated", "Run", "on_device", "recorder_for"]
 
 Run = Callable[[], torch.Tensor]
+
+_ATEN = torch.ops.aten
+_WAITING = {
+    _ATEN._local_scalar_dense.default,
+    _ATEN.equal.default,
+    _ATEN.is_nonzero.default,
+    _ATEN.masked_select.default,
+    _ATEN.nonzero.default,
+}
+_INDEXING = {_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default}
 
 
 def recorder_for(device: torch.device) -> GraphRecorder | None:
@@ -25,31 +36,37 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class Repeated:
-    """Work on tensors that never move, recorded when it is called for the second time: recording
-    costs about what one replay saves. Without a recorder, or if recording fails, it runs each time.
+    """Work on tensors that never move, recorded when a thread calls it for the second time:
+    recording costs about what one replay saves. Without a recorder, or memory for a recording, or
+    if recording fails, it runs each time.
 
     recorded: whether calls replay. failed: why recording has failed.
     """
 
     def __init__(self, run: Run, recorder: GraphRecorder | None) -> None:
         self._run, self._recorder = run, recorder
-        self._has_run = False
+        # Libraries set things up per thread, which a recording cannot contain.
+        self._ran_in = set[int]()
         self.recorded = False
         self.failed: str | None = None
 
     def __call__(self) -> torch.Tensor:
         """The result, which the next call overwrites; see `on_device`."""
-        if self._has_run and self._recorder is not None and not (self.recorded or self.failed):
+        thread = get_ident()
+        if self._recorder is not None and thread in self._ran_in:
             self._record(self._recorder)
         result = self._run()
-        self._has_run = True
+        self._ran_in.add(thread)
         return result
 
     def _record(self, recorder: GraphRecorder) -> None:
         """The work may be done meanwhile: doing it again writes the same to the same places."""
+        self._recorder = None
         try:
             self._run = recorder.record(self._run)
             self.recorded = True
+        except torch.OutOfMemoryError:
+            pass  # smaller work may still be recorded
         except Exception as error:
             # Whatever the error, the work can be done without a recording.
             cause: BaseException = error
@@ -66,7 +83,7 @@ class GraphRecorder:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
-        self._ready = False
+        self._ready_in = set[int]()  # threads
 
     def renew(self) -> None:
         """All earlier recordings have been dropped: share new memory; the old memory is freed with
@@ -75,17 +92,17 @@ class GraphRecorder:
 
     def record(self, run: Run) -> Run:
         """Return a function that repeats what `run` does, on the same memory, and always returns
-        the same tensor, with new contents. `run` has run before, so that its first-time setup is
-        done; the recorder's device must be the current one.
+        the same tensor, with new contents. `run` has run in this thread before, so that its
+        first-time setup is done; the recorder's device must be the current one.
 
         Raises RuntimeError, or whatever `run` raises, if `run` waits for the device.
         """
         current = torch.cuda.current_stream()
         # A failed capture leaves its own stream current; this context restores the previous one.
         with torch.cuda.stream(current):
-            if not self._ready:
+            if get_ident() not in self._ready_in:
                 self._try(run)
-                self._ready = True
+                self._ready_in.add(get_ident())
             graph = torch.cuda.CUDAGraph()
             # Other threads may use the GPU meanwhile, as those of a server do.
             with torch.cuda.graph(
@@ -104,21 +121,32 @@ class GraphRecorder:
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         try:
-            with torch.cuda.stream(self._stream), _waiting_is_an_error():
+            with torch.cuda.stream(self._stream), NoWaiting():  # type: ignore[no-untyped-call]
                 run()
         finally:
             current.wait_stream(self._stream)
 
 
-@contextmanager
-def _waiting_is_an_error() -> Iterator[None]:
-    """Raise where the host waits for the device, which no graph can do; found before the capture,
-    this leaves no partial one."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warns that it misses some waits; the capture finds them
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
+class NoWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Raises RuntimeError where the host waits for the device, which no graph can do; found before
+    the capture, this leaves no partial one. Unlike torch's own mode, it leaves other threads alone.
+    It misses some waits, which the capture finds."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **kwargs or {})
+        if func in _WAITING or _counts_a_mask(func, args) or _changes_device(func, args, out):
+            raise RuntimeError(f"{func} waits for the device, which no graph can do")
+        return out
+
+
+def _counts_a_mask(func: Any, args: Any) -> bool:
+    """Whether it reads how many of a mask's entries are set."""
+    return func in _INDEXING and any(
+        index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+    )
+
+
+def _changes_device(func: Any, args: Any, out: Any) -> bool:
+    if func is _ATEN._to_copy.default:
+        return bool(args[0].device != out.device)
+    return func is _ATEN.copy_.default and bool(args[0].device != args[1].device)

@@ -40,7 +40,7 @@ def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     return (
         torch.frombuffer(block, dtype=dtype, count=count).view(*shape)
         if count
-        else (torch.zeros(*shape, dtype=dtype))
+        else (torch.zeros(*shape, dtype=dtype, device="cpu"))
     )
 
 
@@ -84,7 +84,7 @@ class WeightMemory:
         """A uint8 tensor [size] that begins at a line of the processor's caches. Raises OSError if
         there is no memory."""
         if size == 0:
-            return torch.empty(0, dtype=torch.uint8)
+            return torch.empty(0, dtype=torch.uint8, device="cpu")
         first = -(-self._used // _LINE) * _LINE
         if self._chunk is None or first + size > len(self._chunk):
             least = max(size, _CHUNK)

@@ -69,7 +69,7 @@ class SlotsSeen:
         if asked.stride(2) != 1:
             asked = asked.contiguous()
         heads, rows, size = asked.shape
-        out = torch.empty(rows, heads, value.shape[2], dtype=torch.float32)
+        out = torch.empty(rows, heads, value.shape[2], dtype=torch.float32, device="cpu")
         call = self._call
         call.heads, call.key_heads, call.size, call.value_size = (
             heads,

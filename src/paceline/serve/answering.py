@@ -8,12 +8,12 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
+from paceline.completion import Completion
 from paceline.records import TokenLogprob
 from paceline.serve.answers import in_text, metrics_of, usage_of
 from paceline.serve.schemas import TextRequest
 from paceline.serve.ticket import News, Ticket
-from paceline.stream import Chunk, Completion
-from paceline.text import Tokenizer
+from paceline.text import Chunk, Tokenizer
 
 __all__ = ["Answer"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.completion import Completion
 from paceline.records import TokenLogprob
 from paceline.serve.ticket import Times
 from paceline.serve.token_text import Places, token_bytes, token_text
 from paceline.stats import SourceStats, Stats
-from paceline.stream import Completion
-from paceline.text import Tokenizer
+from paceline.text import Tokenizer, hidden_ids
 
 __all__ = [
     "chat_logprobs",
@@ -112,6 +112,8 @@ def completion_logprobs(
     tokenizer: Tokenizer, found: Sequence[TokenLogprob], places: Places
 ) -> dict[str, Any]:
     """Log-probabilities in the format of completions. places: of the text's tokens so far."""
+    hidden = hidden_ids(tokenizer)  # they take no place in the text
+    said = [b"" if each.token in hidden else token_bytes(tokenizer, each.token) for each in found]
     return {
         "tokens": [token_text(tokenizer, each.token) for each in found],
         "token_logprobs": [each.logprob for each in found],
@@ -122,7 +124,7 @@ def completion_logprobs(
             }
             for each in found
         ],
-        "text_offset": [places.next(token_bytes(tokenizer, each.token)) for each in found],
+        "text_offset": [places.next(token) for token in said],
     }
 
 

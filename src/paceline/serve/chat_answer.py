@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.completion import Completion
 from paceline.records import TokenLogprob
 from paceline.serve.answering import Answer
 from paceline.serve.answers import chat_logprobs, finish_reason, in_text
@@ -12,7 +13,6 @@ from paceline.serve.orders import tools_of
 from paceline.serve.schemas import ChatRequest, NamedTool
 from paceline.serve.ticket import Ticket
 from paceline.serve.tools import CallReader, ToolCall
-from paceline.stream import Completion
 from paceline.text import Tokenizer
 
 __all__ = ["ChatAnswer"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.completion import Completion
 from paceline.records import TokenLogprob
 from paceline.serve.answering import Answer
 from paceline.serve.answers import completion_logprobs, finish_reason, in_text
 from paceline.serve.schemas import CompletionRequest
 from paceline.serve.ticket import Ticket
 from paceline.serve.token_text import Places
-from paceline.stream import Completion
 from paceline.text import Tokenizer
 
 __all__ = ["CompletionAnswer"]

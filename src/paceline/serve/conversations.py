@@ -109,7 +109,7 @@ class Reader:
         except RecursionError:
             return True  # the template will say so
         added = getattr(self._session.tokenizer, "added_tokens_encoder", {})
-        return any(token in said for token in added)
+        return any(json.dumps(token, ensure_ascii=False)[1:-1] in said for token in added)
 
     def _knows_tools(self, functions: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the template takes tools: one that does not drops them silently."""

@@ -113,7 +113,7 @@ class Engine:
                 self._admit(touched)
                 if self._texts:
                     self._play(touched)
-            except Exception as error:
+            except BaseException as error:  # such as a panic in a library written in Rust
                 log("round failed", level=logging.ERROR, error=error)
                 for ticket in {text.ticket for text in self._texts}:
                     self._fail(ticket, failed(), touched)

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from paceline.completion import Completion
 from paceline.serve.answering import Answer
 from paceline.serve.engine import Engine
 from paceline.serve.errors import ApiError
@@ -20,7 +21,6 @@ from paceline.serve.leaving import unless_left
 from paceline.serve.logs import log
 from paceline.serve.settings import ServeSettings
 from paceline.serve.ticket import News, Order, Ticket
-from paceline.stream import Completion
 
 __all__ = ["Handler"]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from paceline.completion import Completion
 from paceline.serve.ticket import Ticket
 from paceline.stats import Stats
-from paceline.stream import Completion
 
 __all__ = ["Metrics"]
 

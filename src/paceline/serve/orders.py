@@ -62,7 +62,7 @@ class Orders:
             "constraint": self._constraint_of(request, tools),
             "max_new_tokens": self._limit(request.limit, len(prompt)),
         }
-        return self._orders(request, [prompt], changes)
+        return self._orders(request, [prompt], changes, chat=True)
 
     def of_completion(self, request: CompletionRequest) -> list[Order]:
         """The `n` continuations of each prompt."""
@@ -82,7 +82,11 @@ class Orders:
         return self._orders(request, read, changes)
 
     def _orders(
-        self, request: TextRequest, prompts: Sequence[Sequence[int]], changes: dict[str, Any]
+        self,
+        request: TextRequest,
+        prompts: Sequence[Sequence[int]],
+        changes: dict[str, Any],
+        chat: bool = False,
     ) -> list[Order]:
         n = self._check_count(request, len(prompts))
         if changes["logprobs"] is not None:
@@ -97,7 +101,7 @@ class Orders:
         references = self._references(request)
         return [
             # As in `Session.generate_batch`: equal prompts get their own noise.
-            Order(prompt, options.with_(seed=options.seed + (place << 64)), references)
+            Order(prompt, options.with_(seed=options.seed + (place << 64)), references, chat)
             for place, prompt in enumerate(prompt for prompt in prompts for _ in range(n))
         ]
 

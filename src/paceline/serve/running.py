@@ -26,7 +26,7 @@ class RunningText:
     def __init__(self, session: Session, ticket: Ticket, index: int) -> None:
         self.ticket, self.index = ticket, index
         order = ticket.orders[index]
-        self._stream = Stream(session, order.prompt, order.references, order.options)
+        self._stream = Stream(session, order.prompt, order.references, order.options, order.chat)
         self._awaited = ExitStack()
         self._awaited.enter_context(self._stream.awaited())
         error = self._stream.completion.error

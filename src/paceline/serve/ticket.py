@@ -9,10 +9,11 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
+from paceline.completion import Completion
 from paceline.messages import Reference
 from paceline.options import Options
 from paceline.serve.errors import ApiError
-from paceline.stream import Chunk, Completion
+from paceline.text import Chunk
 
 __all__ = ["News", "Order", "Ticket", "Times", "wake"]
 
@@ -21,12 +22,14 @@ __all__ = ["News", "Order", "Ticket", "Times", "wake"]
 class Order:
     """One text to write.
 
-    prompt: token ids. references: texts that it may resemble. options: including its seed.
+    prompt: token ids. references: texts that it may resemble. options: including its seed. chat:
+    whether the prompt is a conversation.
     """
 
     prompt: Sequence[int]
     options: Options
     references: Sequence[Reference] = ()
+    chat: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,22 +5,29 @@
     </tool_call>
 
 They are read from the answer's committed text. Marks inside strings do not end a call, so a call is
-the same however the text is cut into pieces. Anything but a call of a known function stays text.
+the same however the text is cut into pieces. Anything but a call of a known function stays text, and
+may hold calls itself.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from paceline.serve.schemas import Tool
+from paceline.text import CALL_MARKS
 
 __all__ = ["CLOSE", "OPEN", "CallReader", "ToolCall", "call_grammar"]
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+OPEN, CLOSE = CALL_MARKS
+
+_NO_CALL = re.compile(r"\s*[^\s{]")
+"""After a mark, what cannot become a call."""
+_IN_STRING, _OUTSIDE = re.compile(r'\\.|"', re.DOTALL), re.compile(f'"|{CLOSE}')
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,9 @@ class CallReader:
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
         self._rest = ""  # not returned yet
-        self._inside = False
-        self._scanned = 0  # of the rest, inside a call
+        self._inside = False  # whether it begins with white space and a mark
+        self._body = 0  # where the call begins, then
+        self._scanned = 0
         self._in_string = False
 
     def feed(self, text: str) -> list[str | ToolCall]:
@@ -53,34 +61,50 @@ class CallReader:
     def finish(self) -> list[str | ToolCall]:
         """The rest, after the answer's end: a call that lacks only its closing mark, or part of it,
         still counts."""
+        found: list[str | ToolCall] = []
+        while self._inside:
+            body = self._rest[self._body :]
+            halves = (size for size in range(len(CLOSE), 0, -1) if body.endswith(CLOSE[:size]))
+            if call := self._call(body[: len(body) - next(halves, 0)]):
+                self._inside, self._rest = False, ""
+                found.append(call)
+            else:
+                found += [self._no_call(), *self._certain()]
         rest, self._rest = self._rest, ""
-        if self._inside:
-            halves = (size for size in range(len(CLOSE), 0, -1) if rest.endswith(CLOSE[:size]))
-            body = rest[len(OPEN) : len(rest) - next(halves, 0)]
-            return [self._call(body) or rest]
-        return [rest] if rest else []
+        return [*found, rest] if rest else found
 
     def _certain(self) -> Iterator[str | ToolCall]:
-        while True:
-            if self._inside:
-                end = self._end_of_call()
-                if end is None:
-                    return
-                whole, self._rest = self._rest[:end], self._rest[end:]
-                self._inside = False
-                yield self._call(whole[len(OPEN) : -len(CLOSE)]) or whole
+        while self._inside or (yield from self._until_mark()):
+            if _NO_CALL.match(self._rest, self._body):
+                yield self._no_call()
                 continue
-            begin = self._rest.find(OPEN)
-            said = self._rest[: self._held() if begin < 0 else begin]
-            if begin >= 0:  # white space around calls is part of their notation
-                said = said.rstrip()
-            if said:
-                yield said
-            if begin < 0:
-                self._rest = self._rest[self._held() :]
+            end = self._end_of_call()
+            if end is None:
                 return
-            self._rest = self._rest[begin:]
-            self._inside, self._in_string, self._scanned = True, False, len(OPEN)
+            call = self._call(self._rest[self._body : end - len(CLOSE)])
+            if call is None:
+                yield self._no_call()
+            else:
+                self._inside, self._rest = False, self._rest[end:]
+                yield call
+
+    def _until_mark(self) -> Generator[str, None, bool]:
+        """The text before a mark, or before what may become one; returns whether there is one.
+        White space before a call is part of its notation."""
+        begin = self._rest.find(OPEN)
+        said = self._held() if begin < 0 else len(self._rest[:begin].rstrip())
+        if said:
+            yield self._rest[:said]
+        self._rest = self._rest[said:]
+        self._inside, self._in_string = begin >= 0, False
+        self._body = self._scanned = begin - said + len(OPEN)
+        return self._inside
+
+    def _no_call(self) -> str:
+        """The mark that no call follows: it is text, and what follows may hold others."""
+        said, self._rest = self._rest[: self._body], self._rest[self._body :]
+        self._inside = False
+        return said
 
     def _held(self) -> int:
         """Where the part of the rest begins that may belong to a call."""
@@ -91,23 +115,16 @@ class CallReader:
 
     def _end_of_call(self) -> int | None:
         """The end of the call that the rest begins with; None while it is unknown."""
-        rest, place = self._rest, self._scanned
-        while place < len(rest):
-            letter = rest[place]
-            if self._in_string and letter == "\\":
-                if place + 1 == len(rest):
-                    break  # the escaped letter comes with the next piece
-                place += 2
-                continue
-            if letter == '"':
+        rest = self._rest
+        while found := (_IN_STRING if self._in_string else _OUTSIDE).search(rest, self._scanned):
+            self._scanned = found.end()
+            if found[0] == CLOSE:
+                return self._scanned
+            if found[0] == '"':
                 self._in_string = not self._in_string
-            elif letter == "<" and not self._in_string:
-                if rest.startswith(CLOSE, place):
-                    return place + len(CLOSE)
-                if CLOSE.startswith(rest[place:]):
-                    break  # half a mark
-            place += 1
-        self._scanned = place
+        # A mark or an escape may end in the next piece.
+        cut = rest.endswith("\\") if self._in_string else len(CLOSE) - 1
+        self._scanned = max(self._scanned, len(rest) - cut)
         return None
 
     def _call(self, text: str) -> ToolCall | None:

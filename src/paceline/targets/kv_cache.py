@@ -75,11 +75,12 @@ class TreeCache(Cache):  # type: ignore[misc]
         """
         for number, (heads, *each) in sizes.items():
             keys, values = (
-                torch.empty(1, heads, 0, dtype.width(size), dtype=dtype.element) for size in each
+                torch.empty(1, heads, 0, dtype.width(size), dtype=dtype.element, device="cpu")
+                for size in each
             )
             self._all[number].hold(keys, values, self._slots)
         if self._hidden_size:
-            none = torch.empty(1, 1, 0, self._hidden_size, dtype=torch.float32)
+            none = torch.empty(1, 1, 0, self._hidden_size, dtype=torch.float32, device="cpu")
             self._states.hold(none, none[..., :0], self._slots)
 
     def pool(self, heads: int, size: int, like: torch.Tensor) -> torch.Tensor:

@@ -48,7 +48,8 @@ class VirtualTokens:
                 f"{' x '.join(map(str, embeddings.shape))}"
             )
         first = self.first + len(self)
-        rows = embeddings.detach().to(like)
+        # Compiled passes read it as one block, and the caller may change its own.
+        rows = embeddings.detach().to(like).clone(memory_format=torch.contiguous_format)
         self.table = rows if self.table is None else torch.cat([self.table, rows])
         self._given.append((first, embeddings))
         return first

@@ -55,7 +55,9 @@ class Rotary:
         self.size = size
         self.cosines = Value(-1, size, Kind.PLACE)
         self.sines = Value(-2, size, Kind.PLACE)
-        self._speeds = base ** (-torch.arange(size // 2) / (size // 2))
+        self._speeds = base ** (
+            -torch.arange(size // 2, dtype=torch.float32, device="cpu") / (size // 2)
+        )
         self._tables: list[torch.Tensor] = []
 
     def number_of(self, value: Value) -> int:
@@ -66,7 +68,7 @@ class Rotary:
         """See `Tables`."""
         if not self._tables or len(self._tables[0]) < positions:
             count = -(-positions // _GRAIN) * _GRAIN
-            angles = torch.arange(count)[:, None] * self._speeds.repeat(2)
+            angles = torch.arange(count, device="cpu")[:, None] * self._speeds.repeat(2)
             self._tables = [angles.cos(), angles.sin()]
         return self._tables
 
@@ -203,7 +205,7 @@ class GivenRows:
         """The program with memory for `rows` rows."""
         program = self._program
         sizes = program.width, self._width, program.vocabulary
-        memory = [torch.empty(rows * size, dtype=torch.float32) for size in sizes]
+        memory = [torch.empty(rows * size, dtype=torch.float32, device="cpu") for size in sizes]
         made = native.Part(program.address, program.count, *(each.data_ptr() for each in memory))
         return Part(made, [*memory, program])
 

@@ -101,7 +101,8 @@ class Program:
         self.address, self.count = ctypes.addressof(self._steps), len(self._steps)
         self.width = max(1, self._places.width[Kind.ROWS])
         self._arenas = {
-            kind: torch.empty(1, dtype=torch.float32) for kind in (Kind.ROWS, Kind.KEPT)
+            kind: torch.empty(1, dtype=torch.float32, device="cpu")
+            for kind in (Kind.ROWS, Kind.KEPT)
         }
         self._tables = TableAddresses(lowered.tables)
         self._cache = (native.Layer * 0)()
@@ -127,7 +128,7 @@ class Program:
         """
         if self._windows != windows:
             self._use_windows(windows)
-        logits = torch.empty(texts.kept, self.vocabulary, dtype=torch.float32)
+        logits = torch.empty(texts.kept, self.vocabulary, dtype=torch.float32, device="cpu")
         one, read = self._one, self._texts
         one.rows, one.kept, one.logits = len(texts.tokens), texts.kept, logits.data_ptr()
         one.given_count, one.given, one.states = 0, None, None
@@ -171,7 +172,7 @@ class Program:
         """The address of memory for the values of `rows` rows."""
         needed = self._places.width[kind] * rows
         if self._arenas[kind].numel() < needed:
-            self._arenas[kind] = torch.empty(needed, dtype=torch.float32)
+            self._arenas[kind] = torch.empty(needed, dtype=torch.float32, device="cpu")
         return self._arenas[kind].data_ptr()
 
     def _native(self, step: Step) -> native.Step:

@@ -84,7 +84,7 @@ def _rounded(product: _Product, memory: WeightMemory) -> BlockMatrix:
     matrix, bits = product.matrix, product.bits
     if not bits:
         return matrix
-    blocks = torch.empty(product.nbytes, dtype=torch.uint8).view(matrix.outputs, -1)
+    blocks = torch.empty(product.nbytes, dtype=torch.uint8, device="cpu").view(matrix.outputs, -1)
     step = max(1, _PIECE // matrix.inputs)
     for first in range(0, matrix.outputs, step):
         ids = torch.arange(first, min(first + step, matrix.outputs))

@@ -116,11 +116,11 @@ class _Lowering:
         elif coded:
             value, axis = self._arithmetic.value(node)
             self._codes[id(node.outputs[0])] = new_codes(value.number, node.outputs[0].shape, axis)
-        if any(output is self._recording.states for output in node.outputs):
-            self._select()
         for number, output in enumerate(self._recording.outputs, start=1):
             if any(output is each for each in node.outputs):
                 self._keep_output(number, output)
+        if any(output is self._recording.states for output in node.outputs):
+            self._select()
 
     def forget(self, tensors: Iterable[torch.Tensor]) -> None:
         """Drop the codes of tensors not used again: all of them would outgrow a small model."""
