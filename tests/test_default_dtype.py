@@ -1,4 +1,5 @@
-"""torch's default dtype belongs to the user's program: no buffer of ours may depend on it."""
+"""torch's default dtype and device belong to the user's program: no buffer of ours may depend on
+them."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 import paceline
+from paceline.drafters.attention_rows import Turns
+from paceline.kernels.programs.builder import Rotary
 from tests.c_library import needs_library
 from tests.models.gguf_files import save_gguf
 from tests.tiny_models import new_model
@@ -46,6 +49,26 @@ def test_an_accelerated_model(method: str, other: torch.dtype) -> None:
     fast = paceline.accelerate(model, method, weights="packed")
     torch.set_default_dtype(other)
     assert torch.equal(fast.generate(ids, **options), expected)
+
+
+def test_angles_of_positions(other: torch.dtype) -> None:
+    places = torch.arange(400)[None]
+    expected = Turns(64, 10_000.0)(torch.ones(1, 1, 400, 64, dtype=torch.float32), places)
+    torch.set_default_dtype(other)
+    tables = Rotary(64, 10_000.0).extend_to(400)
+    assert all(each.dtype == torch.float32 for each in tables)
+    found = Turns(64, 10_000.0)(torch.ones(1, 1, 400, 64, dtype=torch.float32), places)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_session_with_another_default_device(method: str, tmp_path: Path) -> None:
+    file = str(save_gguf(tmp_path / "m.gguf", kinds=("Q8_0",)))
+    options = {"max_new_tokens": 24, "ignore_eos": True, "budget": 8}
+    expected = paceline.load(file, method, measure=False).generate("ABCABCAB", **options).tokens
+    session = paceline.load(file, method, measure=False)
+    with torch.device("meta"):
+        assert session.generate("ABCABCAB", **options).tokens == expected
 
 
 def written(method: str) -> paceline.Completion:

@@ -231,7 +231,8 @@ def test_states_and_given_embeddings_are_those_of_the_model(weights: str) -> Non
     found = []
     for each in (target, own):
         each.keep_states()
-        first = each.add_virtual_tokens(torch.linspace(-1, 1, 128).view(2, 64))
+        # As a view, which is not one block.
+        first = each.add_virtual_tokens(torch.linspace(-1, 1, 128).view(64, 2).T)
         slot = each.open(some_prompt(12))
         tree = Tree((3, first, first + 1), (-1, 0, 1))
         scores = each.score({slot: tree})[slot]
