@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.c_library import needs_library
 from tests.tiny_models import VOCAB, new_model, some_prompt
-from transformers import PreTrainedModel
+from transformers import OPTConfig, OPTForCausalLM, PreTrainedModel
 
 from paceline.errors import UsageError
 from paceline.kernels.native.calls import kernels
@@ -304,3 +304,18 @@ def test_prompts_in_pieces() -> None:
         each.score({}, {slot: 150})
         rows.append(each.score({slot: EMPTY})[slot])
     torch.testing.assert_close(*rows, rtol=1e-3, atol=1e-4)
+
+
+def test_a_last_layer_whose_output_is_the_last_state_is_kept_row_by_row() -> None:
+    """OPT's first models normalise after each layer, and not once more at the end."""
+    sizes = {"hidden_size": 64, "ffn_dim": 128, "num_attention_heads": 4, "num_hidden_layers": 2}
+    config = OPTConfig(vocab_size=320, word_embed_proj_dim=64, do_layer_norm_before=False, **sizes)
+    model = OPTForCausalLM(config).eval()
+    found = []
+    for each in (compiled(model), open_target(model, "transformers")):
+        each.keep_states((1, 2))
+        slot = each.open(some_prompt(40))
+        each.score({slot: TREE})
+        each.commit({slot: Path((0,), (3, 4))})
+        found.append(each.states(slot, (1, 2)).clone())
+    assert float((found[0] - found[1]).abs().max()) < 1e-4
