@@ -97,6 +97,17 @@ def alone(other: Generation) -> list[int]:
     return one.output
 
 
+def test_the_first_round_after_a_prompt_says_that_its_time_holds_the_prompts() -> None:
+    batch = Batch(ToyTarget(), FixedBudget(0))
+    batch.add(text([3, 1, 4]))
+    batch.step()
+    key = batch.add(text(prompt(300)))
+    rounds = [round for _ in range(20) for round in batch.step()]
+    first, second, *_ = (round for round in rounds if round.key == key)
+    assert first.first and first.prefill and not second.prefill
+    batch.close()
+
+
 def test_prompts_that_have_parted_are_read_together() -> None:
     """They do not wait for one another, prompt by prompt, for the template that they share."""
     target = PiecesToy()

@@ -6,7 +6,7 @@ from statistics import median_high
 from typing import Any
 
 from bench_tables import LENGTH, overall_of
-from papers import LARGE, PARTS, SMALL, Cells, crossed, figures, found, trained
+from papers import LARGE, PARTS, SMALL, Cell, Cells, crossed, figures, found, trained
 
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.planning.ppd.adaptive_tree import Limits
@@ -83,6 +83,18 @@ def _promised(model: str, size: int) -> list[float]:
     table = parts.acceptance
     floors = (Limits().floor, table.distances)
     return [build_tree(table, size, floor).tokens_per_pass for floor in floors]
+
+
+def over_one(top: str) -> Cell:
+    """How much more often guesses are right than with one embedding, in the same places."""
+
+    def cell(found: dict[str, Any]) -> str:
+        if f"{top}_over_one" not in found:
+            return ""
+        low, high = found[f"{top}_over_one_interval"]
+        return f"{found[f'{top}_over_one']:+.3f} ({low:.3f} to {high:.3f})"
+
+    return cell
 
 
 def measured(one: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ import platform
 import shlex
 import sys
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,20 @@ def _program() -> str:
 
 
 def describe_versions() -> dict[str, str]:
-    """Versions of the packages that determine what is computed."""
-    return {name: _version(name) for name in ("paceline", "torch", "transformers", "numpy")}
+    """Versions of the packages that determine what is computed, and of this package's sources."""
+    names = ("paceline", "torch", "transformers", "numpy")
+    return {name: _version(name) for name in names} | {"sources": _sources()}
+
+
+@cache
+def _sources() -> str:
+    """12 hex digits for this package's code, which its version does not tell between releases."""
+    folder, digest = Path(__file__).parent, sha256()
+    code = (each for each in folder.rglob("*") if each.suffix in {".py", ".c", ".h"})
+    for path in sorted(code):
+        digest.update(path.relative_to(folder).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 @cache

@@ -16,6 +16,7 @@ import torch
 from paceline.kept_targets import find_target, keep_target, mark_of
 from paceline.kernels.native.calls import unavailable
 from paceline.models import ProgressCallback, load_causal_lm
+from paceline.models.cache import hash_file
 from paceline.models.explain import explained
 from paceline.models.fingerprint import fingerprint
 from paceline.models.load import load_gguf_tokenizer
@@ -138,4 +139,13 @@ def _open_kept(
 
 def _mark(source: ModelSource) -> str:
     status = Path(source.location, str(source.gguf_file)).stat()
-    return mark_of({"weights": [fingerprint(source), status.st_size, status.st_mtime_ns]})
+    described = []
+    if source.described:  # the user may edit these
+        files = (Path(source.location, name) for name in ("config.json", "generation_config.json"))
+        described = [hash_file(file) for file in files if file.exists()]
+    return mark_of(
+        {
+            "weights": [fingerprint(source), status.st_size, status.st_mtime_ns],
+            "described": described,
+        }
+    )

@@ -24,8 +24,9 @@ _WORTH_WAITING = 16
 class BatchText:
     """A text of a batch.
 
-    ahead: tokens that the next pass must read before its root. reading: seconds spent on its prompt
-    before its first round. follows: it waits for another text to read a shared prefix.
+    ahead: tokens that the next pass must read before its root. has_read: whether the time of its next
+    round is also that of its prompt. reading: seconds spent on its prompt before its first round.
+    follows: it waits for another text to read a shared prefix.
     """
 
     generation: Generation
@@ -74,7 +75,7 @@ def sorted_texts(
     ready = _without_followers(texts, target)
     for text in ready.values():
         text.ahead = target.pending(text.slot)
-        text.has_read = text.ahead > 0
+        text.has_read = text.ahead > 0 or text.reading > 0
     ahead = sum(text.ahead for text in ready.values())
     if any(text.has_begun for text in ready.values()):
         writing = {key: text for key, text in ready.items() if text.ahead <= _FEW_PENDING}

@@ -138,6 +138,10 @@ class Drafter(ABC):
         if that time is negligible."""
         return 0
 
+    def waits(self) -> bool:
+        """Whether it cannot guess before the text's first pass."""
+        return False
+
     def report(self) -> tuple[SourceRound, ...]:
         """What each of `source_names` did for the round, asked before `observe`; () if none."""
         return ()

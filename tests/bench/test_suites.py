@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,20 @@ def write(folder: Path, stem: str, *records: dict[str, Any]) -> Path:
 
 def stems(names: Sequence[str], folder: Path | None) -> list[str]:
     return [path.stem for path in find_files(names, folder)]
+
+
+def test_files_may_be_gzipped(tmp_path: Path) -> None:
+    plain = write(tmp_path, "mine")
+    write(tmp_path, "other")
+    packed = tmp_path / "mine.jsonl.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert "two files are named mine.jsonl" in refusal([str(plain), str(packed)], None)
+    assert "two files are named mine.jsonl" in refusal([ALL], tmp_path)
+    plain.unlink()
+    for names, folder in (([str(packed)], None), (["mine"], tmp_path)):
+        (text,) = read_suites(names, folder, None)
+        assert (text.suite, text.record.turns) == ("mine", ("mine",))
+    assert [text.suite for text in read_suites([ALL], tmp_path, None)] == ["mine", "other"]
 
 
 def refusal(names: Sequence[str], folder: Path | None) -> str:

@@ -149,6 +149,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
     (folder / "junk.db").write_bytes(b"this is no database " * 100)
     (folder / "list.jsonl").write_text('{"prompt": "x"}\n["y"]\n', encoding="utf-8")
     (folder / "good.jsonl").write_text('{"prompt": "x"}\n', encoding="utf-8")
+    (folder / "schema.json").write_text("{}", encoding="utf-8")
     (folder / "twins.jsonl").write_text('{"id": "a", "prompt": "x"}\n' * 2, encoding="utf-8")
     return {"dir": folder, "tiny": tiny, "long": "x" * 5000}
 
@@ -210,6 +211,14 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate hi --json-schema {dir}/missing", "cannot read the JSON schema"),
         ("generate hi --json-schema {dir}/list.jsonl", "cannot read the JSON schema"),
         ("generate hi --grammar {dir}/latin", "cannot read the grammar file"),
+        (
+            "generate hi --json-schema {dir}/schema.json --json {dir}/schema.json",
+            "is read by this command",
+        ),
+        (
+            "chat --prompt-file {dir}/good.jsonl --model {tiny} --json {dir}/good.jsonl",
+            "is read by this command",
+        ),
         # Prompts and references.
         ("generate", "either a prompt or --prompt-file"),
         ("generate hi --prompt-file {dir}/good.jsonl", "either a prompt or --prompt-file"),
@@ -303,6 +312,15 @@ def test_a_failed_command_leaves_no_result_file(command: Command, tmp_path: Path
     assert not path.exists()
     path.write_text("[1]", encoding="utf-8")
     assert command("generate", "hi", "--model", tmp_path, "--json", path).code == 2
+    assert path.read_text(encoding="utf-8") == "[1]"
+
+
+def test_a_refused_prompt_leaves_earlier_results_alone(
+    command: Command, tiny: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "result.json"
+    path.write_text("[1]", encoding="utf-8")
+    assert command("generate", "x" * 5000, "--model", tiny, "--json", path).code == 2
     assert path.read_text(encoding="utf-8") == "[1]"
 
 

@@ -99,6 +99,23 @@ def test_beyond_the_limit_the_oldest_texts_go(tmp_path: Path, most: int, kept: o
     assert known(Datastore(tmp_path, MARK)) == kept
 
 
+def test_a_limit_holds_for_what_is_added_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_TOKENS", 5)
+    monkeypatch.setattr(module, "_MOST_LOGGED", 1)
+    for limit, kept in ((11, TEXTS), (6, TEXTS[1:])):
+        folder = tmp_path / str(limit)
+        Datastore(folder, MARK).build([], limit)
+        for one in TEXTS:
+            added = Datastore(folder, MARK)
+            added.add([one])
+            added.settle()
+        assert known(Datastore(folder, MARK)) == kept
+    Datastore(folder, MARK).build([], 5)
+    assert known(Datastore(folder, MARK)) == TEXTS[2:]
+
+
 def test_of_a_text_beyond_the_limit_the_end_is_kept(tmp_path: Path) -> None:
     Datastore(tmp_path, MARK).build([[1, 2, 3, 4, 5]], 3)
     assert known(Datastore(tmp_path, MARK)) == [[3, 4, 5]]

@@ -84,6 +84,18 @@ class Counting(Speaker):
         self.text = None
 
 
+def test_a_biased_text_may_change_ways() -> None:
+    host, times = toy_host(), WayTimes()
+    host.learned[WayTimes, type(make_drafter("anpd"))] = times
+    draft = DraftText(host, make_drafter("anpd"), host.target.vocab_size, 1)
+    draft.start(TextStart([1, 2, 3], sampler=Sampler(logit_bias=((5, 1.0),), temperature=0.8)))
+    for at in range(40):
+        times.in_rounds = at % 8 < 4
+        draft.guess(3)
+        draft.observe([guess.token for guess in draft.guesses[:2]])
+    draft.stop()
+
+
 @pytest.mark.parametrize("prefill", [False, True])
 def test_both_ways_continue_one_text(prefill: bool) -> None:
     clock = [0.0]

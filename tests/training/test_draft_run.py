@@ -84,6 +84,15 @@ def test_a_finished_folder_is_handed_back_and_never_overwritten(
     assert content(whole) == before
 
 
+def test_a_folder_of_something_else_is_not_overwritten(
+    data: Path, cache: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="holds something else: choose another folder"):
+        train(data, tmp_path, "draft", cache, **LAYERS)
+    assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
+
+
 def test_a_damaged_folder_is_refused(data: Path, cache: Path, whole: Path, tmp_path: Path) -> None:
     for name, written in content(whole).items():
         (tmp_path / name).write_bytes(written)

@@ -1,8 +1,9 @@
 """Run every contender on every text, in turns: the harness behind every comparison.
 
 Plain decoding is the first contender of every run. All share one clock and one token counter. On
-each text they take turns, `repeats` times, and each time another one starts. So warm-up and
-slow-down of the machine affect all contenders alike.
+each text they take turns, and on each text another one follows plain decoding, which starts. So
+warm-up and slow-down of the machine affect all contenders alike. Repeats go through all texts again,
+so that no method has just met the text, and in each repeat another contender starts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TypeVar
 
 import torch
@@ -124,25 +126,24 @@ class Comparison:
         sink = Memory() if sink is None else sink
         done: _Done = {_name(entry): entry for entry in sink.entries}
         warm = False
-        for index, text in enumerate(self.texts):
+        for repeat, (index, text) in product(range(self.repeats), enumerate(self.texts)):
             for turn, request in enumerate(self._requests(text, done)):
                 if isinstance(request, str):
                     left_out = LeftOut(*_key(text, turn), request)
                     if _name(left_out) not in done:
+                        done[_name(left_out)] = left_out
                         sink.append(left_out)
                     break
-                start = Entry(*_key(text, turn), 0, PLAIN, len(request.ids))
-                for repeat in range(self.repeats):
-                    for contender in self._order(index, repeat):
-                        entry = replace(start, method=contender.name, repeat=repeat)
-                        if _name(entry) not in done:
-                            if not warm:
-                                self._warm_up(request)
-                                warm = True
-                            entry = self._play(contender, entry, request, done)
-                            done[_name(entry)] = entry
-                            sink.append(entry)
-                        on_trial()
+                for contender in self._order(index, repeat):
+                    entry = Entry(*_key(text, turn), repeat, contender.name, len(request.ids))
+                    if _name(entry) not in done:
+                        if not warm:
+                            self._warm_up(request)
+                            warm = True
+                        entry = self._play(contender, entry, request, done)
+                        done[_name(entry)] = entry
+                        sink.append(entry)
+                    on_trial()
         return sink
 
     def _order(self, index: int, repeat: int) -> Sequence[Contender]:

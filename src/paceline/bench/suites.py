@@ -17,6 +17,7 @@ from paceline.prompts import read_prompts
 __all__ = ["ALL", "MT_BENCH", "MULTI_TURN", "SUITES", "find_files", "read_suites", "suite_of"]
 
 ALL = "all"
+_ENDINGS = (".jsonl", ".jsonl.gz")
 
 SUITES: dict[str, tuple[str, ...]] = {
     "spec-bench": ("spec_bench",),
@@ -66,7 +67,7 @@ def read_suites(
 def find_files(names: Sequence[str], folder: Path | None) -> list[Path]:
     """List the files that `read_suites` would read. Raises UsageError as it does."""
     paths = dict.fromkeys(path for name in names for path in _files(name, folder))
-    suites = Counter(path.stem for path in paths)
+    suites = Counter(map(_stem, paths))
     twice = [suite for suite, count in suites.items() if count > 1]
     if twice:
         raise UsageError(f"two files are named {twice[0]}.jsonl: rename one of them")
@@ -75,11 +76,19 @@ def find_files(names: Sequence[str], folder: Path | None) -> list[Path]:
 
 def suite_of(path: Path) -> str:
     """The suite that a file holds: its name without suffix, as text."""
-    return path.stem.encode(errors="replace").decode()
+    return _stem(path).encode(errors="replace").decode()
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".jsonl")
+
+
+def _all_in(folder: Path) -> list[Path]:
+    return sorted(path for ending in _ENDINGS for path in folder.glob(f"*{ending}"))
 
 
 def _files(name: str, folder: Path | None) -> list[Path]:
-    if name.endswith(".jsonl"):
+    if name.endswith(_ENDINGS):
         return [Path(name)]
     if folder is None:
         raise UsageError(
@@ -89,12 +98,13 @@ def _files(name: str, folder: Path | None) -> list[Path]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder: name the one with the suites with --data")
     if name == ALL:
-        found = sorted(folder.glob("*.jsonl"))
+        found = _all_in(folder)
         if not found:
             raise UsageError(f"{folder} holds no JSONL files: fill it with 'paceline bench fetch'")
         return found
     stems = SUITES.get(name, (name,))
-    found = [path for stem in stems if (path := folder / f"{stem}.jsonl").is_file()]
+    named = (folder / f"{stem}{ending}" for stem in stems for ending in _ENDINGS)
+    found = [path for path in named if path.is_file()]
     if found:
         return found
     if name in SUITES:
@@ -103,7 +113,7 @@ def _files(name: str, folder: Path | None) -> list[Path]:
             f"{folder} has no {wanted} for the suite {name!r}: fetch it with 'paceline bench fetch "
             f"{name} --data {folder}'"
         )
-    known = dict.fromkeys([*SUITES, *(path.stem for path in sorted(folder.glob("*.jsonl")))])
+    known = dict.fromkeys([*SUITES, *map(_stem, _all_in(folder))])
     listed = ", ".join(known)
     raise UsageError(f"unknown suite {name!r}{meant(name, known)}: choose one of {listed}")
 

@@ -36,7 +36,7 @@ def chat(
     """
     options, references = request.options(), common.read_references(opening.reference)
     common.check_stdin()
-    common.check_writable(output.json_file)
+    common.check_writable(output.json_file, [*opening.files(), *kept.files()])
     first = _opening(opening.prompt_file, opening.limit)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     session.options = session.options.with_(**options)

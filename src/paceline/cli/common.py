@@ -52,6 +52,12 @@ def interruptible(at_once: bool = True) -> Iterator[None]:
 
 
 @interruptible()
+def open_to_measure(model: str, method: str, **more: Any) -> Session:
+    """`open_session` without the model's own datastore, which may hold answers to these very
+    prompts."""
+    return open_session(model, method, datastore=False, **more)
+
+
 def open_session(
     model: str,
     method: str,

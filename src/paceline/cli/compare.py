@@ -42,7 +42,7 @@ def compare(
     names = contenders.names()
     records = _records(prompts)
     common.check_writable(json_file, prompts.files())
-    session = common.open_session(model, "plain", measure=True, **vars(machine))
+    session = common.open_to_measure(model, "plain", measure=True, **vars(machine))
     made = contenders.made(names, session, model, machine)
     entries, interrupted = _measure(session, made, records, options, repeats)
     found = Findings(entries)

@@ -51,6 +51,10 @@ class Constrained:
         ),
     ] = None
 
+    def files(self) -> list[Path]:
+        """Files that are read."""
+        return [each for each in (self.json_schema, self.grammar) if each is not None]
+
     def constraint(self) -> Constraint | None:
         """The one that was given, or None.
 

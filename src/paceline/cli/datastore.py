@@ -40,12 +40,12 @@ def build(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=1, help="Most tokens to keep; the oldest texts are dropped."),
+        typer.Option(
+            "--limit", min=1, help="Most tokens to keep, also later; the oldest texts are dropped."
+        ),
     ] = None,
 ) -> None:
     """Add texts, and the contents of its log, to a datastore."""
-    from paceline.datastore import MOST_TOKENS
-
     texts = [text for path in files for text in _texts(path)]
     tokenizer = _tokenizer(model)
     store = _opened(out, tokenizer)
@@ -56,7 +56,7 @@ def build(
             some = texts[begin : begin + _AT_ONCE]
             documents += tokenizer(some, add_special_tokens=False).input_ids
             bar.advance(task, len(some))
-    store.build(documents, limit or MOST_TOKENS)
+    store.build(documents, limit)
     common.note(f"built {store.folder}, {_summary(store.info())}")
 
 

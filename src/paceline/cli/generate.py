@@ -32,9 +32,11 @@ def generate(
     """Write the answer to a prompt, or to each record of a prompt file."""
     options = request.options(stop=stop, constraint=constrained.constraint())
     records, references = prompts.records(), common.read_references(prompts.reference)
-    common.check_writable(output.json_file, prompts.files())
+    read = [*prompts.files(), *constrained.files(), *kept.files()]
+    common.check_writable(output.json_file, read)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     answers: list[dict[str, Any]] = []
+    whole = False
     try:
         for record in records:
             for completion in _answer(session, record, references, options, output.show_drafts):
@@ -42,8 +44,10 @@ def generate(
                 common.note(summary(completion))
                 if completion.finish_reason == "interrupted":
                     raise typer.Exit(130)
+        whole = True
     finally:  # whatever happens, the file gets the answers that are finished
-        common.write_json(output.json_file, answers)
+        if answers or whole:
+            common.write_json(output.json_file, answers)
 
 
 def _answer(

@@ -153,6 +153,10 @@ class Kept:
     store: flags.StoreOption = None
     datastore: flags.DatastoreOption = None
 
+    def files(self) -> list[Path]:
+        """Files that are read."""
+        return [] if self.store is None else [self.store]
+
 
 @dataclass(frozen=True)
 class Output:

@@ -105,7 +105,7 @@ def tune(
     options = tried.options()
     study = _study(method, tried)
     prompts = _prompts(tried) if study is not None and study.decodes else []
-    session = common.open_session(model, method or "plain", measure=False, **vars(placement))
+    session = common.open_to_measure(model, method or "plain", measure=False, **vars(placement))
     key, curve, floor = _measure(session, repeats or _REPEATS)
     report = _report(session, model, key, repeats or _REPEATS, curve, floor)
     try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,7 +39,8 @@ class Header:
     """The header of an index.
 
     vocabulary: mark of the tokenizer whose ids it holds. tokens: their number, borders included.
-    places, documents: their numbers. largest: the largest id, -1 without tokens.
+    places, documents: their numbers. largest: the largest id, -1 without tokens. most: tokens that
+    it may grow to; None for the usual limit.
     """
 
     vocabulary: str
@@ -46,6 +48,7 @@ class Header:
     places: int
     documents: int
     largest: int
+    most: int | None = None
 
 
 def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> Path:
@@ -60,6 +63,8 @@ def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> Path
             digest.update(part)
             stream.write(part)
         stream.write(digest.digest())
+        stream.flush()
+        os.fsync(stream.fileno())  # before it replaces what a power failure must not take
     return draft
 
 

@@ -95,10 +95,10 @@ class Datastore:
             found = [*self._recent.pieces, (self._tokens, self._order)]
         return [SuffixArray(tokens, order) for tokens, order in found if len(order)]
 
-    def add(self, documents: Iterable[Sequence[int] | Int32], most: int = MOST_TOKENS) -> None:
+    def add(self, documents: Iterable[Sequence[int] | Int32]) -> None:
         """Add documents to the log. At 262,144 logged tokens, a thread moves all of them to the
-        index, as `build` does; a process that ends waits for it. The cost is in proportion to these
-        documents and those that other processes have added meanwhile.
+        index, as `build` does with its latest limit; a process that ends waits for it. The cost is
+        in proportion to these documents and those that other processes have added meanwhile.
 
         Other processes see the documents when they open or change the datastore. Raises UsageError
         for invalid ids. An error of the thread is raised once, by the next call, which still adds
@@ -113,7 +113,7 @@ class Datastore:
                     self._recent, self._sorted = RecentTexts(), 0
                 self.version += 1
             if self._log.tokens >= self._merge_at and not self._merging:
-                self._merger = Thread(target=self._merge_log, args=(most,), name="paceline-merge")
+                self._merger = Thread(target=self._merge_log, name="paceline-merge")
                 self._merger.start()
         if trouble is not None:
             raise trouble
@@ -124,10 +124,11 @@ class Datastore:
             self._merger.join()
 
     def build(
-        self, documents: Iterable[Sequence[int] | Int32] = (), most: int = MOST_TOKENS
+        self, documents: Iterable[Sequence[int] | Int32] = (), most: int | None = None
     ) -> None:
         """Merge the log and more documents into the index. Repeated documents are kept once; beyond
-        `most` tokens, borders included, the oldest documents are dropped.
+        `most` tokens, borders included, the oldest documents are dropped. None: the limit of before,
+        at first `MOST_TOKENS`.
 
         Takes about a second per million tokens. Raises UsageError for invalid ids."""
         new = [_checked(document) for document in documents]
@@ -137,29 +138,32 @@ class Datastore:
     def _merging(self) -> bool:
         return self._merger is not None and self._merger.is_alive()
 
-    def _merge_log(self, most: int) -> None:
+    def _merge_log(self) -> None:
         try:
-            self._merge([], most, least=_MOST_LOGGED)
+            self._merge([], None, least=_MOST_LOGGED)
             self._merge_at = _MOST_LOGGED
         except StoreError as error:
             self._trouble, self._merge_at = error, self._log.tokens + _MOST_LOGGED
 
-    def _merge(self, new: list[Int32], most: int, least: int = 0) -> None:
+    def _merge(self, new: list[Int32], most: int | None, least: int = 0) -> None:
         """Write a new index; only the last step blocks other processes from adding to the log.
 
         least: do nothing if the log has fewer tokens: another process was faster."""
         with _explained(self.folder, "change"), held(self.folder / _MERGING):
-            _, known, _ = self._read_index()
+            before, known, _ = self._read_index()
             log = Log(self.folder / _LOG, self._vocabulary)
             if log.tokens >= least:
-                kept = _bounded([*_documents(known), *log.documents, *new], most)
-                self._put(joined(kept), len(kept), len(log.documents))
+                most = before.most if most is None else most
+                every = [*_documents(known), *log.documents, *new]
+                kept = _bounded(every, MOST_TOKENS if most is None else most)
+                self._put(joined(kept), len(kept), most, len(log.documents))
 
-    def _put(self, tokens: Int32, documents: int, logged: int) -> None:
+    def _put(self, tokens: Int32, documents: int, most: int | None, logged: int) -> None:
         """Sort the texts and make them the index. It includes the first `logged` documents of the
         log; those added since stay in the log."""
         order = sort_places(tokens)
-        header = Header(self._vocabulary, len(tokens), len(order), documents, _largest(tokens))
+        sizes = len(tokens), len(order), documents, _largest(tokens)
+        header = Header(self._vocabulary, *sizes, most)
         draft = write_draft(self.folder / INDEX, header, tokens, order)
         mapped = read_index(draft)  # as others have it: not what was built in memory
         with self._changing():

@@ -252,8 +252,8 @@ class Auto(Drafter):
         for place, source in self._costly.items():
             name, unread = self.source_names[place], source.unread()
             from_states = HIDDEN_STATES in source.requires
-            if from_states and not self._begun:
-                continue  # before the first pass there are none
+            if (from_states and not self._begun) or source.waits():
+                continue  # before the first pass it has nothing to guess from
             if known.asks(name, sure, unread, left):
                 if from_states and self._states is not None:
                     source.offer_states(self._states)

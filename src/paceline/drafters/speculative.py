@@ -176,6 +176,10 @@ class Speculative(Drafter):
         """See `Drafter.unread`. What is taken over from another cache is not read."""
         return 0 if self._takes_over else self._draft.unread
 
+    def waits(self) -> bool:
+        """See `Drafter.waits`. What it takes over is not there before."""
+        return self._waits
+
     def propose(self, budget: int) -> Tree:
         """The draft model's continuation and the runners-up beside it, as far as that pays."""
         if budget < 1 or self._waits:

@@ -93,9 +93,14 @@ class DraftParts:
 
     @classmethod
     def found_in(cls, folder: Path) -> Self | None:
-        """The draft in a folder; None if none is finished there. Raises ModelError if it is
-        damaged."""
+        """The draft in a folder; None if none is finished there.
+
+        Raises ModelError if it is damaged, or the folder holds another model or other parts.
+        """
         if not (folder / RECORD).exists():
+            killed = any(folder.glob("checkpoint*"))  # while it was written
+            if (folder / _CONFIG).exists() and not killed:
+                raise ModelError(f"{folder} holds something else: choose another folder")
             return None
         about = read_draft_record(folder)
         return cls(about, _read_tensors(folder / _TENSORS, about), read_json(folder / _TRAINING))

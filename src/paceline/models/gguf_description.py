@@ -7,6 +7,7 @@ vocabulary splits text.
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ModelError
@@ -20,14 +21,28 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_alias", "describe_gguf", "load_through_transformers", "stop_ids"]
 
-_FAMILY = "tokenizer.ggml.pre"
+_FAMILY, _WORDS = "tokenizer.ggml.pre", "tokenizer.ggml.tokens"
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 # GGUF names one end token. Models of these families are published with a second.
 _ALSO_STOPS = {"qwen2": "<|endoftext|>"}
 
-# Pre-tokenizers that llama.cpp knows under these names and transformers reads as plain GPT-2's.
-_SINGLE_DIGITS = frozenset({"smollm", "starcoder"})
+# Files of many chat models name only the token that ends a document. If their template ends turns
+# with one of these, it ends a text, too.
+_TURN_ENDS = ("<end_of_turn>", "<|end|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<turn|>")
+# Where "<|end|>" ends a message, after which the turn goes on.
+_MESSAGES_END = "<|return|>"
+
+# Pre-tokenizers that transformers reads as plain GPT-2's: those that llama.cpp splits like this,
+# too, and those that also split numbers into digits.
+_PLAIN = frozenset({None, "default", "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion"})
+_SINGLE_DIGITS = frozenset(
+    {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+)
+
+# Families whose published tokenizer takes words whole before it merges, and begins texts with a
+# token of its own, although many of their files do not say so.
+_LLAMA3 = frozenset({"llama3", "llama-v3", "llama-bpe"})
 
 # Families whose published tokenizer composes accents (NFC) first; a GGUF file does not say so.
 _COMPOSED = frozenset({"qwen2"})
@@ -64,21 +79,26 @@ def describe_gguf(file: Path, target: Path) -> None:
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         restore_settings(config, opened)
         config.save_pretrained(target)
-        stops = stop_ids(opened)
+        stops = stop_ids(opened, config.eos_token_id)
         GenerationConfig(
             bos_token_id=config.bos_token_id,
             eos_token_id=stops[0] if len(stops) == 1 else stops or None,
             pad_token_id=config.pad_token_id,
         ).save_pretrained(target)
-        _tokenizer(file).save_pretrained(target)
-    _list_added_tokens(target)
+        _tokenizer(opened).save_pretrained(target)
+    _list_added_tokens(target, len(opened.strings(_WORDS)))
 
 
-def _list_added_tokens(folder: Path) -> None:
+def _list_added_tokens(folder: Path, words: int) -> None:
     """Copy the vocabulary's added tokens into the tokenizer's configuration: for these few tokens
-    transformers would read tens of megabytes of JSON at every start."""
+    transformers would read tens of megabytes of JSON at every start. Tokens that transformers has
+    added to a vocabulary of `words` are removed: the model does not know them."""
     vocabulary = read_json(folder / "tokenizer.json")
     path = folder / "tokenizer_config.json"
+    known = [token for token in vocabulary["added_tokens"] if token["id"] < words]
+    if known != vocabulary["added_tokens"]:
+        vocabulary["added_tokens"] = known
+        (folder / "tokenizer.json").write_bytes(json_bytes(vocabulary))
     added = {
         str(token["id"]): {name: value for name, value in token.items() if name != "id"}
         for token in vocabulary["added_tokens"]
@@ -107,31 +127,50 @@ def load_through_transformers(
     return model, set(report["missing_keys"])
 
 
-def stop_ids(file: GgufFile) -> list[int]:
-    """Every token id that ends a text."""
+def stop_ids(file: GgufFile, configured: int | list[int] | None = None) -> list[int]:
+    """Every token id that ends a text. configured: those that transformers knows of a family whose
+    files name too few."""
+    words, family = file.strings(_WORDS), str(file.metadata.get(_FAMILY))
+    template = str(file.metadata.get("tokenizer.chat_template", ""))
+    ends = [_ALSO_STOPS.get(family), *(end for end in _TURN_ENDS if end in template)]
+    if _MESSAGES_END in words:
+        ends = [end for end in ends if end != "<|end|>"]
     found = [file.integer(f"tokenizer.ggml.{key}") for key in _STOP_KEYS]
-    also = _ALSO_STOPS.get(str(file.metadata.get(_FAMILY)))
-    if also is not None:
-        tokens = file.strings("tokenizer.ggml.tokens")
-        found.append(tokens.index(also) if also in tokens else None)
+    found += configured if isinstance(configured, list) else []
+    found += [words.index(end) for end in ends if end in words]
     return list(dict.fromkeys(each for each in found if each is not None))
 
 
-def _tokenizer(file: Path) -> PreTrainedTokenizerBase:
-    """The fast tokenizer that a GGUF file describes; it splits text as the original one does."""
+def _tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
+    """The fast tokenizer that a GGUF file describes; it splits text as the original one does.
+
+    Raises ModelError if it splits text in a way that is not known.
+    """
     from tokenizers import normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    # Not AutoTokenizer, which would first spend seconds rebuilding the model's config.
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name)
-    family = GgufFile(file).metadata.get(_FAMILY)
+    with TemporaryDirectory() as folder:
+        # Alone: transformers would take a tokenizer that lies beside the file.
+        alone = Path(folder, "model.gguf")
+        alone.symlink_to(file.path.absolute())
+        # Not AutoTokenizer, which would first spend seconds rebuilding the model's config.
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=alone.name)
+    family, backend = file.metadata.get(_FAMILY), tokenizer.backend_tokenizer
     if family in _SINGLE_DIGITS:
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Digits(individual_digits=True),
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
             ]
         )
+    elif isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel) and family not in _PLAIN:
+        raise ModelError(
+            f"{file.path} splits text as {family!r} does, which neither paceline nor the installed "
+            "transformers knows: use the model's safetensors files"
+        )
     if family in _COMPOSED:
-        tokenizer.backend_tokenizer.normalizer = normalizers.NFC()
+        backend.normalizer = normalizers.NFC()
+    if family in _LLAMA3:
+        backend.model.ignore_merges = True
+        tokenizer.add_bos_token = bool(file.metadata.get("tokenizer.ggml.add_bos_token", True))
     return tokenizer

@@ -62,6 +62,11 @@ class GgufFile:
         except FormatError as error:
             raise ModelError(f"{path} cannot be read ({error}): use another file") from None
         self._header_size = header.position
+        parts = self.metadata.get("split.count")
+        if isinstance(parts, int) and parts > 1:
+            raise ModelError(
+                f"{path} is one of {parts} parts: join them with 'llama-gguf-split --merge' first"
+            )
 
     def mark(self) -> str:
         """64 hex digits for the header, the file's size and the tensors in `SETTINGS`: files that

@@ -45,8 +45,10 @@ def restore_settings(config: PreTrainedConfig, file: GgufFile) -> None:
     for setting, tensor in _BIASES.items():
         if tensor in file.tensors and getattr(config, setting, None) is False:
             setattr(config, setting, True)
-    if hasattr(config, "sliding_window") and config.sliding_window is None:
-        config.sliding_window = _of(file, "attention.sliding_window")
+    if hasattr(config, "sliding_window"):  # 0 says that there is none
+        config.sliding_window = (
+            config.sliding_window or _of(file, "attention.sliding_window") or None
+        )
     if (config.model_type, config.num_hidden_layers) in _WIDE_GEMMA:
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
 

@@ -98,7 +98,7 @@ def check_supported(model: PreTrainedModel) -> None:
 
 def attention_windows(config: PreTrainedConfig) -> dict[str, int | None]:
     """Map each kind of layer to how far back it sees; None for no limit."""
-    window = getattr(config, "sliding_window", None)
+    window = getattr(config, "sliding_window", None) or None
     kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
     if not kinds:
         # Without a list of kinds all layers are alike, and slide if a window is set (Mistral).

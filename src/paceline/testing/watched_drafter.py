@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from paceline.protocols import SHADOW_TOKENS, VIRTUAL_TOKENS, Drafter
-from paceline.records import Round, TextStart
+from paceline.records import Round, SourceRound, TextStart
 from paceline.testing.reference import require
 from paceline.tree import SHADOWS, Tree
 
@@ -25,6 +25,7 @@ class WatchedDrafter(Drafter):
 
     def __init__(self, drafter: Drafter, vocab_size: int, where: str) -> None:
         self.requires, self.sized_by = drafter.requires, drafter.sized_by
+        self.layers, self.source_names = drafter.layers, drafter.source_names
         self.where = where
         self._drafter = drafter
         self._vocab_size = vocab_size
@@ -41,6 +42,34 @@ class WatchedDrafter(Drafter):
         """Forward."""
         with self._doing("observe_states"):
             self._drafter.observe_states(states)
+
+    def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
+        """Forward."""
+        with self._doing("offer_states"):
+            self._drafter.offer_states(states)
+
+    def complete(self, tree: Tree) -> Tree:
+        """Forward, and check the tokens."""
+        with self._doing("complete"):
+            whole = self._drafter.complete(tree)
+        for token in whole.tokens:
+            self._check_token(token)
+        return whole
+
+    def report(self) -> tuple[SourceRound, ...]:
+        """Forward."""
+        with self._doing("report"):
+            return self._drafter.report()
+
+    def waits(self) -> bool:
+        """Forward."""
+        with self._doing("waits"):
+            return self._drafter.waits()
+
+    def unread(self) -> int:
+        """Forward."""
+        with self._doing("unread"):
+            return self._drafter.unread()
 
     def stop(self) -> None:
         """Forward."""

@@ -37,7 +37,7 @@ def ablate(
     options = sampling.options(budget=budget)
     ablation = _checked(name)
     texts = chosen.read(suites)
-    session = common.open_session(model, "plain", measure=True, **vars(placement))
+    session = common.open_to_measure(model, "plain", measure=True, **vars(placement))
     asked = {
         "kind": "ablate",
         "ablation": name,

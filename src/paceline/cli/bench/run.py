@@ -41,7 +41,7 @@ def run(
     options = request.options()
     names = contenders.names()
     texts = chosen.read(suites, chosen.by_category)
-    session = common.open_session(model, "plain", measure=True, **vars(placement))
+    session = common.open_to_measure(model, "plain", measure=True, **vars(placement))
     asked = {
         "kind": "run",
         "state": contenders.state,

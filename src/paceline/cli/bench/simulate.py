@@ -68,7 +68,7 @@ def simulate(
     options = sampling.options(budget=budget)
     names = _checked(methods)
     recordings = _read(traces, chosen)
-    session = common.open_session(model, "plain", measure=True, **vars(placement))
+    session = common.open_to_measure(model, "plain", measure=True, **vars(placement))
     asked = {
         "kind": "simulate",
         "methods": names,
