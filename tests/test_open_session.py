@@ -296,9 +296,9 @@ WINDOWS: dict[str, Callable[[Session, Stream], tuple[object, str]]] = {
     "the planner learns": lambda session, _: (session.texts.batch._batch._planner, "observe"),
     "the round is filed": lambda session, _: (session.texts.batch._batch, "step"),
     "it is handed out": lambda session, _: (session.texts.batch, "next_round"),
-    "it is read": lambda _, stream: (stream.output, "push"),
+    "it is read": lambda *_: (OutputText, "push"),
     "it is counted": lambda _, stream: (stream.stats, "add"),
-    "it is shown": lambda _, stream: (stream.output, "release"),
+    "it is shown": lambda *_: (OutputText, "release"),
 }
 
 

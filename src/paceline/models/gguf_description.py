@@ -152,9 +152,12 @@ def _tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
     with TemporaryDirectory() as folder:
         # Alone: transformers would take a tokenizer that lies beside the file.
         alone = Path(folder, "model.gguf")
-        alone.symlink_to(file.path.absolute())
+        try:
+            alone.symlink_to(file.path.absolute())
+        except OSError:  # Windows allows it to few
+            alone = file.path
         # Not AutoTokenizer, which would first spend seconds rebuilding the model's config.
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, gguf_file=alone.name)
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(alone.parent, gguf_file=alone.name)
     family, backend = file.metadata.get(_FAMILY), tokenizer.backend_tokenizer
     if family in _SINGLE_DIGITS:
         backend.pre_tokenizer = pre_tokenizers.Sequence(
