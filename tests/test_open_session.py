@@ -21,6 +21,7 @@ from paceline.records import Round
 from paceline.session import Session, Stream
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
+from paceline.text import OutputText
 from tests.tiny import toy_session
 
 METHODS = ["plain", "anpd", "llma", "pld", "lookahead", "jacobi"]
