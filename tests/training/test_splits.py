@@ -48,6 +48,20 @@ def test_a_prompt_is_in_one_split_under_whatever_ids(tmp_path: Path) -> None:
         assert len({homes[f"{copy}-{i}"] for copy in "abc"}) == 1
 
 
+def test_no_prompt_is_read_whose_answers_are_held_back_under_another_id(tmp_path: Path) -> None:
+    records = [
+        {"id": f"{copy}-{i}", "turns": [f"what is {i}, and why is it so?"]}
+        for copy in "abc"
+        for i in range(20)
+    ]
+    files = read_prompt_files([written(tmp_path, records)])
+    make(tmp_path / "data", files)
+    source = TextSource([TrainingData(tmp_path / "data")], files)
+    found = Dataset.of(source, SETTINGS, byte_tokenizer(), None)
+    homes = homes_of(found)
+    assert {homes[text.id] for text in found.reads} == {"train"}
+
+
 def test_turns_stay_together_and_ids_may_hold_a_number_sign(tmp_path: Path) -> None:
     chats = [{"id": f"chat#{i}", "turns": [f"hello {i}", "and?", "so?"]} for i in range(20)]
     single = [{"id": f"#{i}", "turns": [f"bye {i}"]} for i in range(40)]

@@ -132,10 +132,15 @@ class Dataset:
             split = found.train if share >= held_back else found.validation
             (found.test if share < settings.test else split).append(text)
         if tokenizer is not None and source.files:
-            records = interleave(source.files, settings.seed)
-            held = (record for record in records if share_of(record.id) >= held_back)
+            # A prompt with several ids is held back under all of them.
+            others = {_prompt_of(text.id) for text in (*found.validation, *found.test)}
+            records = (
+                record
+                for record in interleave(source.files, settings.seed)
+                if share_of(record.id) >= held_back and _prompt_of(record.id) not in others
+            )
             begins = min(_LONGEST_READ, longest or _LONGEST_READ)
-            found.reads.extend(_read_texts(held, tokenizer, source.reads, begins))
+            found.reads.extend(_read_texts(records, tokenizer, source.reads, begins))
         for name in ("train", "validation", "test"):
             if not getattr(found, name):
                 raise UsageError(
@@ -160,8 +165,13 @@ class Dataset:
 
 def share_of(name: str) -> float:
     """Hash a prompt's id to its place among all, 0 to 1; a first turn, "ID#1", has its prompt's."""
-    mark = hashlib.blake2b(name.removesuffix("#1").encode(), digest_size=4).digest()
+    mark = hashlib.blake2b(_prompt_of(name).encode(), digest_size=4).digest()
     return int.from_bytes(mark, "little") / 2**32
+
+
+def _prompt_of(name: str) -> str:
+    """The id of a prompt, given that of its first turn's answer."""
+    return name.removesuffix("#1")
 
 
 def _answers(folders: Iterable[TrainingData], context: int) -> Iterator[tuple[float, Text]]:
