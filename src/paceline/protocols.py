@@ -139,7 +139,7 @@ class Drafter(ABC):
         return 0
 
     def waits(self) -> bool:
-        """Whether it cannot guess before the text's first pass."""
+        """Whether it cannot guess yet, as the text has had no pass."""
         return False
 
     def report(self) -> tuple[SourceRound, ...]:

@@ -23,6 +23,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,9 +113,13 @@ class Sampler:
         It keeps only `stateless` processors: a draft model draws more than once per position, and
         at positions that the text never reaches.
         """
-        same = {field.name: getattr(self, field.name) for field in fields(Sampler)}
         kept = tuple(each for each in self.processors if getattr(each, "stateless", False))
-        return Sampler(**{**same, "processors": kept})
+        return Sampler(**{**self.arguments, "processors": kept})
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What makes an equal sampler, without what this one has worked out."""
+        return {field.name: getattr(self, field.name) for field in fields(Sampler)}
 
     def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
         """Prepare draws from the rows of one scored tree, logits [rows, vocabulary].

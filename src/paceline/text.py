@@ -69,6 +69,12 @@ def hidden_ids(tokenizer: Tokenizer) -> frozenset[int]:
     )
 
 
+@lru_cache(16)
+def _left_out(tokenizer: Tokenizer) -> frozenset[int] | None:
+    """The ids to leave out before decoding; None if the tokenizer itself leaves out just these."""
+    return hidden_ids(tokenizer) if special_ids(tokenizer, CALL_MARKS) else None
+
+
 def tail_of(prompt: Sequence[int]) -> Sequence[int]:
     """What an output that continues a prompt's text has to know of it, see `OutputText`."""
     return prompt[-_TAIL:]
@@ -113,7 +119,7 @@ class OutputText:
     ) -> None:
         self.text = ""
         self._tokenizer = tokenizer
-        self._hidden = hidden_ids(tokenizer) if special_ids(tokenizer, CALL_MARKS) else None
+        self._left_out = _left_out(tokenizer)
         self._stop = tuple(stop)
         self._stopped = False
         self._ids = list(before)
@@ -176,11 +182,11 @@ class OutputText:
         return now[len(before) :]
 
     def _read(self, ids: Sequence[int]) -> str:
-        if self._hidden is not None:
-            ids = [token for token in ids if token not in self._hidden]
+        if self._left_out is not None:
+            ids = [token for token in ids if token not in self._left_out]
         text: str = self._tokenizer.decode(
             ids,
-            skip_special_tokens=self._hidden is None,
+            skip_special_tokens=self._left_out is None,
             clean_up_tokenization_spaces=False,
         )
         return text

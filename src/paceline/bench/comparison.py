@@ -1,9 +1,9 @@
 """Run every contender on every text, in turns: the harness behind every comparison.
 
 Plain decoding is the first contender of every run. All share one clock and one token counter. On
-each text they take turns, and on each text another one follows plain decoding, which starts. So
-warm-up and slow-down of the machine affect all contenders alike. Repeats go through all texts again,
-so that no method has just met the text, and in each repeat another contender starts.
+each text they take turns, in an order that changes from text to text, so that warm-up and slow-down
+of the machine affect all of them alike; in the first repeat plain decoding starts, in each later one
+another contender. Every repeat goes through all texts, so that no method has just met the text.
 """
 
 from __future__ import annotations

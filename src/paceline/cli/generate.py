@@ -36,7 +36,6 @@ def generate(
     common.check_writable(output.json_file, read)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     answers: list[dict[str, Any]] = []
-    whole = False
     try:
         for record in records:
             for completion in _answer(session, record, references, options, output.show_drafts):
@@ -44,9 +43,8 @@ def generate(
                 common.note(summary(completion))
                 if completion.finish_reason == "interrupted":
                     raise typer.Exit(130)
-        whole = True
     finally:  # whatever happens, the file gets the answers that are finished
-        if answers or whole:
+        if answers:
             common.write_json(output.json_file, answers)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -67,8 +67,7 @@ class DraftRounds(Speaker):
 
     def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
         """See `Speaker.start`."""
-        same = {field.name: getattr(sampler, field.name) for field in fields(Sampler)}
-        self._sampler, self._corrected = _Noted(**same), False
+        self._sampler, self._corrected = _Noted(**sampler.arguments), False
         self._text = Generation(text, self._inner, Stopping(1), self._sampler, references)
         self._text.context = text
 

@@ -66,7 +66,7 @@ class Repeated:
             self._run = recorder.record(self._run)
             self.recorded = True
         except torch.OutOfMemoryError:
-            pass  # smaller work may still be recorded
+            return  # not a failure: smaller work may still be recorded
         except Exception as error:
             # Whatever the error, the work can be done without a recording.
             cause: BaseException = error
