@@ -20,7 +20,7 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
 
 
-def replace_file(path: Path, content: bytes, draft: Path | None = None) -> None:
+def replace_file(path: Path, content: bytes | memoryview, draft: Path | None = None) -> None:
     """Write a file whole or not at all, even if the process is killed or others write the file too.
     Raises OSError.
 

@@ -151,9 +151,11 @@ def some_texts() -> list[Text]:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3", "gpt2", "mistral"])
-@pytest.mark.parametrize("taps", [(), (1, 3)])
+@pytest.mark.parametrize(("taps", "padded"), [((), False), ((1, 3), False), ((1, 2), True)])
 @torch.no_grad()
-def test_the_reader_gives_the_models_states(architecture: str, taps: tuple[int, ...]) -> None:
+def test_the_reader_gives_the_models_states(
+    architecture: str, taps: tuple[int, ...], padded: bool
+) -> None:
     texts = some_texts()
     outputs = [
         new_model(architecture)(torch.tensor([text.tokens]), output_hidden_states=True)
@@ -163,7 +165,7 @@ def test_the_reader_gives_the_models_states(architecture: str, taps: tuple[int, 
     last: list[torch.Tensor] = []
     caught.get_decoder().register_forward_hook(lambda *call: last.append(call[2][0]))
     shape = replace(LLAMA, taps=taps)
-    reader = TargetReader(new_model(architecture), shape)
+    reader = TargetReader(new_model(architecture), shape, padded)
     for text, output, (states, greedy) in zip(texts, outputs, reader.read(texts)):
         assert states.shape == (len(text.tokens) - 2, len(taps) + 1, 32)
         caught(torch.tensor([text.tokens]))

@@ -1,12 +1,15 @@
-"""Reading texts with the target: many packed in one pass, through the passes it decodes with.
+"""Reading texts with the target, many in one pass.
 
-A model loaded in the blocks of its file reads in them: a drafter learns from the very states it
-will be given, and reading takes half the time.
+On a CPU they are packed, in the passes that the target decodes with: a model loaded in the blocks
+of its file reads in them, so a drafter learns from the very states it will be given, and reading
+takes half the time. On a GPU they are padded: the mask of packed texts, made on the host, would
+take longer than the pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -19,24 +22,28 @@ from paceline.training.state_cache import StateShape
 
 __all__ = ["TargetReader"]
 
-_PASS_TOKENS = 2048  # the mask of a pass has the square of that
 _ROWS = 1024  # through the output head at a time
 
 
 class TargetReader:
     """Reads with `model`, which is changed in place, see `paceline.targets.prepare`.
 
-    shape: of the states to return.
+    shape: of the states to return. padded: read padded texts; by default on a GPU.
 
     Raises ModelError for a model that cannot be driven this way.
     """
 
-    def __init__(self, model: PreTrainedModel, shape: StateShape) -> None:
-        self.model = model.eval().requires_grad_(False)
+    def __init__(
+        self, model: PreTrainedModel, shape: StateShape, padded: bool | None = None
+    ) -> None:
+        self.model: Any = model.eval().requires_grad_(False)
         self._shape = shape
-        prepared = prepare(model)
-        self._target = CausalLMTarget(model, preparation=prepared, static=False)
-        self._target.keep_states(shape.taps)
+        layers = model.config.get_text_config().num_hidden_layers
+        if padded is None:
+            padded = model.device.type == "cuda"
+        # A model's own forward normalises what the last layer returns.
+        padded = padded and layers not in shape.taps
+        self._pass = (_Padded if padded else _Packed)(model, shape.taps)
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -46,25 +53,10 @@ class TargetReader:
         """
         found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         order = sorted(range(len(texts)), key=lambda number: len(texts[number].tokens))
-        for group in _passes(order, texts):
-            for number, states in zip(group, self._pass([texts[number] for number in group])):
+        for group in _passes(order, texts, self._pass.tokens):
+            for number, states in zip(group, self._pass.read([texts[number] for number in group])):
                 found[number] = self._kept(texts[number], states)
         return [found[number] for number in range(len(texts))]
-
-    def _pass(self, texts: Sequence[Text]) -> list[torch.Tensor]:
-        """Read whole texts in one pass: states [tokens, taps + 1, hidden] of each."""
-        target = self._target
-        # The last token given to `open` is the root, which is not read.
-        slots = [target.open([*text.tokens, 0]) for text in texts]
-        sizes = {slot: len(text.tokens) for slot, text in zip(slots, texts)}
-        target.score({}, sizes)
-        found = []
-        for slot in slots:
-            taps = [target.states(slot, [tap]) for tap in self._shape.taps]
-            found.append(torch.stack([*taps, target.states(slot)], dim=1))
-            target.close(slot)
-        target.forget()
-        return found
 
     def _kept(self, text: Text, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         states = states[text.begin :]
@@ -92,15 +84,59 @@ class TargetReader:
         return torch.cat(found).cpu() if len(states) else torch.empty(0, dtype=torch.int64)
 
 
-def _passes(order: Sequence[int], texts: Sequence[Text]) -> Iterator[list[int]]:
-    """Group the numbers of texts that share a pass."""
+class _Packed:
+    """Whole texts one after the other, in a pass of the target."""
+
+    tokens = 2048  # at most in a pass, whose mask has the square of that
+
+    def __init__(self, model: PreTrainedModel, taps: Sequence[int]) -> None:
+        self._taps = taps
+        self._target = CausalLMTarget(model, preparation=prepare(model), static=False)
+        self._target.keep_states(taps)
+
+    def read(self, texts: Sequence[Text]) -> list[torch.Tensor]:
+        """States [tokens, taps + 1, hidden] of each text."""
+        target = self._target
+        # The last token given to `open` is the root, which is not read.
+        slots = [target.open([*text.tokens, 0]) for text in texts]
+        sizes = {slot: len(text.tokens) for slot, text in zip(slots, texts)}
+        target.score({}, sizes)
+        found = []
+        for slot in slots:
+            taps = [target.states(slot, [tap]) for tap in self._taps]
+            found.append(torch.stack([*taps, target.states(slot)], dim=1))
+            target.close(slot)
+        target.forget()
+        return found
+
+
+class _Padded:
+    """Whole texts side by side, padded at the end, in the model's own forward. Tokens see only what
+    is before them, so padding changes nothing, and attention needs no mask."""
+
+    tokens = 1 << 14
+
+    def __init__(self, model: PreTrainedModel, taps: Sequence[int]) -> None:
+        self._body, self._taps = model.base_model, taps
+
+    def read(self, texts: Sequence[Text]) -> list[torch.Tensor]:
+        """See `_Packed.read`."""
+        sizes = [len(text.tokens) for text in texts]
+        rows = [[*text.tokens, *[0] * (max(sizes) - len(text.tokens))] for text in texts]
+        tokens = torch.tensor(rows, device=self._body.device)
+        found = self._body(tokens, use_cache=False, output_hidden_states=bool(self._taps))
+        taps = [found.hidden_states[tap] for tap in self._taps]
+        states = torch.stack([*taps, found.last_hidden_state], dim=2)
+        return [row[:size] for row, size in zip(states, sizes)]
+
+
+def _passes(order: Sequence[int], texts: Sequence[Text], most: int) -> Iterator[list[int]]:
+    """Group the numbers of texts, by length, that share a pass of `most` tokens with padding."""
     group: list[int] = []
-    size = 0
     for number in order:
-        if group and size + len(texts[number].tokens) > _PASS_TOKENS:
+        if group and (len(group) + 1) * len(texts[number].tokens) > most:
             yield group
-            group, size = [], 0
+            group = []
         group.append(number)
-        size += len(texts[number].tokens)
     if group:
         yield group

@@ -71,7 +71,7 @@ def unpack(path: Path, sha256: str) -> list[Answer]:
         ) from error
 
 
-def write_file(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes | memoryview) -> None:
     """Write a file whole or not at all, whenever the process is killed.
 
     Raises UsageError if that fails.

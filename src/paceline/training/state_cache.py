@@ -42,7 +42,7 @@ _SHARD_TOKENS = 1 << 15
 _GIGABYTE = 1e9
 _THREADS = 4  # that check shards
 _MOST_OPEN = 200  # shards mapped at a time, as each takes two open files
-_WRITING = 2  # most shards that are being written while the model reads the next
+_WRITING = 4  # most shards that are being written while the model reads the next
 
 
 @dataclass(frozen=True)
@@ -238,15 +238,15 @@ class StateCache:
         """Write a shard; returns its entry in the index."""
         states = torch.cat([each for each, _ in found]).contiguous()
         greedy = torch.cat([each for _, each in found]).to(torch.int32).contiguous()
-        path = self.folder / name
-        content = {"states": states.view(torch.int16).numpy(), "greedy": greedy.numpy()}
+        tensors = zip(_KINDS, (states, greedy))
+        content = {kind: each.view(-1).view(torch.uint8).numpy().data for kind, each in tensors}
         for kind, numbers in content.items():
-            write_file(path.with_suffix(f".{kind}"), numbers.tobytes())
+            write_file(self.folder / f"{name}.{kind}", numbers)
         return {
             "name": name,
             "tokens": len(greedy),
             "bytes": sum(numbers.nbytes for numbers in content.values()),
-            **{kind: hash_file(path.with_suffix(f".{kind}")) for kind in _KINDS},
+            **{kind: hashlib.sha256(numbers).hexdigest() for kind, numbers in content.items()},
             "texts": [[text.digest, len(each)] for text, (each, _) in zip(texts, found)],
         }
 
