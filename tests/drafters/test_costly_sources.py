@@ -198,6 +198,17 @@ def test_the_price_of_reading_is_that_of_many_tokens() -> None:
     assert costly.asks("draft", 0.0, 200, 1000)
 
 
+def test_what_the_first_draft_makes_is_not_the_price_of_reading() -> None:
+    costly = CostlySources(["draft"])
+    costly.took("draft", 500 * PASS, unread=200)
+    for _ in range(40):
+        costly.took("draft", PASS / 10)
+        costly.judge("draft", 0.0, 1, 1.0, 1, 0)
+        costly.played(100, 1, 2, PASS / 10, PASS)
+    costly.begin()
+    assert costly.asks("draft", 0.0, 200, 1000)
+
+
 def test_small_claims_that_never_come_true_are_found_out() -> None:
     costly = CostlySources([], ["lookup"])
     asked = []

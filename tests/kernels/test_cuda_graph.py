@@ -29,6 +29,20 @@ def test_work_is_recorded_in_a_thread_that_has_done_it_before() -> None:
     assert work().tolist() == [2, 3, 4]
 
 
+def test_work_can_be_recorded_in_its_first_call() -> None:
+    numbers, runs = torch.zeros(3), []
+
+    def run() -> torch.Tensor:
+        runs.append(1)
+        return numbers + 1
+
+    work = Repeated(run, CpuRecorder(), at_once=True)  # type: ignore[arg-type]
+    assert work().tolist() == [1, 1, 1] and work.recorded
+    assert len(runs) == 2  # once to set things up, once to record
+    numbers += 1
+    assert work().tolist() == [2, 2, 2] and len(runs) == 2
+
+
 def test_without_memory_for_a_recording_work_runs_as_before() -> None:
     work = Repeated(lambda: torch.ones(2), NoMemory())  # type: ignore[arg-type]
     assert [work().tolist() for _ in range(3)] == [[1, 1]] * 3

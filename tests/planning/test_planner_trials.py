@@ -32,6 +32,19 @@ def test_a_slow_first_draft_is_not_what_drafts_cost(sized_by: SizedBy, stored: b
     assert sum(len(round.tree) == 7 for round in rounds) > 60
 
 
+def test_what_is_made_once_the_prompt_is_read_does_not_count_either() -> None:
+    class Late(Scripted):
+        def propose(self, budget: int) -> Tree:
+            self.milliseconds = 1000.0 if self.asked == 1 else 0.1
+            tree = super().propose(budget)
+            return tree if self.asked > 1 else EMPTY
+
+    device = Device(table(FLAT))
+    drafter = Late(STORY, always, sized_by="whole", device=device)
+    rounds = replay(device, [drafter], STORY, planner_for(FLAT, True))
+    assert sum(len(round.tree) == 7 for round in rounds) > 60
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_bad_luck_sends_nobody_away(seed: int) -> None:
     """Two guesses in five are right and claim no more, at the price of a quarter of a pass: that

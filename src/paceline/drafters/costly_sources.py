@@ -183,7 +183,7 @@ class CostlySources:
                 self._once += milliseconds
             return
         reading = max(0.0, milliseconds - (account.times.of(place) or 0.0))
-        if unread >= _MANY and reading:
+        if not account.begins() and unread >= _MANY and reading:
             account.reading.add(reading / unread)
         if not source.has_read:  # what it missed while it was not asked counts like any time
             source.has_read = True

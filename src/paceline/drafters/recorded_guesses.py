@@ -47,7 +47,8 @@ class RecordedGuesses:
         def work() -> torch.Tensor:
             return likeliest(run(), ranks, token_ids, noise.rows)
 
-        self._work = Repeated(work, recorder)
+        # How long drafts take decides whether there are more. The first one counts for little.
+        self._work = Repeated(work, recorder, at_once=True)
 
     def found(self, noise: torch.Tensor | None) -> Guesses:
         """The likeliest tokens of each row, with this noise."""

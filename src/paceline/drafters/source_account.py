@@ -119,13 +119,18 @@ class SourceAccount:
 
     def took(self, milliseconds: float, place: int) -> bool:
         """Record the time of asking at a class of confidence; returns whether it counts. The first
-        one does not: it also makes what is kept for later, and finds nothing in the processor's
-        caches."""
+        one does not, see `begins`."""
         self._rested = 0
-        counts, self._asked = self._asked, True
+        counts = not self.begins()
         if counts:
             self.times.add(milliseconds, place)
         return counts
+
+    def begins(self) -> bool:
+        """Whether it is asked for the first time: then it also makes what is kept for later, and
+        finds nothing in the processor's caches."""
+        first, self._asked = not self._asked, True
+        return first
 
     def rest(self) -> None:
         """Record a round without the source."""

@@ -40,11 +40,13 @@ class Repeated:
     recording costs about what one replay saves. Without a recorder, or memory for a recording, or
     if recording fails, it runs each time.
 
+    at_once: record it in the first call, after running it, so that only that call is slow.
+
     recorded: whether calls replay. failed: why recording has failed.
     """
 
-    def __init__(self, run: Run, recorder: GraphRecorder | None) -> None:
-        self._run, self._recorder = run, recorder
+    def __init__(self, run: Run, recorder: GraphRecorder | None, at_once: bool = False) -> None:
+        self._run, self._recorder, self._at_once = run, recorder, at_once
         # Libraries set things up per thread, which a recording cannot contain.
         self._ran_in = set[int]()
         self.recorded = False
@@ -52,9 +54,12 @@ class Repeated:
 
     def __call__(self) -> torch.Tensor:
         """The result, which the next call overwrites; see `on_device`."""
-        thread = get_ident()
-        if self._recorder is not None and thread in self._ran_in:
-            self._record(self._recorder)
+        thread, recorder = get_ident(), self._recorder
+        if recorder is not None and self._at_once and thread not in self._ran_in:
+            self._run()
+            self._ran_in.add(thread)
+        if recorder is not None and thread in self._ran_in:
+            self._record(recorder)
         result = self._run()
         self._ran_in.add(thread)
         return result

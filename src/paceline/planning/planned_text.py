@@ -27,8 +27,8 @@ class PlannedText:
     """The gate for the current round's load."""
     asked: bool = False
     fresh: bool = True
-    """The next round with the drafter is its first, or the first of a trial: it may have something
-    to build, so its time is not typical."""
+    """The next round with the drafter is its first with guesses, or the first of a trial: it may
+    have something to read or build, so its time is not typical."""
     usual: float = 2.0
     """Rows of a pass with a tree that stays whole."""
     used: float = 6.0

@@ -54,25 +54,27 @@ class TargetReader:
         found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         order = sorted(range(len(texts)), key=lambda number: len(texts[number].tokens))
         for group in _passes(order, texts, self._pass.tokens):
-            for number, states in zip(group, self._pass.read([texts[number] for number in group])):
-                found[number] = self._kept(texts[number], states)
+            found |= zip(group, self._kept([texts[number] for number in group]))
         return [found[number] for number in range(len(texts))]
 
-    def _kept(self, text: Text, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        states = states[text.begin :]
-        greedy = self._greedy(text, states[:, -1])
-        half = states.to(getattr(torch, self._shape.dtype))
+    def _kept(self, texts: Sequence[Text]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """What `read` returns, of texts that share a pass. The host waits for a GPU only here."""
+        states = [each[text.begin :] for text, each in zip(texts, self._pass.read(texts))]
+        greedy = torch.cat([self._greedy(text, each[:, -1]) for text, each in zip(texts, states)])
+        half = torch.cat(states).to(getattr(torch, self._shape.dtype))
         if not bool(half.isfinite().all()):
             raise ModelError(
                 f"the states of {type(self.model).__name__} are too large for half precision: load "
                 "it with --dtype bfloat16"
             )
-        return half.to("cpu").contiguous(), greedy.to("cpu", torch.int32)
+        sizes = [len(each) for each in states]
+        greedy = greedy.to("cpu", torch.int32)
+        return zip(torch.split(half.cpu(), sizes), torch.split(greedy, sizes))
 
     def _greedy(self, text: Text, states: torch.Tensor) -> torch.Tensor:
         """The likeliest token after each; a greedy answer already holds it."""
         if text.certain:
-            known = torch.tensor(text.tokens[text.first + 1 :])
+            known = torch.tensor(text.tokens[text.first + 1 :]).to(states.device)
             before = self._likeliest(states[: text.first - text.begin])
             return torch.cat([before, known, self._likeliest(states[-1:])])
         return self._likeliest(states)
@@ -81,7 +83,7 @@ class TargetReader:
         head = self.model.get_output_embeddings()
         dtype = states.dtype
         found = [head(rows.to(dtype)).argmax(dim=-1) for rows in torch.split(states, _ROWS)]
-        return torch.cat(found).cpu() if len(states) else torch.empty(0, dtype=torch.int64)
+        return torch.cat(found)
 
 
 class _Packed:

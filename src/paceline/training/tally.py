@@ -72,7 +72,8 @@ class Tally:
 
     def as_json(self, ranks: tuple[int, ...] = (1, 2, 3, 4, 5, 10)) -> dict[str, Any]:
         """Shares by head, {"points", "texts", "top1", …}, and the tokens per pass of chains; "top1"
-        and tokens per pass have 95 % intervals over texts."""
+        and tokens per pass have 95 % intervals over texts. "right_in_a_row": by head, the share of
+        all points at which it and all before it were right."""
         length = self.chains.sum(axis=1), self.points[:, 0]
 
         def chain(picked: Numbers) -> Numbers:
@@ -86,6 +87,7 @@ class Tally:
             "top1_interval": [_rounded(each) for each in self.intervals()],
             "acceptance": _rounded(_share(self.accepted, self.points)),
             "cannot_be_guessed": _rounded(_share(self.silent, self.points)),
+            "right_in_a_row": _rounded(self.chains.sum(axis=0) / max(1.0, length[1].sum())),
             "tokens_per_pass": round(float(chain(ones[:, None])[0]), 3),
             "tokens_per_pass_interval": _rounded(bootstrap(len(ones), chain)),
         }
