@@ -34,6 +34,7 @@ from paceline.prompts import PromptRecord
 from paceline.training.answering import Answers, Conversation
 from paceline.training.manifest import Manifest, load_manifest
 from paceline.training.order import interleave, read_prompt_files
+from paceline.training.precision import without_cudnn
 from paceline.training.self_distillation import write_shard
 
 _FAMILIES = ("llama", "qwen2")
@@ -127,19 +128,18 @@ class Answering:
     def _run(self, slots: int) -> torch.Tensor:
         """The next tokens. Doing this twice is the same as once, as recording needs."""
         seen = torch.arange(slots, device=self.device) <= self.length[:, None]
-        hidden = torch.zeros(seen.shape, device=self.device).masked_fill(~seen, -torch.inf)
         at = self.length.clamp(max=self.room - 1)
 
         def attend(layer: int, query: Any, key: Any, value: Any) -> torch.Tensor:
             for part, new in enumerate((key, value)):
                 self.cache[layer, part, self.every, :, at] = new[:, :, 0]
             keys, values = self.cache[layer, :, :, :, :slots]
-            # A batched product reads a head of keys once for all heads that share it.
-            grouped = query.unflatten(1, (-1, self.groups)).squeeze(3) * query.shape[-1] ** -0.5
-            scores = (grouped @ keys.transpose(-1, -2)).float() + hidden[:, None, None]
-            found = scores.softmax(dim=-1).to(values) @ values
-            together: torch.Tensor = found.flatten(1, 2)[:, :, None]
-            return together
+            # As rows of one head, heads that share keys read them once.
+            grouped = query.unflatten(1, (-1, self.groups)).squeeze(3)
+            found = F.scaled_dot_product_attention(
+                grouped, keys, values, attn_mask=seen[:, None, None]
+            )
+            return found.flatten(1, 2)[:, :, None]
 
         states = self._forward(self.token[:, None], at[:, None], attend)
         return self._choose(states[:, 0])
@@ -202,7 +202,7 @@ def answer(
         asked = [each for each in asked if each[1].number not in skipped]
         for first in range(0, len(asked), answering.rows):
             part = asked[first : first + answering.rows]
-            with on_device(answering.device):
+            with on_device(answering.device), without_cudnn(answering.device):
                 found = answering.answer([ids for ids, _ in part], given.max_new_tokens)
             for (ids, one), tokens in zip(part, found, strict=True):
                 reason = "eos" if tokens[-1] in answering.end_ids else "length"
@@ -222,8 +222,9 @@ def main() -> None:
         rows=512, max_new_tokens=256, longest_prompt=1024, turns=int | None, temperature=0.0, seed=0,
         device=str | None, dtype=str | None,
     )  # fmt: skip
-    if min(given.rows, given.max_new_tokens, given.longest_prompt) < 1:
-        raise UsageError("rows, new tokens and the longest prompt must be at least 1")
+    turns = 1 if given.turns is None else given.turns
+    if min(given.rows, given.max_new_tokens, given.longest_prompt, turns) < 1:
+        raise UsageError("rows, turns, new tokens and the longest prompt must be at least 1")
     if load_manifest(given.out) is not None:
         raise UsageError(f"{given.out} holds data already: name another folder with --out")
     files = read_prompt_files(given.prompts, given.licence)

@@ -71,6 +71,18 @@ def test_a_session_with_another_default_device(method: str, tmp_path: Path) -> N
         assert session.generate("ABCABCAB", **options).tokens == expected
 
 
+@pytest.mark.model
+@pytest.mark.parametrize("method", ["eagle", "chimera"])
+def test_shipped_parts_with_another_default_device(method: str) -> None:
+    session = paceline.load("smollm2-135m", method, measure=False)
+    options = {"max_new_tokens": 24, "ignore_eos": True, "budget": 8}
+    prompt = "Why is the sky blue, and why is it red where the sun sets in the evening? " * 3
+    with torch.device("meta"):
+        found = session.generate(prompt, **options)
+    assert found.stats.drafted and not found.error
+    assert found.tokens == session.generate(prompt, **options).tokens
+
+
 def written(method: str) -> paceline.Completion:
     session = paceline.load("smollm2-135m", method, measure=False)
     return session.generate("Why is the sky blue?", max_new_tokens=24, ignore_eos=True, budget=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -95,7 +96,8 @@ def _datastore(
     if name is None or name is False:
         return name
     mark = vocabulary_mark(tokenizer)
-    return Datastore(Datastore.default_folder(mark) if name == "own" else Path(name), mark)
+    own = Datastore.default_folder(mark)
+    return Datastore(own if name == "own" else Path(os.path.expanduser(name)), mark)
 
 
 def _plans(method: str, options: Options | None, measure: bool | None) -> bool:

@@ -210,7 +210,8 @@ class Session:
             conditions.append(matcher.push)
         # A constraint says where the text may end, and it ends with one of these ids.
         endless = options.ignore_eos and matcher is None
-        stopping = Stopping(options.max_new_tokens, () if endless else self.eos_ids, conditions)
+        ends, held = () if endless else self.eos_ids, matcher is not None
+        stopping = Stopping(options.max_new_tokens, ends, conditions, held)
         return lambda drafter: Generation(
             prompt,
             drafter,

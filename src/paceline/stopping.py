@@ -19,6 +19,7 @@ class Stopping:
     max_new_tokens: at least 1.
     eos_ids: any number of ids, each of which ends the text (and belongs to it).
     conditions: called with each new token; True ends the text after it.
+    held: a constraint says where the text may end: `eos_ids` end it only together with a condition.
 
     Raises UsageError if `max_new_tokens` is below 1.
     """
@@ -28,13 +29,14 @@ class Stopping:
         max_new_tokens: int,
         eos_ids: Collection[int] = (),
         conditions: Sequence[Callable[[int], bool]] = (),
+        held: bool = False,
     ) -> None:
         if max_new_tokens < 1:
             raise UsageError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
         self.remaining = max_new_tokens
         self.reason: FinishReason | None = None
         self._eos_ids = frozenset(eos_ids)
-        self._conditions = tuple(conditions)
+        self._conditions, self._held = tuple(conditions), held
 
     def limit(self, tokens: int) -> None:
         """Allow at most this many more tokens."""
@@ -45,7 +47,7 @@ class Stopping:
         self.remaining -= 1
         # No short circuit: conditions may keep state, so each must see every token.
         stopped = [condition(token) for condition in self._conditions]
-        if token in self._eos_ids:
+        if token in self._eos_ids and (not self._held or any(stopped)):
             self.reason = "eos"
         elif any(stopped):
             self.reason = "stop"

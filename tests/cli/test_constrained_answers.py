@@ -16,7 +16,8 @@ def test_generate_holds_the_answer_to_what_the_options_say(
     command: Command, tiny: Path, tmp_path: Path
 ) -> None:
     schema, grammar = tmp_path / "schema.json", tmp_path / "answer.lark"
-    schema.write_text(json.dumps({"enum": ["one", "two"]}), encoding="utf-8")
+    # Some editors begin files with a byte-order mark.
+    schema.write_text(json.dumps({"enum": ["one", "two"]}), encoding="utf-8-sig")
     grammar.write_text('start: "<" /[xy]{3}/ ">"', encoding="utf-8")
     for options, pattern in (
         (("--json-schema", schema), '"(one|two)"'),

@@ -131,6 +131,9 @@ def test_a_text_ends_where_nothing_can_follow_and_may_end_where_it_is_complete()
         "once", constraint=Constraint.regex("ab{50}"), logit_bias={eos: 100.0}, ignore_eos=True
     )
     assert never.text == "a" + 50 * "b"
+    within = Constraint.grammar(f'start: "a" <[{eos}]> "b"')
+    assert toy_session().generate("once", constraint=within).tokens[1:2] == [eos]
+    assert len(toy_session().generate("once", constraint=within).tokens) == 3
     cut = toy_session().generate("once", constraint=Constraint.regex("ab{50}"), max_new_tokens=9)
     assert (cut.text, cut.finish_reason) == ("abbbbbbbb", "length")
 

@@ -182,6 +182,19 @@ def test_any_damage_to_an_index_is_seen(folder: Path) -> None:
     assert Datastore(folder, MARK).arrays() == []
 
 
+def test_only_datastores_are_cleared_drafts_included(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "repository"
+    other.mkdir()
+    (other / "index").write_bytes(b"DIRC of another program")
+    with pytest.raises(StoreError, match="holds no datastore"):
+        clear_datastore(other)
+    assert [path.name for path in other.iterdir()] == ["index"]
+    for name in (".index.new", ".log.new"):  # as a killed process leaves them
+        (folder / name).write_bytes(b"private")
+    clear_datastore(folder)
+    assert not [path.name for path in folder.iterdir() if not path.name.startswith((".lock", ".m"))]
+
+
 def test_of_a_damaged_log_the_whole_documents_are_kept(folder: Path) -> None:
     log = folder / "log"
     for text in ([5, 5], [6, 6, 6]):

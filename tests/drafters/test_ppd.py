@@ -94,6 +94,15 @@ def played(
     return rounds, target
 
 
+def test_torchs_default_dtype_is_the_users() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        rounds, _ = played(2, 2, 20, lambda place, distance: 0, 30)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert max(len(round.path.nodes) for round in rounds) >= 2
+
+
 @pytest.mark.parametrize("epts", [1, 2, 3])
 @pytest.mark.parametrize("prompt_tokens", [1, 2, 3, 4])
 def test_right_guesses_are_accepted_to_the_last(prompt_tokens: int, epts: int) -> None:

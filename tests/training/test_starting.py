@@ -54,6 +54,17 @@ def test_it_goes_on_from_what_the_folder_holds(
     assert record["run"]["settings"]["start"] == begun.fingerprint()
 
 
+def test_what_it_starts_from_is_kept_where_nothing_is_better(
+    data: Path, cache: Path, trained: dict[str, Path], tmp_path: Path
+) -> None:
+    first = load_file(trained["medusa"] / "model.safetensors")
+    worse = {"steps": 4, "learning_rate": 3.0, "warm_up": 0.0}
+    start = str(trained["medusa"])
+    parts = train(data, tmp_path, "medusa", cache / "medusa", start=start, **worse)
+    assert all(torch.equal(tensor, first[name]) for name, tensor in parts.tensors.items())
+    assert [entry["step"] for entry in parts.record["loss_curve"]] == [4]
+
+
 def test_the_vocabulary_is_that_of_the_first_parts(
     trained: dict[str, Path], tmp_path: Path
 ) -> None:

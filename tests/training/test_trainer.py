@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from tests.tiny_models import VOCAB
 from tests.training.packed import base_of, window_of
+from torch import nn
 
+from paceline.errors import UsageError
 from paceline.training.methods.medusa import Medusa, MedusaSettings
+from paceline.training.precision import recorded, without_cudnn
 from paceline.training.scorer import Teacher
 from paceline.training.trainee import Trainee
 from paceline.training.trainer import Trainer
@@ -48,3 +54,25 @@ def test_the_rate_falls_and_training_stops_early() -> None:
         assert not found.finished
         found.judge(loss)
     assert found.finished and found.best_loss == 2.0
+
+
+def test_a_gradient_that_is_no_number_reaches_no_parts() -> None:
+    part = nn.Parameter(torch.zeros(2))
+    model: Any = SimpleNamespace(
+        method=SimpleNamespace(tensors=dict, relative_rate=lambda name: 1.0),
+        named_parameters=lambda: [("part", part)],
+        loss=lambda batch: (0 * part).sqrt().sum(),  # 0, but 0 times an infinite slope
+    )
+    batch: Any = None
+    with pytest.raises(UsageError, match=r"norm of the gradient of step 1 is nan: .* smaller"):
+        Trainer(model, MedusaSettings()).learn(batch)
+    assert not part.any()
+
+
+def test_cudnn_is_left_as_it_was_found() -> None:
+    gpu, enabled = torch.device("cuda"), torch.backends.cuda.cudnn_sdp_enabled
+    before = enabled()
+    with without_cudnn(gpu):
+        assert not enabled()
+    assert enabled() == before
+    assert recorded("bfloat16", gpu) == "tf32"

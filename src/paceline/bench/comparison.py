@@ -178,7 +178,10 @@ class Comparison:
 
     def _warm_up(self, request: Request) -> None:
         """Allocate, choose kernels, capture graphs; what fails here fails again on record."""
-        options = Options(max_new_tokens=_WARM_UP_TOKENS, ignore_eos=True)
+        # A GPU captures a graph for every width and length that comes.
+        on_gpu = torch.device(self.session.target.describe().device).type == "cuda"
+        tokens = request.options.max_new_tokens if on_gpu else _WARM_UP_TOKENS
+        options = Options(max_new_tokens=tokens, ignore_eos=True)
         # Reversed, so that contenders learn nothing about the first text from it.
         other = replace(request, ids=request.ids[:512][::-1], options=options)
         for contender in self.contenders:

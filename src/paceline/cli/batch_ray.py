@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -85,7 +86,10 @@ def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answ
     # Actors may have another working directory.
     folder = Path(given.model)
     model = str(folder.resolve()) if folder.exists() else given.model
-    given = replace(given, model=model, threads=threads)
+    placement, store = dict(given.placement), given.placement.get("datastore")
+    if store not in (None, "own"):
+        placement["datastore"] = str(Path(os.path.expanduser(store)).resolve())
+    given = replace(given, model=model, threads=threads, placement=placement)
 
     def answered(work: Work) -> Generator[Outcome, None, None]:
         waiting: dict[int, BatchLine] = {}

@@ -141,7 +141,7 @@ def read_references(paths: list[Path] | None, kind: str = "reference file") -> l
     texts = []
     for path in paths or ():
         with readable(f"the {kind} {path}"):
-            texts.append(path.read_text(encoding="utf-8"))
+            texts.append(path.read_text(encoding="utf-8-sig"))  # editors may begin with a mark
     return texts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -26,12 +26,17 @@ def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Complet
     """
     written = 0
     colours: dict[str, str] = {}
-    with suppress(KeyboardInterrupt):
+    interrupted = False
+    try:
         for chunk in stream:
             with common.interruptible(at_once=False):
                 _write(console, chunk.text, _style(chunk, colours) if show_drafts else "none")
                 written += len(chunk.text)
+    except KeyboardInterrupt:
+        interrupted = True
     completion = stream.completion
+    if interrupted:  # the text may have ended before all of it was printed
+        completion = replace(completion, finish_reason="interrupted")
     # What was held back when the generation was interrupted.
     _write(console, completion.text[written:] + "\n")
     for name, colour in colours.items():

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.datastore.private_files import open_private
+from paceline.datastore.private_files import draft_of, open_private
 from paceline.datastore.sorting import Int32
 from paceline.errors import StoreError
 
-__all__ = ["INDEX", "Header", "read_index", "write_draft"]
+__all__ = ["INDEX", "INDEX_MAGIC", "Header", "read_index", "write_draft"]
 
-_MAGIC = b"PLINDEX1"
+INDEX_MAGIC = b"PLINDEX1"
 _DIGEST = 32
 _ALIGNED = 64
 _TYPE = np.dtype("<i4")
@@ -54,11 +54,11 @@ class Header:
 def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> Path:
     """Write the draft of the file at `path`, and return the draft's path. Raises OSError."""
     text = json.dumps(asdict(header)).encode()
-    text += b" " * (-(len(_MAGIC) + 8 + len(text)) % _ALIGNED)
-    draft = path.with_name(f".{path.name}.new")
+    text += b" " * (-(len(INDEX_MAGIC) + 8 + len(text)) % _ALIGNED)
+    draft = draft_of(path)
     digest = hashlib.sha256()
     with open_private(draft, "wb") as stream:
-        head = _MAGIC + len(text).to_bytes(8, "little") + text
+        head = INDEX_MAGIC + len(text).to_bytes(8, "little") + text
         for part in (head, tokens.astype(_TYPE, copy=False).data, order.astype(_TYPE).data):
             digest.update(part)
             stream.write(part)
@@ -77,14 +77,14 @@ def read_index(path: Path) -> tuple[Header, Int32, Int32]:
         size = stream.seek(0, 2)
         content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     damaged = StoreError(
-        f"the datastore file {path} is damaged: delete it with 'paceline datastore clear' and "
-        "build it again"
+        f"the datastore file {path} is damaged: delete it with 'paceline datastore clear "
+        f"{path.parent}' and build it again"
     )
     # Check the hash first: the header itself may be damaged.
     body = memoryview(content)[: max(0, size - _DIGEST)]
-    if hashlib.sha256(body).digest() != bytes(content[len(body) :]) or body[:8] != _MAGIC:
+    if hashlib.sha256(body).digest() != bytes(content[len(body) :]) or body[:8] != INDEX_MAGIC:
         raise damaged
-    begin = len(_MAGIC) + 8 + int.from_bytes(body[8:16], "little")
+    begin = len(INDEX_MAGIC) + 8 + int.from_bytes(body[8:16], "little")
     try:
         header = Header(**json.loads(bytes(body[16:begin])))
         numbers = np.frombuffer(body, dtype=_TYPE, offset=begin)

@@ -20,15 +20,15 @@ from zlib import crc32
 import numpy as np
 
 from paceline.datastore.index_file import INDEX
-from paceline.datastore.private_files import open_private, put_in_place
+from paceline.datastore.private_files import draft_of, open_private, put_in_place
 from paceline.datastore.sorting import Int32
 from paceline.errors import StoreError
 
-__all__ = ["Log"]
+__all__ = ["LOG_MAGIC", "Log"]
 
-_MAGIC = b"PLALOG01"
+LOG_MAGIC = b"PLALOG01"
 _MARK = 32
-_BEGIN = len(_MAGIC) + _MARK
+_BEGIN = len(LOG_MAGIC) + _MARK
 _TYPE = np.dtype("<i4")
 
 
@@ -76,7 +76,7 @@ class Log:
         if not left:
             self._path.unlink(missing_ok=True)
             return
-        draft = self._path.with_name(f".{self._path.name}.new")
+        draft = draft_of(self._path)
         with open_private(draft, "wb") as stream:
             stream.write(self._head() + b"".join(map(_record, left)))
         put_in_place(draft, self._path)
@@ -114,14 +114,21 @@ class Log:
         self._end += at
 
     def _head(self) -> bytes:
-        return _MAGIC + self._vocabulary.encode().ljust(_MARK)[:_MARK]
+        return LOG_MAGIC + self._vocabulary.encode().ljust(_MARK)[:_MARK]
 
     def _check(self, known: bytes) -> None:
-        mark = self._head()[len(_MAGIC) :] if self._vocabulary else known[len(_MAGIC) : _BEGIN]
-        if known[:_BEGIN] != _MAGIC + mark or not mark.isascii():
+        mark = (
+            self._head()[len(LOG_MAGIC) :] if self._vocabulary else known[len(LOG_MAGIC) : _BEGIN]
+        )
+        if not known.startswith(LOG_MAGIC) or not mark.isascii():
             raise StoreError(
-                f"the datastore file {self._path} is damaged or belongs to a model with another "
-                "tokenizer: delete it with 'paceline datastore clear' and build it again"
+                f"the datastore file {self._path} is damaged: delete it with 'paceline datastore "
+                f"clear {self._path.parent}' and build it again"
+            )
+        if known[:_BEGIN] != LOG_MAGIC + mark:
+            raise StoreError(
+                f"the datastore {self._path.parent} holds the tokens of a model with another "
+                "tokenizer, or its log is damaged: use another folder for this model"
             )
 
 

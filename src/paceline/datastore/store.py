@@ -17,9 +17,9 @@ from threading import Lock, Thread
 
 import numpy as np
 
-from paceline.datastore.index_file import INDEX, Header, read_index, write_draft
-from paceline.datastore.log_file import Log
-from paceline.datastore.private_files import put_in_place
+from paceline.datastore.index_file import INDEX, INDEX_MAGIC, Header, read_index, write_draft
+from paceline.datastore.log_file import LOG_MAGIC, Log
+from paceline.datastore.private_files import begins, draft_of, put_in_place
 from paceline.datastore.recent_texts import RecentTexts, joined
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
@@ -165,11 +165,11 @@ class Datastore:
         sizes = len(tokens), len(order), documents, _largest(tokens)
         header = Header(self._vocabulary, *sizes, most)
         draft = write_draft(self.folder / INDEX, header, tokens, order)
-        mapped = read_index(draft)  # as others have it: not what was built in memory
         with self._changing():
-            put_in_place(draft, self.folder / INDEX)
+            put_in_place(draft, self.folder / INDEX)  # not mapped yet, which Windows would refuse
             Log(self.folder / _LOG, self._vocabulary).drop(logged)
-            self._now(self._index_stamp(), *mapped)
+            # As others have it: not what was built in memory.
+            self._now(self._index_stamp(), *read_index(self.folder / INDEX))
 
     def _open(self) -> None:
         """Read the index and the log."""
@@ -214,10 +214,15 @@ class Datastore:
 def clear_datastore(folder: Path) -> int:
     """Delete a datastore's files, damaged or not, and return the bytes freed.
 
-    Raises StoreError if they cannot be deleted."""
-    freed = 0
+    Raises StoreError if they cannot be deleted, or the folder never was a datastore."""
+    freed, files = 0, (folder / INDEX, folder / _LOG)
+    drafts = map(draft_of, files)  # of a process that was killed
+    with _explained(folder, "change"):
+        locked = any((folder / name).exists() for name in (LOCK, _MERGING))
+        if not locked and not any(map(begins, files, (INDEX_MAGIC, LOG_MAGIC))):
+            raise StoreError(f"{folder} holds no datastore: name another folder")
     with _explained(folder, "change"), held(folder / _MERGING), held(folder / LOCK):
-        for path in (folder / INDEX, folder / _LOG):
+        for path in (*files, *drafts):
             if path.exists():
                 freed += path.stat().st_size
                 path.unlink()

@@ -56,8 +56,9 @@ class Turns:
     """
 
     def __init__(self, size: int, base: float) -> None:
-        self._speeds = base ** (-torch.arange(size // 2, dtype=torch.float32) / (size // 2))
-        self._table = torch.empty(0, 2, size // 2, dtype=torch.float32)
+        steps = torch.arange(size // 2, dtype=torch.float32, device="cpu")
+        self._speeds = base ** (-steps / (size // 2))
+        self._table = torch.empty(0, 2, size // 2, dtype=torch.float32, device="cpu")
 
     def __call__(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
         """Rotate rows [batch, heads, n, size] by places int64 [batch, n]."""
@@ -71,7 +72,7 @@ class Turns:
             return self._at(places)
         if len(self._table) <= int(places.max()):
             count = max(int(places.max()) + 1, 2 * len(self._table), 256)
-            self._table = self._at(torch.arange(count))
+            self._table = self._at(torch.arange(count, device=places.device))
         return self._table[places]
 
     def _at(self, places: torch.Tensor) -> torch.Tensor:

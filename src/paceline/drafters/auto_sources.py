@@ -35,10 +35,10 @@ _TRAINED = ("eagle", "medusa", "chimera")
 """Methods on the model's states."""
 
 _BY_MODEL = (*_TRAINED, "speculative", "ppd")
-"""Of these the default is the copy; without it, the trained method with the longest right chains;
-without one, the package's draft model; without that, prompt tokens. A weaker source beside another
-costs time in every text before it is ruled out: with prompt tokens beside EAGLE, 286 trials gained
-4 of 17,371 tokens."""
+"""Of these the default is the copy; without it, the trained method whose first guesses are right
+longest; without one, the package's draft model; without that, prompt tokens. A weaker source beside
+another costs time in every text before it is ruled out: with prompt tokens beside EAGLE, 286 trials
+gained 4 of 17,371 tokens."""
 
 _AND = "+"
 

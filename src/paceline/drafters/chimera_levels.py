@@ -185,7 +185,7 @@ def encoded(model: ChimeraModel, ngrams: Sequence[Ngram]) -> Sequence[State]:
     """The green states of n-grams, each in its own memory: a view would keep its whole batch."""
     if isinstance(model.programs, ChimeraPrograms):
         return model.programs.encoded(ngrams)
-    return [state.clone() for state in model.green(torch.tensor(ngrams))]
+    return [state.clone() for state in model.green(torch.tensor(ngrams, device=model.device))]
 
 
 def restored(model: ChimeraModel, numbers: torch.Tensor) -> State:

@@ -19,7 +19,15 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
+from paceline.kernels.programs.builder import (
+    Builder,
+    Columns,
+    GivenRows,
+    Rotary,
+    can_attend,
+    layer_of,
+    merged,
+)
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join, Operand
 from paceline.records import WordTable
@@ -98,7 +106,7 @@ class ChimeraPrograms(CalledPrograms):
             if len(words) > _WORDS_KEPT:
                 words.clear()
                 missing = [*{token for ngram in ngrams for token in ngram}]
-            rows = self._embed(torch.tensor(missing)).float().numpy()
+            rows = self._embed(torch.tensor(missing, device="cpu")).float().numpy()
             words.update(zip(missing, rows, strict=True))
         for row, ngram in enumerate(ngrams):
             for place, token in enumerate(ngram):
@@ -192,6 +200,8 @@ def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraProgr
     if not isinstance(module, ChimeraModel) or not isinstance(module.bottom, NgramEncoder):
         return None
     if module.config.form != "compact" or module.config.layers:
+        return None
+    if not can_attend(module.config.attention_heads, module.config.kv_heads):
         return None
     heads = [
         [layer.weight for layer in head.modules() if isinstance(layer, PlainLinear)]

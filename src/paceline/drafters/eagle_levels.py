@@ -96,7 +96,7 @@ class ProgramLevels(CalledLevels, Levels):
         return guesses_of_program(head, count, ranks, self._model.token_list, noise)
 
     def _put_words(self, tokens: Sequence[int], given: np.ndarray) -> None:
-        given[:] = self._model.embeddings(torch.tensor(tokens)).float().numpy()
+        given[:] = self._model.embeddings(torch.tensor(tokens, device="cpu")).float().numpy()
 
     def _point(self, one: native.Chimera | native.Eagle) -> None:
         super()._point(one)

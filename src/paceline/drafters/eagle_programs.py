@@ -15,7 +15,15 @@ from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
+from paceline.kernels.programs.builder import (
+    Builder,
+    Columns,
+    GivenRows,
+    Rotary,
+    can_attend,
+    layer_of,
+    merged,
+)
 from paceline.kernels.programs.steps import Join, Operand
 from paceline.planning.draft_length import LONGEST
 from paceline.records import WordTable
@@ -140,4 +148,7 @@ class EagleCall(LevelCall):
 
 def compile_eagle(module: HeadModule, kind: type[BlockLinear]) -> EaglePrograms | None:
     """See `HeadModule.ready`."""
-    return EaglePrograms(module, kind) if isinstance(module, EagleModel) else None
+    if not isinstance(module, EagleModel):
+        return None
+    can = can_attend(module.config.attention_heads, module.config.kv_heads)
+    return EaglePrograms(module, kind) if can else None

@@ -170,7 +170,7 @@ def _weights(parts: PromptTokens) -> torch.Tensor:
 
     shape = (parts.config.prompt_tokens, parts.config.epts)
     if not parts.config.learned_weights:
-        return torch.full(shape, 1 / parts.config.epts)
+        return torch.full(shape, 1 / parts.config.epts, dtype=torch.float32, device="cpu")
     weights = parts.tensors.get("ept_weights")
     if weights is None or tuple(weights.shape) != shape:
         raise ModelError(

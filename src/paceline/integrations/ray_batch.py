@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import socket
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ def cluster(address: str | None, pool: Pool) -> Iterator[None]:
     Raises UsageError if it cannot be reached, or is too small for one actor.
     """
     try:
-        _check_answers(address)
+        _check_answers(address or os.environ.get("RAY_ADDRESS", ""))
         ray.init(
             address=address,
             log_to_driver=False,
@@ -61,7 +62,8 @@ def cluster(address: str | None, pool: Pool) -> Iterator[None]:
             include_dashboard=False,
         )
     except (OSError, ValueError, RuntimeError, RayError) as error:
-        place = f" at {address}" if address else ""
+        place = address or os.environ.get("RAY_ADDRESS", "")
+        place = f" at {place}" if place else ""
         raise UsageError(f"cannot use Ray{place}: {_first_line(error)}") from error
     try:
         _check_room(pool)
@@ -113,9 +115,9 @@ def _quiet() -> None:
         context.execution_no_progress_timeout_s = _NEVER  # requests have their own limits
 
 
-def _check_answers(address: str | None) -> None:
+def _check_answers(address: str) -> None:
     """Raise OSError if nothing listens at the address. Ray itself would try for minutes."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), _PATIENCE).close()
 

@@ -137,11 +137,13 @@ class Pace:
             with _opening:
                 if several or model.config._attn_implementation == GROUPED:
                     borrowed.enter_context(attending_by_text(model))
-                kind = type(model), model.config._attn_implementation
-                target = open_target(model, weights=NATIVE, check=kind not in self._checked)
+                kind, known = (type(model), model.config._attn_implementation), self._known
+                if known is not None and not known.fits(model):  # another model, or it has changed
+                    known = None
+                check = known is None or kind not in self._checked
+                target = open_target(model, weights=NATIVE, check=check)
                 self._checked.add(kind)
-                known = self._known
-                if known is None or not known.fits(model):  # another model, or it has changed
+                if known is None:
                     known = self._known = KnownModel.of(model, target, measure=self._plans)
             yield target, known
 

@@ -17,7 +17,8 @@ def likeliest(rows: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
     their places and their shares in the row's softmax, both [n, most]. The largest come first;
     among equals, the one at the lower place.
 
-    If a row has fewer usable scores (-inf, NaN), its last places are 0, with share 0.
+    If a row has fewer usable scores (-inf, NaN), its last places are 0, with share 0. All shares of
+    a row with +inf are 0.
     """
     rows = np.ascontiguousarray(rows, dtype=np.float32)
     count, numbers = rows.shape
@@ -40,5 +41,5 @@ def _find(rows: Floats, places: NDArray[np.int64], shares: Floats) -> None:
         above = np.exp(scores - scores[:, :1])
         totals = np.nansum(np.exp(rows - scores[:, :1]), axis=-1, keepdims=True)
         found = above / totals
-    said = scores > -np.inf
-    places[:], shares[:] = np.where(said, order, 0), np.where(said, found, 0)
+    said, sound = scores > -np.inf, scores[:, :1] < np.inf
+    places[:], shares[:] = np.where(said, order, 0), np.where(said & sound, found, 0)

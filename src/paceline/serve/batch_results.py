@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -90,6 +90,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     path = path.resolve()
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder, name a file in it")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"cannot write {path}: results can only be continued in a file")
     lock = lock_beside(path)
     with alone(lock, path, f"{path}"):
         try:
@@ -101,8 +103,9 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield file
         finally:
             _close(file, path)
-            # Whoever takes the lock from now on finds a finished file.
-            lock.unlink(missing_ok=True)
+            # Whoever takes the lock from now on finds a finished file. Windows keeps it.
+            with suppress(OSError):
+                lock.unlink()
 
 
 def _close(file: BinaryIO, path: Path) -> None:

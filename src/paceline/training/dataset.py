@@ -12,6 +12,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -52,7 +53,7 @@ class Text:
         two, whose guesses would lie beyond the end."""
         return range(self.first, len(self.tokens) - 2)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Hash of the tokens and of what is kept."""
         words = ",".join(map(str, self.tokens))

@@ -22,7 +22,12 @@ from paceline.training.checkpoint import forget_checkpoint, load_checkpoint
 from paceline.training.dataset import Dataset, Text, TextSource
 from paceline.training.folder import check_same_run, held
 from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
-from paceline.training.precision import products_in, usable_precision
+from paceline.training.precision import (
+    products_in,
+    recorded,
+    usable_precision,
+    without_cudnn,
+)
 from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, run_training
 from paceline.training.scorer import Teacher
@@ -109,9 +114,7 @@ def train_method(
     if model.dtype == torch.float16:
         raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
     wanted = run.as_json(model.dtype, first)
-    done = run.kind.finished().found_in(folder)
-    if done is not None:
-        check_same_run(folder, done.record.get("run", {}), wanted, f"{done.kind} trained")
+    if (done := _finished(run, folder, wanted)) is not None:
         return done
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
     config = model.config.get_text_config()
@@ -119,16 +122,28 @@ def train_method(
     longest = longest_context(config)
     dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
-    cache.fill(dataset, partial(TargetReader, model), on_read)
+    with without_cudnn(model.device):
+        cache.fill(dataset, partial(TargetReader, model), on_read)
     del model  # before there are two
     model, tokenizer = open_model()
     model.eval().requires_grad_(False)
     work = _Work.of(model, tokenizer, dataset, cache, run, first)
-    with held(folder), products_in(work.precision, model.device):
+    device = model.device
+    with held(folder), products_in(work.precision, device), without_cudnn(device):
+        if (done := _finished(run, folder, wanted)) is not None:  # by another process meanwhile
+            return done
         parts = work.do(folder, wanted, on_step)
         parts.save_pretrained(folder)
         forget_checkpoint(folder)
     return parts
+
+
+def _finished(run: MethodRun, folder: Path, wanted: Mapping[str, Any]) -> Finished | None:
+    """The result of this run, if the folder holds it; raises UsageError for another's."""
+    done = run.kind.finished().found_in(folder)
+    if done is not None:
+        check_same_run(folder, done.record.get("run", {}), wanted, f"{done.kind} trained")
+    return done
 
 
 @dataclass(frozen=True)
@@ -171,7 +186,7 @@ class _Work:
     def do(self, folder: Path, wanted: Mapping[str, Any], on_step: OnStep) -> Finished:
         """Train, round the parts, and measure them as saved."""
         settings, data = self.run.settings, self.batches.dataset
-        judged = _first_places(data.validation, _VALIDATION_PLACES)
+        judged = _some_places(data.validation, _VALIDATION_PLACES)
         trainee = Trainee(self.method, self.teacher, settings, len(judged), self.precision)
         outcome = run_training(trainee, settings, self.batches, judged, folder, wanted, on_step)
         kept = _rounded(self.method.tensors(), settings.save_dtype)
@@ -184,7 +199,7 @@ class _Work:
             **outcome,
             "evaluation": {"on": "the test split, once", **tally.as_json()},
             "licences": self.run.source.licences,
-            "precision": self.precision,
+            "precision": recorded(self.precision, self.batches.device),
         }
         common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record)
         return self.method.parts(kept, common)
@@ -214,10 +229,10 @@ def _as_prompt(text: Text) -> Text:
     return Text(text.id, text.tokens, len(text.tokens) - 1, text.begin, False)
 
 
-def _first_places(texts: list[Text], most: int) -> list[Text]:
-    """The first texts that together have `most` places."""
+def _some_places(texts: list[Text], most: int) -> list[Text]:
+    """Texts from everywhere in the data that together have `most` places."""
     found, places = [], 0
-    for text in texts:
+    for text in sorted(texts, key=lambda text: text.digest):
         if places >= most:
             break
         found.append(text)

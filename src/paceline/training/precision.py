@@ -1,4 +1,4 @@
-"""The precision of float32 products while something learns."""
+"""The precision of float32 products, and the kernels of attention, while something learns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from paceline.errors import UsageError
 
-__all__ = ["forward_in", "products_in", "usable_precision"]
+__all__ = ["forward_in", "products_in", "recorded", "usable_precision", "without_cudnn"]
 
 _FAST = {"cpu": "bf16", "cuda": "tf32"}
 
@@ -34,6 +34,25 @@ def usable_precision(wanted: str, device: torch.device) -> str:
             "--precision at auto"
         )
     return wanted if wanted != "auto" else "bfloat16" if can else "float32"
+
+
+def recorded(precision: str, device: torch.device) -> str:
+    """What records call it: the products that were taken."""
+    return "tf32" if precision == "bfloat16" and device.type == "cuda" else precision
+
+
+@contextmanager
+def without_cudnn(device: torch.device) -> Iterator[None]:
+    """On a GPU, leave attention to kernels other than cuDNN's inside: it prepares every new shape
+    for longer than passes take, and with a mask its gradients can be NaN (torch 2.11, issue
+    196678). This is torch's setting for the whole process; it is restored."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def forward_in(precision: str, device: torch.device) -> torch.autocast:

@@ -85,6 +85,9 @@ class _Training:
         """Continue from the latest checkpoint until the trainer has finished."""
         self._resume()
         trainer, settings = self.trainer, self.trainer.settings
+        if settings.start and not trainer.step:
+            self._judge()
+            self.log.clear()  # what it starts from is no step
         begin = perf_counter() - self.seconds
         batches = self.batches.train(trainer.step)
         if self.batches.device.type == "cuda":
@@ -116,7 +119,7 @@ class _Training:
         self.log.append(
             {
                 "step": self.trainer.step,
-                "loss": round(sum(self.recent) / len(self.recent), 5),
+                "loss": round(sum(self.recent) / max(1, len(self.recent)), 5),
                 "held_back_loss": round(held_back, 5),
                 **model.notes(),
             }

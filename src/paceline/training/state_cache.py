@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from shutil import disk_usage
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,7 +43,7 @@ _SHARD_TOKENS = 1 << 15
 _GIGABYTE = 1e9
 _THREADS = 4  # that check shards
 _MOST_OPEN = 200  # shards mapped at a time, as each takes two open files
-_WRITING = 4  # most shards that are being written while the model reads the next
+_WRITING = 2  # most shards that are being written while the model reads the next
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class StateCache:
         self._shards: list[dict[str, Any]] = []
         self._places: dict[str, tuple[int, int, int]] = {}
         self._opened: dict[int, KeptStates] = {}
+        self._turn = Lock()
         self._checked: dict[str, list[str]] = {}  # names of shards -> hashes
         self._kept = shape  # what the folder holds, at least `shape`
         try:
@@ -175,17 +177,16 @@ class StateCache:
         return sum(shard["bytes"] for shard in self._shards)
 
     def _map(self, number: int) -> KeptStates:
-        shard = self._shards[number]
-        tokens, taps, hidden = shard["tokens"], len(self._kept.taps) + 1, self._kept.hidden
-        path = self.folder / shard["name"]
-        states = np.memmap(
-            path.with_suffix(".states"), np.int16, mode="r", shape=(tokens, taps, hidden)
-        )
-        greedy = np.memmap(path.with_suffix(".greedy"), np.int32, mode="r", shape=(tokens,))
-        if len(self._opened) == _MOST_OPEN:
-            del self._opened[next(iter(self._opened))]
-        self._opened[number] = KeptStates(states, greedy)
-        return self._opened[number]
+        name, tokens = self._shards[number]["name"], self._shards[number]["tokens"]
+        shape = tokens, len(self._kept.taps) + 1, self._kept.hidden
+        states = np.memmap(self.folder / f"{name}.states", np.int16, mode="r", shape=shape)
+        greedy = np.memmap(self.folder / f"{name}.greedy", np.int32, mode="r", shape=(tokens,))
+        found = KeptStates(states, greedy)
+        with self._turn:  # batches may be made in one thread, and validated in another
+            if len(self._opened) >= _MOST_OPEN:
+                del self._opened[next(iter(self._opened))]
+            self._opened[number] = found
+        return found
 
     def _open_index(self, mend: bool = False) -> None:
         """mend: remove what is damaged, which only one process may do at a time."""

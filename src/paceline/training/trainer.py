@@ -54,7 +54,8 @@ class Trainer:
         return self.step >= self.settings.steps or tired
 
     def learn(self, batch: Batch) -> float:
-        """Take a step; returns the loss before it. Raises UsageError if that is no number."""
+        """Take a step; returns the loss before it. Raises UsageError if that or its gradient is no
+        number."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.rate(self.step) * group["scale"]
         with self.timed("forward"):
@@ -62,14 +63,15 @@ class Trainer:
         with self.timed("backward"):
             self._optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
-        with self.timed("optimizer"):
-            if self.settings.clip:
-                parts = [part for _, part in self.model.named_parameters()]
-                nn.utils.clip_grad_norm_(parts, self.settings.clip)
-            self._optimizer.step()
             found = float(loss.detach())
         self.step += 1
-        self._check("loss", found)
+        with self.timed("optimizer"):
+            parts = [part for _, part in self.model.named_parameters()]
+            norm = nn.utils.clip_grad_norm_(parts, self.settings.clip or inf)
+            # Before the parts, and so a checkpoint, are spoilt.
+            self._check("loss", found)
+            self._check("norm of the gradient", float(norm))
+            self._optimizer.step()
         return found
 
     @contextmanager

@@ -27,13 +27,19 @@ from paceline.kernels.programs.steps import (
     Value,
 )
 
-__all__ = ["Builder", "Columns", "GivenRows", "Part", "Rotary", "layer_of", "merged"]
+__all__ = ["Builder", "Columns", "GivenRows", "Part", "Rotary", "can_attend", "layer_of", "merged"]
 
 _GRAIN = 256
 _FEW = 8  # rows
 _MOST_SEEN = 64  # slots that a row sees beyond its stretch
+_MOST_TOGETHER = 48  # heads that share keys and values, PL_HEADS_OF_A_RANGE in the library
 
 Floats = NDArray[np.float32]
+
+
+def can_attend(heads: int, kv_heads: int) -> bool:
+    """Whether the library has attention with so many heads of queries, and of keys and values."""
+    return heads <= _MOST_TOGETHER * kv_heads
 
 
 @dataclass(frozen=True)
@@ -112,8 +118,8 @@ class Builder:
 
     def beside(self, one: Operand, other: Operand) -> Operand:
         """Both, concatenated."""
-        order = torch.arange(1, 1 + one.period), OTHER + torch.arange(1, 1 + other.period)
-        joined = torch.cat(order).int()
+        own, others = (torch.arange(1, 1 + n.period, device="cpu") for n in (one, other))
+        joined = torch.cat([own, OTHER + others]).int()
         return self._made(Op.GATHER, len(joined), one, other, order=joined)
 
     def turned(self, heads: Operand) -> Operand:

@@ -44,5 +44,7 @@ static void likeliest(const float *row, int64_t count, int64_t most, int64_t *pl
                       float *shares) {
     const int64_t held = find_largest(row, count, most, places, shares);
     const float top = shares[0], total = total_of(row, count, top);
-    for (int64_t i = 0; i < most; i++) shares[i] = i < held ? expf(shares[i] - top) / total : 0;
+    /* A number that is infinite leaves no shares. */
+    const int64_t sound = top < INFINITY && total > 0 && total < INFINITY ? held : 0;
+    for (int64_t i = 0; i < most; i++) shares[i] = i < sound ? expf(shares[i] - top) / total : 0;
 }
