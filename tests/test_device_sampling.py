@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from paceline import sampling, warping
+from paceline.errors import ModelError
 from paceline.records import Path
 from paceline.sampling import Sampler, device_gumbel
 from paceline.stopping import Stopping
@@ -85,20 +86,23 @@ def test_rows_drawn_together_are_the_rows_drawn_one_by_one(
     draw_on_any_device(monkeypatch)
     logits = some_logits(40)
     positions = [10 + row % 7 for row in range(40)]
-    together = sampler.draw_together(logits, positions)
+    _, together = sampler.draw_together(logits, positions)
     assert together == [
         sampler.draw(row, [0] * position) for row, position in zip(logits, positions, strict=True)
     ]
-    assert together[::-1] == sampler.draw_together(logits.flip(0), positions[::-1])
+    assert together[::-1] == sampler.draw_together(logits.flip(0), positions[::-1])[1]
     draw = sampler.over(logits, positions)
     assert [draw(row, [0]) for row in range(40)] == together
     assert len(set(together)) > 3
+    logits[7] = torch.nan
+    with pytest.raises(ModelError, match="are NaN"):
+        sampler.over(logits, positions)(7, [0])
 
 
 def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     logits = some_logits(1, size=6).expand(4000, 6) / 2
     sampler = Sampler(seed=11, temperature=0.7)
-    drawn = sampler.draw_together(logits[:400], range(400))
+    _, drawn = sampler.draw_together(logits[:400], range(400))
     expected = 400 * (logits[0].double() / 0.7).softmax(-1).numpy()
     assert stats.chisquare(np.bincount(drawn, minlength=6), expected).pvalue > 1e-3
 
@@ -127,7 +131,7 @@ def test_on_a_cpu_rows_are_drawn_with_the_noise_of_every_cpu() -> None:
 def test_a_gpu_draws_the_same_for_any_number_of_rows(sampler: Sampler) -> None:
     logits = some_logits(33, size=151936).to("cuda", torch.bfloat16)
     positions = [10 + row % 7 for row in range(33)]
-    together = sampler.draw_together(logits, positions)
+    _, together = sampler.draw_together(logits, positions)
     assert together == [
         sampler.draw(row, [0] * position) for row, position in zip(logits, positions, strict=True)
     ]

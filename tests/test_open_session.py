@@ -17,12 +17,12 @@ from paceline.drafters import Plain
 from paceline.errors import UsageError
 from paceline.generation import Generation
 from paceline.options import Options
-from paceline.records import Round
+from paceline.records import Round, TextStart
 from paceline.session import Session, Stream
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 from paceline.text import OutputText
-from tests.tiny import toy_session
+from tests.tiny import byte_tokenizer, toy_session
 
 METHODS = ["plain", "anpd", "llma", "pld", "lookahead", "jacobi"]
 each_method = pytest.mark.parametrize("method", METHODS)
@@ -104,7 +104,44 @@ def test_a_stream_that_nobody_holds_gives_its_slot_back() -> None:
     assert open_slots(session) == 1
     del stream
     gc.collect()
+    other = session.stream("two", max_new_tokens=3)
+    next(other)
+    assert open_slots(session) == 1  # freed before the new text was opened
+    other.run()
+    assert open_slots(session) == 0
+
+
+def test_an_interrupted_close_gives_the_slot_back_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = toy_session("anpd")
+    stream = session.stream("once upon a time", max_new_tokens=50)
+    next(stream)
+
+    def interrupted(*text: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.texts, "end", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.close()
     session.generate("two", max_new_tokens=3)
+    assert open_slots(session) == 0
+
+
+class StartsBadly(Plain):
+    """Fails in texts that begin like this."""
+
+    def start(self, text: TextStart) -> None:
+        if list(text.context) == byte_tokenizer()("bad").input_ids:
+            raise ValueError("this drafter has failed")
+
+
+def test_a_text_that_cannot_begin_leaves_the_others_alone() -> None:
+    session = toy_session(StartsBadly)
+    done = session.generate_batch(["one", "bad", "two"], max_new_tokens=9)
+    assert [one.tokens for one in done[::2]] == [alone(p, max_new_tokens=9) for p in ("one", "two")]
+    assert isinstance(done[1].error, ValueError) and done[1].finish_reason == "error"
+    with pytest.raises(ValueError, match="has failed"):
+        session.generate("bad", max_new_tokens=9)
     assert open_slots(session) == 0
 
 

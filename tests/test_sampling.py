@@ -300,10 +300,11 @@ def test_a_processor_with_a_memory_says_the_same_with_every_drafter(temperature:
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.9}])
 @pytest.mark.parametrize(("wrong", "words"), [(math.nan, "are NaN"), (-math.inf, "score -inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_no_token_is_drawn_from_scores_that_say_nothing(
-    how: dict[str, float], wrong: float, words: str
+    how: dict[str, float], wrong: float, words: str, dtype: torch.dtype
 ) -> None:
-    rows = torch.full((2, 6), wrong)
+    rows = torch.full((2, 6), wrong, dtype=dtype)
     mute = Sampler(**how, processors=(lambda input_ids, scores: scores + wrong,))  # type: ignore[arg-type]
     for draw in (Sampler(**how).over(rows, [1, 1]), mute.over(torch.zeros(2, 6), [1, 1])):  # type: ignore[arg-type]
         with pytest.raises(PacelineError, match=words):

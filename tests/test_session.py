@@ -192,6 +192,27 @@ def test_an_answer_that_cannot_be_kept_is_an_answer_all_the_same() -> None:
     assert expected.unkept is None
 
 
+class Locked(Memory):
+    """One that another process has locked."""
+
+    def search(self, query: str, limit: int = 4) -> list[Any]:
+        raise StoreError("it is locked")
+
+
+def test_a_store_that_cannot_be_searched_stops_nobody() -> None:
+    expected = toy_session("plain").generate("tell me", max_new_tokens=20)
+    done = toy_session("anpd", store=Locked()).generate("tell me", max_new_tokens=20)
+    assert done.tokens == expected.tokens and done.error is None
+
+
+def test_messages_may_come_from_an_iterator() -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    session = toy_session("plain", store=(store := Memory()))
+    once = session.generate(iter(messages), max_new_tokens=9)  # type: ignore[arg-type]
+    assert once.text == session.generate(messages, max_new_tokens=9).text  # type: ignore[arg-type]
+    assert [query for query, _ in store.kept] == ["hi", "hi"]
+
+
 def test_messages_without_text_are_no_query() -> None:
     called = {"role": "assistant", "content": None, "tool_calls": []}
     parts = {"role": "user", "content": [{"type": "text", "text": "no"}]}

@@ -12,7 +12,7 @@ from paceline.errors import UsageError
 from paceline.logprobs import path_logprobs
 from paceline.matching import Matcher
 from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Target, check_capabilities
-from paceline.records import FinishReason, Path, Round, TextStart
+from paceline.records import FinishReason, Path, Round, TextStart, TokenLogprob
 from paceline.sampling import GREEDY, Sampler
 from paceline.scout import Scout
 from paceline.stopping import Stopping
@@ -55,6 +55,7 @@ class Generation:
     context: list[int] = field(init=False)
     reused: int = field(init=False, default=0)
     error: BaseException | None = field(init=False, default=None)
+    _said: tuple[TokenLogprob, ...] = field(init=False, repr=False, default=())
     _vocab_size: int = field(init=False, repr=False)
     _chains_only: bool = field(init=False, repr=False)
     _scout: Scout | None = field(init=False, repr=False, default=None)
@@ -151,11 +152,14 @@ class Generation:
 
     def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
         """The path that plain decoding takes in `tree`; with `typical`, one of likely guesses."""
+        drawn = tree, logits, self.sampler, self.context, self.stopping
         if self.typical is not None:
-            return typical_walk(
-                tree, logits, self.sampler, self.context, self.stopping, self.typical
-            )
-        return walk(tree, logits, self.sampler, self.context, self.stopping, self.matcher)
+            path = typical_walk(*drawn, self.typical)
+        else:
+            path = walk(*drawn, self.matcher)
+        if self.logprobs is not None:  # here, as it is no drafting
+            self._said = path_logprobs(logits, path, self.logprobs)
+        return path
 
     def observe(
         self, key: int, tree: Tree, logits: torch.Tensor, path: Path, prefill: bool
@@ -180,7 +184,7 @@ class Generation:
             begin=begin,
             vocab_size=self._vocab_size,
             sources=sources,
-            logprobs=() if self.logprobs is None else path_logprobs(logits, path, self.logprobs),
+            logprobs=self._said,
         )
         self.drafter.observe(round)
         return round

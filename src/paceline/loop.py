@@ -71,7 +71,7 @@ class Batch:
         self.target.close(text.slot)
         try:
             text.slot = self.target.open(text.generation.context)
-        except Exception:
+        except BaseException:
             del self._texts[key]
             self._planner.drop(key)
             text.generation.drafter.stop()

@@ -30,7 +30,7 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.noise import gumbel, noise_at, noisy_argmax
-from paceline.scores import TokenScores, check_drawn, choices, likeliest
+from paceline.scores import TokenScores, check_drawn, checked, choices, likeliest
 from paceline.warping import (
     add_biases,
     as_tensors,
@@ -134,8 +134,8 @@ class Sampler:
                 choose = choices(logits)
                 return lambda row, context: choose(row)
             if positions is not None and draws_there(logits.device):
-                drawn = self.draw_together(logits, positions)
-                return lambda row, context: drawn[row]
+                choose = checked(*self.draw_together(logits, positions))
+                return lambda row, context: choose(row)
         return lambda row, context: self.draw(logits[row], context)
 
     def draw(
@@ -156,21 +156,25 @@ class Sampler:
         check_drawn(float(scores[token]))
         return token
 
-    def draw_together(self, logits: torch.Tensor, positions: Sequence[int]) -> list[int]:
+    def draw_together(
+        self, logits: torch.Tensor, positions: Sequence[int]
+    ) -> tuple[list[float], list[int]]:
         """Draw from all rows of logits [rows, vocabulary], at these positions, on their own device
-        and with its noise. Only for samplers that do not depend on the context."""
+        and with its noise: the scores and tokens. Only for samplers that do not depend on the
+        context."""
         noise = {
             position: device_gumbel(self.seed, position, logits.shape[1], logits.device)
             for position in set(positions)
         }
-        drawn = []
+        scores, tokens = list[float](), list[int]()
         # In parts, because a wide tree's rows take gigabytes in double precision.
         for start in range(0, len(positions), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             own = torch.stack([noise[position] for position in positions[part]])
-            drawn.append((self.warp(logits[part].float()).double() + own).argmax(dim=-1))
-        tokens: list[int] = torch.cat(drawn).tolist()
-        return tokens
+            found = (self.warp(logits[part].float()).double() + own).max(dim=-1)
+            scores += found.values.tolist()
+            tokens += found.indices.tolist()
+        return scores, tokens
 
     def decide(
         self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None = None

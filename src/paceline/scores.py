@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.errors import ModelError, UsageError
 
-__all__ = ["Ranked", "TokenScores", "check_drawn", "choices", "likeliest"]
+__all__ = ["Ranked", "TokenScores", "check_drawn", "checked", "choices", "likeliest"]
 
 _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
 
@@ -39,8 +39,8 @@ class TokenScores:
 
 
 def choices(logits: torch.Tensor) -> Callable[[int], int]:
-    """Row of [rows, vocabulary] -> the index of its largest number, see `likeliest`. On a CPU a row
-    is read only when asked for: few rows of a tree are; there, see `check_drawn` for the errors."""
+    """Row of [rows, vocabulary] -> the index of its largest number, see `likeliest`; for the errors
+    see `check_drawn`. On a CPU a row is read only when asked for: few rows of a tree are."""
     if logits.device.type == "cpu" and logits.element_size() >= _SHORTEST:
         numbers = logits.detach().numpy()
 
@@ -50,7 +50,18 @@ def choices(logits: torch.Tensor) -> Callable[[int], int]:
             return token
 
         return choose
-    return likeliest(logits).__getitem__
+    found = logits.max(dim=-1)
+    return checked(found.values.tolist(), found.indices.tolist())
+
+
+def checked(scores: Sequence[float], tokens: Sequence[int]) -> Callable[[int], int]:
+    """Row -> the token drawn from it, with this score; for the errors see `check_drawn`."""
+
+    def choose(row: int) -> int:
+        check_drawn(scores[row])
+        return tokens[row]
+
+    return choose
 
 
 def check_drawn(score: float) -> None:

@@ -116,7 +116,8 @@ class Session:
 
         Raises UsageError for an empty or too long prompt or an option out of range.
         """
-        return self.stream(prompt, references=references, **options).run()
+        with self.stream(prompt, references=references, **options) as stream:
+            return stream.run()
 
     def stream(
         self, prompt: Prompt, *, references: Sequence[Reference] | None = (), **options: Any
@@ -166,9 +167,11 @@ class Session:
             Stream(self, prompt, own, each)
             for prompt, own, each in zip(prompts, given or [None] * len(prompts), chosen)
         ]
-        with ExitStack() as awaited:
+        with ExitStack() as opened:
             for stream in streams:
-                awaited.enter_context(stream.awaited())
+                opened.enter_context(stream)
+            for stream in streams:
+                opened.enter_context(stream.awaited())
             return [stream.run(raise_errors=False) for stream in streams]
 
     def budget_of(self, options: Options) -> int | None:

@@ -40,6 +40,7 @@ class SharedBatch:
 
     def add(self, generation: Generation) -> int:
         """See `Batch.add`. The caller must hold the turn."""
+        self._drop_abandoned()  # the new text may go on in the cache of one
         key = self._batch.add(generation)
         self._heard[key] = deque()
         return key
@@ -105,9 +106,12 @@ class SharedBatch:
             heard.clear()
         return rounds
 
-    def _step(self) -> None:
+    def _drop_abandoned(self) -> None:
         while self._abandoned:
             self._drop(self._abandoned.popleft())
+
+    def _step(self) -> None:
+        self._drop_abandoned()
         with self._lock:
             self._awaited = +self._awaited  # without those at zero
             awaited = set(self._awaited)

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from weakref import finalize
 
 from paceline.completion import Completion, cut_off_reason
-from paceline.errors import PacelineError, StoreError
+from paceline.errors import StoreError
 from paceline.generation import Generation
-from paceline.messages import Prompt, Reference, is_chat, query_of
+from paceline.messages import Prompt, Reference, as_prompt, is_chat, query_of
 from paceline.options import Options
 from paceline.protocols import Drafter
 from paceline.records import Round, TokenLogprob
@@ -146,7 +146,7 @@ class Stream(Iterator[Chunk]):
         """While this lasts, the text takes part in every round, whichever thread plays it."""
         try:
             _, key = self._begun()
-        except PacelineError as error:
+        except Exception as error:  # a drafter's or the machine's, too: others go on
             self._error = error
             yield
             return
@@ -203,11 +203,12 @@ class Stream(Iterator[Chunk]):
         """The text and its key; it joins the others when it is first needed."""
         if self._text is None:
             home, options = self._home, self._options
+            self._prompt = as_prompt(self._prompt)  # an iterator can be read once
             prompt, references = home.encode(self._prompt), home.encode_references(self._references)
             self._query = query_of(self._prompt)
             # Compared with None here and below, because an empty store is falsy.
             self._store = home.store if self._query else None
-            similar = [] if self._store is None else self._store.search(self._query)
+            similar = self._similar()
             references += home.encode_references([entry.output for entry in similar])
             before = () if self._chat or is_chat(self._prompt) else tail_of(prompt)
             self.output = OutputText(home.tokenizer, options.stop, before)
@@ -217,9 +218,20 @@ class Stream(Iterator[Chunk]):
             self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])
         return self._text
 
+    def _similar(self) -> Sequence[Any]:
+        """What the store has that the answer may resemble: only guesses, so it may fail."""
+        try:
+            return () if self._store is None else self._store.search(self._query)
+        except StoreError:  # if it cannot be changed either, `_keep` says so
+            return ()
+
     def _leave(self) -> None:
         if self._text is not None and self._given_up.detach():
-            self._home.texts.end(*self._text)
+            try:
+                self._home.texts.end(*self._text)
+            except BaseException:  # interrupted while others have the turn
+                self._home.texts.batch.abandon(self._text[1])
+                raise
 
     def _next_round(self) -> bool:
         """Take the text's next round; False if it has ended or failed."""
