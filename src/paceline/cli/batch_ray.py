@@ -83,13 +83,7 @@ def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answ
             raise UsageError(f"--ray needs {missing}: pip install 'paceline[ray]'") from error
     pool = Pool(options.ray_actors, options.ray_cpus, options.ray_gpus)
     threads = given.threads or max(1, int(options.ray_cpus))
-    # Actors may have another working directory.
-    folder = Path(given.model)
-    model = str(folder.resolve()) if folder.exists() else given.model
-    placement, store = dict(given.placement), given.placement.get("datastore")
-    if store not in (None, "own"):
-        placement["datastore"] = str(Path(os.path.expanduser(store)).resolve())
-    given = replace(given, model=model, threads=threads, placement=placement)
+    given = replace(_anywhere(given), threads=threads)
 
     def answered(work: Work) -> Generator[Outcome, None, None]:
         waiting: dict[int, BatchLine] = {}
@@ -122,3 +116,12 @@ def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answ
             yield answer
 
     return how()
+
+
+def _anywhere(given: AnswersOf) -> AnswersOf:
+    """The same with absolute paths: actors may have another working directory."""
+    folder, placement = Path(given.model), dict(given.placement)
+    model = str(folder.resolve()) if folder.exists() else given.model
+    if (store := placement.get("datastore")) not in (None, "own"):
+        placement["datastore"] = str(Path(os.path.expanduser(store)).resolve())
+    return replace(given, model=model, placement=placement)

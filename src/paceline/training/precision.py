@@ -46,13 +46,14 @@ def without_cudnn(device: torch.device) -> Iterator[None]:
     """On a GPU, leave attention to kernels other than cuDNN's inside: it prepares every new shape
     for longer than passes take, and with a mask its gradients can be NaN (torch 2.11, issue
     196678). This is torch's setting for the whole process; it is restored."""
-    before = torch.backends.cuda.cudnn_sdp_enabled()
+    backend: Any = torch.backends.cuda
+    before = backend.cudnn_sdp_enabled()
     if device.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)
+        backend.enable_cudnn_sdp(False)
     try:
         yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+        backend.enable_cudnn_sdp(before)
 
 
 def forward_in(precision: str, device: torch.device) -> torch.autocast:

@@ -181,11 +181,10 @@ class StateCache:
         shape = tokens, len(self._kept.taps) + 1, self._kept.hidden
         states = np.memmap(self.folder / f"{name}.states", np.int16, mode="r", shape=shape)
         greedy = np.memmap(self.folder / f"{name}.greedy", np.int32, mode="r", shape=(tokens,))
-        found = KeptStates(states, greedy)
         with self._turn:  # batches may be made in one thread, and validated in another
             if len(self._opened) >= _MOST_OPEN:
                 del self._opened[next(iter(self._opened))]
-            self._opened[number] = found
+            self._opened[number] = found = KeptStates(states, greedy)
         return found
 
     def _open_index(self, mend: bool = False) -> None:
