@@ -55,7 +55,7 @@ class Generation:
     context: list[int] = field(init=False)
     reused: int = field(init=False, default=0)
     error: BaseException | None = field(init=False, default=None)
-    _said: tuple[TokenLogprob, ...] = field(init=False, repr=False, default=())
+    _path_logprobs: tuple[TokenLogprob, ...] = field(init=False, repr=False, default=())
     _vocab_size: int = field(init=False, repr=False)
     _chains_only: bool = field(init=False, repr=False)
     _scout: Scout | None = field(init=False, repr=False, default=None)
@@ -158,7 +158,7 @@ class Generation:
         else:
             path = walk(*drawn, self.matcher)
         if self.logprobs is not None:  # here, as it is no drafting
-            self._said = path_logprobs(logits, path, self.logprobs)
+            self._path_logprobs = path_logprobs(logits, path, self.logprobs)
         return path
 
     def observe(
@@ -184,7 +184,7 @@ class Generation:
             begin=begin,
             vocab_size=self._vocab_size,
             sources=sources,
-            logprobs=self._said,
+            logprobs=self._path_logprobs,
         )
         self.drafter.observe(round)
         return round

@@ -13,7 +13,7 @@ from torch import nn
 
 from paceline.errors import UsageError
 from paceline.training.methods.medusa import Medusa, MedusaSettings
-from paceline.training.precision import recorded, without_cudnn
+from paceline.training.precision import products_name, without_cudnn
 from paceline.training.scorer import Teacher
 from paceline.training.trainee import Trainee
 from paceline.training.trainer import Trainer
@@ -75,4 +75,4 @@ def test_cudnn_is_left_as_it_was_found() -> None:
     with without_cudnn(gpu):
         assert not enabled()
     assert enabled() == before
-    assert recorded("bfloat16", gpu) == "tf32"
+    assert products_name("bfloat16", gpu) == "tf32"

@@ -10,17 +10,23 @@ import torch
 
 from paceline.chains import ChainEnd
 from paceline.drafters.found_trees import FoundTree
+from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.drafters.level_drafter import TextLevels
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.builder import Rotary
+from paceline.kernels.programs.builder import Rotary, can_attend
 from paceline.kernels.programs.program import CacheLayer, TableAddresses
 from paceline.records import WordTable
 from paceline.tree import Tree
 
-__all__ = ["CalledLevels", "CalledPrograms", "LevelCall"]
+__all__ = ["CalledLevels", "CalledPrograms", "LevelCall", "runs_here"]
+
+
+def runs_here(config: ChimeraConfig | EagleConfig) -> bool:
+    """Whether the library has attention with the heads of these parts."""
+    return can_attend(config.attention_heads, config.kv_heads)
 
 
 class LevelCall(ABC):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.drafters.attention_rows import EPSILON
-from paceline.drafters.called_levels import CalledPrograms, LevelCall
+from paceline.drafters.called_levels import CalledPrograms, LevelCall, runs_here
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.drafters.ngram_encoder import NgramEncoder
@@ -19,15 +19,7 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import (
-    Builder,
-    Columns,
-    GivenRows,
-    Rotary,
-    can_attend,
-    layer_of,
-    merged,
-)
+from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join, Operand
 from paceline.records import WordTable
@@ -199,9 +191,7 @@ def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraProgr
     """Programs for compact heads without blocks on an n-gram encoder; see `HeadModule.ready`."""
     if not isinstance(module, ChimeraModel) or not isinstance(module.bottom, NgramEncoder):
         return None
-    if module.config.form != "compact" or module.config.layers:
-        return None
-    if not can_attend(module.config.attention_heads, module.config.kv_heads):
+    if module.config.form != "compact" or module.config.layers or not runs_here(module.config):
         return None
     heads = [
         [layer.weight for layer in head.modules() if isinstance(layer, PlainLinear)]

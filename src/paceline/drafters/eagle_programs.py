@@ -9,21 +9,13 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.drafters.attention_rows import EPSILON
-from paceline.drafters.called_levels import CalledPrograms, LevelCall
+from paceline.drafters.called_levels import CalledPrograms, LevelCall, runs_here
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import (
-    Builder,
-    Columns,
-    GivenRows,
-    Rotary,
-    can_attend,
-    layer_of,
-    merged,
-)
+from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
 from paceline.kernels.programs.steps import Join, Operand
 from paceline.planning.draft_length import LONGEST
 from paceline.records import WordTable
@@ -148,7 +140,6 @@ class EagleCall(LevelCall):
 
 def compile_eagle(module: HeadModule, kind: type[BlockLinear]) -> EaglePrograms | None:
     """See `HeadModule.ready`."""
-    if not isinstance(module, EagleModel):
+    if not isinstance(module, EagleModel) or not runs_here(module.config):
         return None
-    can = can_attend(module.config.attention_heads, module.config.kv_heads)
-    return EaglePrograms(module, kind) if can else None
+    return EaglePrograms(module, kind)

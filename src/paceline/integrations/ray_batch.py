@@ -53,8 +53,9 @@ def cluster(address: str | None, pool: Pool) -> Iterator[None]:
 
     Raises UsageError if it cannot be reached, or is too small for one actor.
     """
+    named = address or os.environ.get("RAY_ADDRESS", "")
     try:
-        _check_answers(address or os.environ.get("RAY_ADDRESS", ""))
+        _check_answers(named)
         ray.init(
             address=address,
             log_to_driver=False,
@@ -62,8 +63,7 @@ def cluster(address: str | None, pool: Pool) -> Iterator[None]:
             include_dashboard=False,
         )
     except (OSError, ValueError, RuntimeError, RayError) as error:
-        place = address or os.environ.get("RAY_ADDRESS", "")
-        place = f" at {place}" if place else ""
+        place = f" at {named}" if named else ""
         raise UsageError(f"cannot use Ray{place}: {_first_line(error)}") from error
     try:
         _check_room(pool)

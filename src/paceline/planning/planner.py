@@ -144,9 +144,8 @@ class TreePlanner:
             text = self._texts[round.key]
             text.calibration.observe(round.path.tokens)
             if text.asked:
-                text.fresh = (
-                    text.fresh and round.first
-                )  # before the prompt is read, it cannot guess
+                # In a text's first round the prompt is read, so it could not guess yet.
+                text.fresh = text.fresh and round.first
                 self._follow_size(text, len(round.tree))
                 # Every text pays for its own rows' part of the extra cost.
                 spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)

@@ -24,7 +24,7 @@ from paceline.training.folder import check_same_run, held
 from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
 from paceline.training.precision import (
     products_in,
-    recorded,
+    products_name,
     usable_precision,
     without_cudnn,
 )
@@ -199,7 +199,7 @@ class _Work:
             **outcome,
             "evaluation": {"on": "the test split, once", **tally.as_json()},
             "licences": self.run.source.licences,
-            "precision": recorded(self.precision, self.batches.device),
+            "precision": products_name(self.precision, self.batches.device),
         }
         common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record)
         return self.method.parts(kept, common)

@@ -10,7 +10,7 @@ import torch
 
 from paceline.errors import UsageError
 
-__all__ = ["forward_in", "products_in", "recorded", "usable_precision", "without_cudnn"]
+__all__ = ["forward_in", "products_in", "products_name", "usable_precision", "without_cudnn"]
 
 _FAST = {"cpu": "bf16", "cuda": "tf32"}
 
@@ -36,7 +36,7 @@ def usable_precision(wanted: str, device: torch.device) -> str:
     return wanted if wanted != "auto" else "bfloat16" if can else "float32"
 
 
-def recorded(precision: str, device: torch.device) -> str:
+def products_name(precision: str, device: torch.device) -> str:
     """What records call it: the products that were taken."""
     return "tf32" if precision == "bfloat16" and device.type == "cuda" else precision
 

@@ -85,9 +85,9 @@ class _Training:
         """Continue from the latest checkpoint until the trainer has finished."""
         self._resume()
         trainer, settings = self.trainer, self.trainer.settings
-        if settings.start and not trainer.step:
-            self._judge()
-            self.log.clear()  # what it starts from is no step
+        if settings.start and not trainer.step:  # perhaps no step is better
+            trainer.judge(self._held_back_loss())
+            trainer.model.notes()  # counts start anew with the steps
         begin = perf_counter() - self.seconds
         batches = self.batches.train(trainer.step)
         if self.batches.device.type == "cuda":
@@ -106,22 +106,25 @@ class _Training:
             if trainer.step % settings.checkpoint_every == 0:
                 self._save()
 
-    def _judge(self) -> None:
-        """Measure the validation loss, and log it beside that of the last steps."""
+    def _held_back_loss(self) -> float:
         model = self.trainer.model
         with torch.no_grad():
             weighted = [
                 (float(model.loss(batch)), model.method.places(batch))
                 for batch in self.batches.whole(self.judged)
             ]
-        held_back = sum(loss * n for loss, n in weighted) / sum(n for _, n in weighted)
+        return sum(loss * n for loss, n in weighted) / sum(n for _, n in weighted)
+
+    def _judge(self) -> None:
+        """Measure the validation loss, and log it beside that of the last steps."""
+        held_back = self._held_back_loss()
         self.trainer.judge(held_back)
         self.log.append(
             {
                 "step": self.trainer.step,
-                "loss": round(sum(self.recent) / max(1, len(self.recent)), 5),
+                "loss": round(sum(self.recent) / len(self.recent), 5),
                 "held_back_loss": round(held_back, 5),
-                **model.notes(),
+                **self.trainer.model.notes(),
             }
         )
         self.recent = []
