@@ -49,6 +49,9 @@ def test_a_batch_from_end_to_end(command: Command, tiny: Path, tmp_path: Path) -
     broken = command(*words)
     assert broken.code == 1
     assert "0 answered, 1 failed (invalid_json_line 1), 5 already had results" in broken.said
+    still = command(*words)
+    assert "nothing to do" in still.said
+    assert still.code == 1  # one of them is a failure
 
 
 def test_mistakes_are_told_before_a_model_is_loaded(command: Command, tmp_path: Path) -> None:

@@ -45,3 +45,19 @@ def test_heads_are_opened_once_per_model(method: str) -> None:
         opened.append(next(iter(pace._known.shared.values())))
     assert opened[0] is opened[1]
     assert opened[1] is not opened[2]
+
+
+def test_a_drafter_is_lent_again_unless_its_text_failed() -> None:
+    model, pace = new_model("llama"), Pace("anpd", budget=3)
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8, 5]]), "max_new_tokens": 2}
+    model.generate(**inputs, custom_generate=pace)
+    known = pace._known
+    assert known is not None
+    with pace._lent.lend(known) as first:
+        pass
+    with pytest.raises(ZeroDivisionError), pace._lent.lend(known) as again:
+        1 / 0  # noqa: B018
+    with pace._lent.lend(known) as other:
+        pass
+    assert again is first
+    assert other is not first

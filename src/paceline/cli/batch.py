@@ -78,11 +78,13 @@ def batch(
         left = sum(not results.has(line) for line in read_lines(files.input_file))
         if not left:
             common.note(f"nothing to do: all {total} requests have results in {files.output}")
-            return
-        common.check_installed()
-        with how as answer:
-            counts = _answer_all(answer, Work(files.input_file, results, total - left, total))
-    if counts.failed:
+            failed = results.failed
+        else:
+            common.check_installed()
+            with how as answer:
+                counts = _answer_all(answer, Work(files.input_file, results, total - left, total))
+            failed = results.failed or counts.failed > 0
+    if failed:
         raise typer.Exit(1)
 
 

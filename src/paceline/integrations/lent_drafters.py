@@ -27,12 +27,17 @@ class LentDrafters:
 
     @contextmanager
     def lend(self, known: KnownModel) -> Iterator[Drafter]:
-        """A drafter for a text of this model, within the context; the one last used if idle."""
-        drafter = self._take(known)
+        """A drafter for a text of this model, within the context; the one last used if idle. After
+        an error it is not lent again: it may be the cause."""
+        drafter, at_fault = self._take(known), False
         try:
             yield drafter
+        except Exception:
+            at_fault = True
+            raise
         finally:
-            self._idle.append((known, drafter))
+            if not at_fault:
+                self._idle.append((known, drafter))
 
     def _take(self, known: KnownModel) -> Drafter:
         try:

@@ -21,13 +21,15 @@ _HEAD = b'{"id": "batch_req_'
 class Results:
     """The known results of a batch, and the files that receive more. Made by `results_in`.
 
-    output: for all results. errors: for failed requests, if they are kept separately.
+    output: for all results. errors: for failed requests, if they are kept separately. failed:
+    whether a known result is a failure.
     """
 
     def __init__(self, output: BinaryIO, errors: BinaryIO | None) -> None:
         self._output, self._errors = output, errors
         self._ids: dict[str, str] = {}
         self._broken: set[str] = set()
+        self.failed = False
 
     def has(self, line: BatchLine) -> bool:
         """Whether this line already has a result.
@@ -59,10 +61,12 @@ class Results:
         try:
             record = parse_json(line)
             found, custom_id = record["id"], record["custom_id"]
-            if not (isinstance(found, str) and {"response", "error"} <= record.keys()):
+            answered = record["error"] is None and record["response"]["status_code"] == 200
+            if not isinstance(found, str):
                 return False
         except (ValueError, KeyError, TypeError, AttributeError):
             return False
+        self.failed = self.failed or not answered
         if custom_id is None:
             self._broken.add(found)
         else:
