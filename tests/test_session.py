@@ -189,7 +189,16 @@ def test_an_answer_that_cannot_be_kept_is_an_answer_all_the_same() -> None:
     assert stream.run().text == expected.text and store.tried == 1  # once for each answer
     for done in (stream.completion, *session.generate_batch(["tell me"], max_new_tokens=20)):
         assert done.tokens == expected.tokens and str(done.unkept) == "the disk is full"
+        assert not done.unkept.kept
     assert expected.unkept is None
+
+
+def test_a_store_that_fails_does_not_keep_the_answer_from_the_datastore(tmp_path: Path) -> None:
+    store = Datastore(tmp_path, vocabulary_mark(byte_tokenizer()))
+    session = toy_session("sam", store=FullStore(), datastore=store)
+    done = session.generate("tell me", max_new_tokens=5)
+    assert str(done.unkept) == "the disk is full"
+    assert store.info().documents == 1
 
 
 class Locked(Memory):

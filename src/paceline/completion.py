@@ -22,7 +22,8 @@ class Completion:
     logprobs: of each of `tokens`, if requested.
     error: why the text was aborted, with the finish reason "error" or, if that was an interruption,
     "interrupted".
-    unkept: why the answer could not be kept in the datastore or the store of answers.
+    unkept: what went wrong in the datastore or the store of answers; usually (`StoreError.kept`) the
+    answer is not kept there.
     """
 
     text: str

@@ -14,7 +14,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-__all__ = ["ModelError", "PacelineError", "StoreError", "UsageError", "meant", "readable"]
+__all__ = [
+    "MergeError",
+    "ModelError",
+    "PacelineError",
+    "StoreError",
+    "UsageError",
+    "meant",
+    "readable",
+]
 
 
 class PacelineError(Exception):
@@ -30,7 +38,18 @@ class ModelError(PacelineError):
 
 
 class StoreError(PacelineError):
-    """A store of answers or texts cannot be opened or used."""
+    """A store of answers or texts cannot be opened or used.
+
+    kept: whether what was to be stored is stored all the same.
+    """
+
+    kept = False
+
+
+class MergeError(StoreError):
+    """The log of a datastore cannot be merged into its index. It still holds all documents."""
+
+    kept = True
 
 
 def meant(name: str, known: Iterable[str]) -> str:

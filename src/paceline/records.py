@@ -177,10 +177,9 @@ class Round:
         return [depth for depth, token in pairs if token < self.vocab_size]
 
     @property
-    def open_draft_seconds(self) -> float:
-        """Drafting time that the planner must judge: all but that of settled sources."""
-        settled = sum(source.seconds for source in self.sources if source.settled)
-        return max(0.0, self.seconds.draft - settled)
+    def settled_seconds(self) -> float:
+        """Drafting time that the planner need not judge: that of settled sources."""
+        return sum(source.seconds for source in self.sources if source.settled)
 
     def proposers(self, node: int) -> tuple[str, ...]:
         """Names of the sources that proposed a node; () if unknown."""

@@ -191,13 +191,16 @@ class Stream(Iterator[Chunk]):
 
     def _keep(self, completion: Completion) -> None:
         """Keep the answer if requested; a failure does not fail the request."""
-        try:
-            if self._store is not None:
+        if self._store is not None:
+            try:
                 self._store.add(self._query, self.output.text)
-            if self._text is not None and self._options.record:
+            except StoreError as error:
+                self._unkept = error
+        if self._text is not None and self._options.record:
+            try:
                 self._home.record(self._text[0].prompt, completion.tokens)
-        except StoreError as error:
-            self._unkept = error
+            except StoreError as error:
+                self._unkept = self._unkept or error
 
     def _begun(self) -> tuple[Generation, int]:
         """The text and its key; it joins the others when it is first needed."""

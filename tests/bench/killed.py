@@ -39,5 +39,5 @@ def run(path: Path, resume: bool = False, pause: float = 0.0) -> None:
 
 if __name__ == "__main__":
     # What a process holds differs from run to run, and is no part of what is compared.
-    paceline.bench.comparison.peak_meter = lambda device: lambda: None
+    paceline.bench.memory.peak_meter = lambda device: lambda: None
     run(Path(sys.argv[1]), pause=0.02)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.bench import memory
-from paceline.bench.memory import peak_meter
+from paceline.bench.memory import MemoryUse, peak_meter
 
 CPU = torch.device("cpu")
 LARGE = 64 << 20
@@ -54,3 +54,20 @@ def test_where_nobody_can_say_nothing_is_said(
     assert peak_meter(CPU)() is None
     monkeypatch.setattr(memory.sys, "platform", "darwin")
     assert peak_meter(CPU)() is None
+
+
+def test_what_stays_loaded_counts_for_who_loaded_it() -> None:
+    use = MemoryUse(CPU, "plain")
+    if use.trial("plain")() is None:
+        pytest.skip("nobody can say here what a process holds")
+    loading = use.trial("own")
+    own = new_pages()
+    loading()
+    loading = use.trial("plain")
+    shared = new_pages()
+    loading()
+    taken = {name: use.trial(name)() for name in ("own", "plain", "other")}
+    own.close()
+    shared.close()
+    assert taken["own"] is not None and LARGE * 0.9 < taken["own"] < LARGE * 2
+    assert all(taken[name] is not None and taken[name] < LARGE / 2 for name in ("plain", "other"))

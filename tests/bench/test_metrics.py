@@ -330,3 +330,15 @@ def test_without_plain_decoding_there_is_nothing_to_compare_with() -> None:
     for lines in ([], [entry(method="fast")], [LeftOut("suite", "", "a", 0, "too long")]):
         with pytest.raises(ValueError, match="nothing to compare with"):
             summarise(lines)
+
+
+def test_answers_to_one_prompt_count_as_one_text() -> None:
+    several = [
+        replace(line, group="same")
+        for place, seconds in enumerate((0.5, 0.9, 0.7))
+        for line in pair(f"{place}", seconds)
+    ]
+    (fast,) = (summarise(several).overall.methods[name] for name in ("fast",))
+    assert (fast.texts, fast.prompts) == (3, 1)
+    again = [*several, *pair("other", 0.6)]
+    assert summarise(again).overall.methods["fast"].prompts == 2

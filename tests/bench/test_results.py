@@ -36,7 +36,7 @@ LEFT_OUT = LeftOut("suite", "task", "é\u2028", 0, "too long")
 @pytest.fixture(autouse=True)
 def nobody_meters(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a process holds differs from run to run."""
-    monkeypatch.setattr(paceline.bench.comparison, "peak_meter", lambda device: lambda: None)
+    monkeypatch.setattr(paceline.bench.memory, "peak_meter", lambda device: lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The file of a run that nobody interrupted."""
     path = tmp_path_factory.mktemp("run") / "new" / "run.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paceline.bench.comparison, "peak_meter", lambda device: lambda: None)
+        patch.setattr(paceline.bench.memory, "peak_meter", lambda device: lambda: None)
         killed.run(path)
     return path.read_bytes()
 
@@ -378,6 +378,6 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
     message = refusal(lambda: killed.run(path))
     assert "No space left on device" in message and "--resume" in message
     monkeypatch.undo()
-    monkeypatch.setattr(paceline.bench.comparison, "peak_meter", lambda device: lambda: None)
+    monkeypatch.setattr(paceline.bench.memory, "peak_meter", lambda device: lambda: None)
     killed.run(path, resume=True)
     assert path.read_bytes() == undisturbed

@@ -65,6 +65,8 @@ def test_questions_of_mt_bench_have_their_categories() -> None:
         *("writing", "writing", "roleplay", "humanities", "multi_turn"),
     ]
     assert found[160].task == "mt_bench"
+    other = replace(run[0], suite="mtbench101", prompt="mtbench101/85")
+    assert [each.category for each in answers_of([other], "plain", "m", words)] == ["multi_turn"]
 
 
 def words(ids: Sequence[int]) -> str:

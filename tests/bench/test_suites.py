@@ -122,6 +122,10 @@ def test_spec_bench_counts_the_categories_of_mt_bench_as_one_task(tmp_path: Path
     counts = [text.record.task for text in limited]
     assert counts.count("multi_turn") == 3
     assert counts.count("rag") == 2
+    plain = tmp_path / "spec_bench.jsonl"
+    (tmp_path / "spec_bench.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    assert [text.record.task for text in read_suites(["spec-bench"], tmp_path, 3)] == counts
 
 
 def test_other_files_keep_their_tasks(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.datastore.test_datastore_store import MARK, TEXTS, known
 from paceline.datastore import Datastore, clear_datastore
 from paceline.datastore import store as module
 from paceline.datastore.sorting import sort_places
-from paceline.errors import StoreError
+from paceline.errors import MergeError
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_an_index_that_cannot_be_written_is_told_once_and_tried_later(
         store = Datastore(folder, MARK)
         store.add([[5, 5, 5, 5]])
         store.settle()
-        with pytest.raises(StoreError, match="No space left"):
+        with pytest.raises(MergeError, match=r"No space left .*; its log holds all documents"):
             store.add([[6]])
         store.add([[9]])
     store.settle()
@@ -92,3 +92,21 @@ def test_an_index_that_cannot_be_written_is_told_once_and_tried_later(
     store.settle()
     assert store.info().logged == 0
     assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5, 5], [6], [9], [8, 8]]
+
+
+def test_what_is_merged_while_a_datastore_is_opened_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Datastore(folder, MARK)
+    other.add([[5, 5]])
+    read, merged = module.read_index, []
+
+    def read_late(path: Path) -> Any:
+        found = read(path)
+        if not merged:
+            merged.append(True)
+            other.build()
+        return found
+
+    monkeypatch.setattr(module, "read_index", read_late)
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5]]

@@ -15,6 +15,7 @@ from paceline.errors import ModelError
 from paceline.generation import Generation
 from paceline.models import memory
 from paceline.protocols import Drafter
+from paceline.records import TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
@@ -116,3 +117,12 @@ def test_a_source_that_is_named_has_no_alternatives() -> None:
     with pytest.raises(ModelError, match="paceline ships no draft model for this model"):
         open_sources("anpd+speculative", "", host)
     assert SELF not in {choice.model for choice in asked}
+
+
+def test_ouroboros_waits_for_what_its_draft_model_takes_over() -> None:
+    _, host, _ = opened()
+    one, other = (make_drafter(f"{name}:draft=self", host) for name in ("speculative", "ouroboros"))
+    assert other.promise == one.promise > 0
+    for drafter in (one, other):
+        drafter.start(TextStart([5, 6, 7]))
+    assert one.waits() and other.waits()

@@ -17,7 +17,7 @@ from paceline.planning.gate import TRIAL, Gates, TrialBudget
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planner import TreePlanner
 from paceline.planning.running_time import DraftingTime
-from paceline.records import Path, Round, Seconds
+from paceline.records import Path, Round, Seconds, SourceRound
 from paceline.stopping import Stopping
 from paceline.tree import EMPTY, Tree
 
@@ -183,3 +183,22 @@ def test_guesses_are_made_though_prompts_are_read_in_every_pass() -> None:
         planner.observe([Round(0, tree, rows, path, True, number == 0, spent)])
         trees.append(tree)
     assert [len(tree) for tree in trees] == [0, 0, 0, *[1] * 57]
+
+
+def test_what_one_texts_source_takes_is_not_charged_to_the_others() -> None:
+    """Of four texts, one asks a source that decides for itself, for eight milliseconds."""
+    planner, tree = TreePlanner(CURVE), Tree.chain([7])
+    for key in range(4):
+        planner.add(key, Scripted(STORY, lambda place: 1))
+    lookup, asked = SourceRound("anpd", True, 1, 5e-4), SourceRound("eagle", True, 1, 8e-3, True)
+    spent = Seconds(draft=(8e-3 + 4 * 5e-4) / 4, target=5e-3)
+    rows = torch.empty(2, 0)
+    for number in range(12):
+        planner.plan(dict.fromkeys(range(4), lambda budget: tree))
+        rounds = [
+            Round(key, tree, rows, Path((0,), (7, 9)), number == 0, number == 0, spent)
+            for key in range(4)
+        ]
+        rounds[0] = rounds[0].with_(sources=(lookup, asked))
+        planner.observe(rounds)
+    assert planner._drafting.price == pytest.approx(0.5)

@@ -196,3 +196,12 @@ def test_transformers_encoder_in_a_store_and_in_threads(tiny_bert: Path, path: P
 def test_a_missing_encoder_is_explained(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded"):
         TransformersEncoder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "query", ["ภาษาไทยน่าเรียน", "ພາສາລາວງາມ", "ភាសាខ្មែរ", "မြန်မာစာ", "漢字かな", "what is it"]
+)
+def test_every_script_finds_itself(path: Path, query: str) -> None:
+    with ReferenceStore(path) as store:
+        store.add(query, "answer")
+        assert outputs(store, query) == ["answer"]

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 
 from paceline.bench.entries import Difference, Entry, LeftOut, completed
-from paceline.bench.memory import peak_meter
+from paceline.bench.memory import MemoryUse
 from paceline.bench.results import Memory
 from paceline.bench.simulate import Recording
 from paceline.bench.trial import PLAIN, Answers, Contender, Request
@@ -43,6 +44,7 @@ class Text:
 
     suite: str
     record: PromptRecord
+    group: ClassVar[str] = ""
 
     def turns(self, session: Session) -> int:
         """1 if the turns form one text to continue."""
@@ -91,6 +93,7 @@ class Comparison:
     texts: Sequence[Conversation]
     options: Options
     repeats: int = 1
+    _memory: MemoryUse = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         names = [each.name for each in self.contenders]
@@ -124,6 +127,7 @@ class Comparison:
         If a contender fails on a text, the error is recorded and the run continues.
         """
         sink = Memory() if sink is None else sink
+        self._memory = MemoryUse(torch.device(self.session.target.describe().device), PLAIN)
         done: _Done = {_name(entry): entry for entry in sink.entries}
         warm = False
         for repeat, (index, text) in product(range(self.repeats), enumerate(self.texts)):
@@ -135,7 +139,8 @@ class Comparison:
                         sink.append(left_out)
                     break
                 for contender in self._order(index, repeat):
-                    entry = Entry(*_key(text, turn), repeat, contender.name, len(request.ids))
+                    names = *_key(text, turn), repeat, contender.name
+                    entry = Entry(*names, len(request.ids), group=text.group)
                     if _name(entry) not in done:
                         if not warm:
                             self._warm_up(request)
@@ -185,10 +190,10 @@ class Comparison:
         # Reversed, so that contenders learn nothing about the first text from it.
         other = replace(request, ids=request.ids[:512][::-1], options=options)
         for contender in self.contenders:
-            try:
+            taken = self._memory.trial(contender.name)
+            with suppress(Exception):
                 contender.generate(other)
-            except Exception:  # noqa: S112
-                continue
+            taken()  # what it has left loaded
 
     def _play(
         self,
@@ -197,12 +202,12 @@ class Comparison:
         request: Request,
         done: _Done,
     ) -> Entry:
-        meter = peak_meter(torch.device(self.session.target.describe().device))
+        taken = self._memory.trial(contender.name)
         try:
             trial = contender.generate(request)
         except Exception as error:
             return replace(entry, error=_sentence(error))
-        entry = replace(entry, peak_bytes=meter())
+        entry = replace(entry, peak_bytes=taken())
         first = done.get((*entry.key, 0, PLAIN))
         plain = first.output if isinstance(first, Entry) else None
         entry = replace(entry, **completed(trial, plain))

@@ -65,11 +65,12 @@ class Entry:
 
     turn, repeat: counted from 0.
     stats: includes the trial's times by part, in seconds; `seconds` is the total.
-    peak_bytes: peak memory of the process or on the GPU; None if unknown.
+    peak_bytes: memory of the process or on the GPU, see `MemoryUse`; None if unknown.
     output: the tokens, None if they equal those of plain decoding's first trial, which always has
     its own.
     lossy: see `Trial`; such an output is not compared with plain decoding's.
     error: what went wrong, or "".
+    group: the prompt that the text shares with others of its suite; "" if with none.
     """
 
     suite: str
@@ -88,6 +89,7 @@ class Entry:
     difference: Difference | None = None
     lossy: bool = False
     error: str = ""
+    group: str = ""
 
     @property
     def key(self) -> Key:
@@ -97,7 +99,7 @@ class Entry:
     def to_json(self) -> dict[str, Any]:
         """The entry as a record, without what is missing or can be derived."""
         record = {name: value for name, value in vars(self).items() if value is not None}
-        for name in ("lossy", "error"):
+        for name in ("lossy", "error", "group"):
             if not record[name]:
                 del record[name]
         record["stats"] = _stats_as_json(self.stats)

@@ -1,19 +1,48 @@
-"""The most memory that a process has held."""
+"""The memory that methods need."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-__all__ = ["peak_meter"]
+__all__ = ["MemoryUse", "peak_meter"]
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 
 Meter = Callable[[], int | None]
+
+
+class MemoryUse:
+    """Memory that contenders take on a device: what their trials have left loaded, such as parts,
+    and what a trial needs beyond all that was held before it.
+
+    shared: name of the contender whose caches all others use, too: what it leaves is not counted.
+    """
+
+    def __init__(self, device: torch.device, shared: str) -> None:
+        self._device, self._shared = device, shared
+        self._kept: Counter[str] = Counter()
+
+    def trial(self, name: str) -> Meter:
+        """Begin a trial; the returned function, called once at its end, gives what it took, in
+        bytes."""
+        peak, before = peak_meter(self._device), _held(self._device)
+
+        def taken() -> int | None:
+            most, now = peak(), _held(self._device)
+            if most is None or before is None or now is None:
+                return None
+            kept = self._kept[name]
+            if name != self._shared:
+                self._kept[name] += max(0, now - before)
+            return kept + max(0, most - before)
+
+        return taken
 
 
 def peak_meter(device: torch.device) -> Meter:
@@ -31,6 +60,13 @@ def peak_meter(device: torch.device) -> Meter:
     except OSError:
         return lambda: None
     return lambda: _status("VmHWM")
+
+
+def _held(device: torch.device) -> int | None:
+    """Bytes in use now; None if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device)
+    return _status("VmRSS") if sys.platform == "linux" else None
 
 
 def _status(name: str) -> int | None:

@@ -37,7 +37,7 @@ class MethodSummary:
     generated after the first pass.
     mean_of_ratios: speed-up as Spec-Bench computes it, a ratio of mean speeds over questions.
     stats: sums over the first trials.
-    peak_over_plain: peak memory minus plain decoding's, the median over texts, in bytes.
+    peak_over_plain: memory (`Entry.peak_bytes`) minus plain decoding's, median over texts, in bytes.
     differences: text -> where its output differs from plain decoding's, over all trials.
     lossy: its outputs may differ by design and were not compared, see `Trial`.
     speedups: text -> speed-up. times: text -> median seconds. prompt_times: by prompt, of the
@@ -194,7 +194,8 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
     own = [TextTimes.of(cell[method]) for cell in cells.values()]
     plain = [TextTimes.of(cell[PLAIN]) for cell in cells.values()]
     whole, base = reduce(add, own), reduce(add, plain)
-    prompts = by_prompt(cells, own), by_prompt(cells, plain)
+    firsts = [cell[PLAIN][0] for cell in cells.values()]
+    prompts = by_prompt(firsts, own), by_prompt(firsts, plain)
     stats = Stats()
     for cell in cells.values():
         stats.merge(cell[method][0].stats)

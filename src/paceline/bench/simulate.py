@@ -87,6 +87,11 @@ class Recording:
     suite: str
     record: TraceRecord
 
+    @property
+    def group(self) -> str:
+        """See `Entry`."""
+        return self.record.prompt
+
     def turns(self, session: Session) -> int:
         """One per output."""
         return len(self.record.outputs)

@@ -17,7 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from paceline.bench.entries import Entry
-from paceline.bench.suites import MT_BENCH, MULTI_TURN
+from paceline.bench.suites import MT_BENCH, MULTI_TURN, WITH_MT_BENCH
 from paceline.bench.trial import PLAIN
 from paceline.errors import UsageError, readable
 from paceline.json_files import parse_json
@@ -117,7 +117,7 @@ def _category(entry: Entry) -> str:
     a category."""
     number = _question(entry.prompt)
     known = isinstance(number, int) and _FIRST <= number < _FIRST + _EACH * len(MT_BENCH)
-    if entry.task != MULTI_TURN or not known:
+    if entry.suite not in WITH_MT_BENCH or entry.task != MULTI_TURN or not known:
         return entry.task
     return MT_BENCH[(int(number) - _FIRST) // _EACH]
 

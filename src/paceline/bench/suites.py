@@ -45,7 +45,7 @@ MT_BENCH = (
 MULTI_TURN = "multi_turn"
 """That task."""
 
-_WITH_MT_BENCH = ("mt_bench", "spec_bench")
+WITH_MT_BENCH = ("mt_bench", "spec_bench")
 
 
 def read_suites(
@@ -122,7 +122,7 @@ def _texts(path: Path, limit: int | None, by_category: bool) -> list[Text]:
     taken: Counter[str] = Counter()
     texts = []
     for record in read_prompts(path, by_category=by_category):
-        if not by_category and path.stem in _WITH_MT_BENCH and record.task in MT_BENCH:
+        if not by_category and _stem(path) in WITH_MT_BENCH and record.task in MT_BENCH:
             record = replace(record, task=MULTI_TURN)
         taken[record.task] += 1
         if limit is None or taken[record.task] <= limit:

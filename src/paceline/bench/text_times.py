@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from paceline.bench.entries import Entry, Key
+from paceline.bench.entries import Entry
 
 __all__ = ["TextTimes", "by_prompt", "decode_ratio", "interval_of", "speedup_interval"]
 
@@ -47,12 +47,14 @@ class TextTimes:
         return TextTimes(self.tokens + other.tokens, *both)
 
 
-def by_prompt(keys: Iterable[Key], times: Iterable[TextTimes]) -> list[TextTimes]:
-    """The turns of a conversation as one: they are not independent."""
+def by_prompt(trials: Iterable[Entry], times: Iterable[TextTimes]) -> list[TextTimes]:
+    """The turns of a conversation, and several answers to one prompt, as one: they are not
+    independent. trials: one of each text."""
     found: dict[tuple[str, str], TextTimes] = {}
-    for (suite, prompt, *_), each in zip(keys, times):
-        known = found.get((suite, prompt))
-        found[suite, prompt] = each if known is None else known + each
+    for trial, each in zip(trials, times):
+        place = trial.suite, trial.group or trial.prompt
+        known = found.get(place)
+        found[place] = each if known is None else known + each
     return list(found.values())
 
 

@@ -44,7 +44,8 @@ def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Complet
     if colours:
         _write(console, "\n")
     if completion.unkept is not None:
-        common.note(f"the answer is not kept: {completion.unkept}", style="yellow")
+        what = "" if completion.unkept.kept else "the answer is not kept: "
+        common.note(f"{what}{completion.unkept}", style="yellow")
     return completion
 
 

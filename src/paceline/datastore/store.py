@@ -23,7 +23,7 @@ from paceline.datastore.private_files import begins, draft_of, put_in_place
 from paceline.datastore.recent_texts import RecentTexts, joined
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
-from paceline.errors import StoreError, UsageError
+from paceline.errors import MergeError, StoreError, UsageError
 from paceline.models.cache import LOCK, cache_root, held
 
 __all__ = ["MOST_TOKENS", "Datastore", "DatastoreInfo", "clear_datastore"]
@@ -64,7 +64,7 @@ class Datastore:
         self._lock = Lock()
         self._merge_at = _MOST_LOGGED
         self._merger: Thread | None = None
-        self._trouble: StoreError | None = None
+        self._trouble: MergeError | None = None
         with _explained(folder, "read"):
             self._open()
 
@@ -102,7 +102,7 @@ class Datastore:
 
         Other processes see the documents when they open or change the datastore. Raises UsageError
         for invalid ids. An error of the thread is raised once, by the next call, which still adds
-        its documents."""
+        its documents, as MergeError."""
         new = [_checked(document) for document in documents]
         trouble, self._trouble = self._trouble, None  # not that of a thread started below
         with self._changing():
@@ -143,7 +143,8 @@ class Datastore:
             self._merge([], None, least=_MOST_LOGGED)
             self._merge_at = _MOST_LOGGED
         except StoreError as error:
-            self._trouble, self._merge_at = error, self._log.tokens + _MOST_LOGGED
+            self._trouble = MergeError(f"{error}; its log holds all documents")
+            self._merge_at = self._log.tokens + _MOST_LOGGED
 
     def _merge(self, new: list[Int32], most: int | None, least: int = 0) -> None:
         """Write a new index; only the last step blocks other processes from adding to the log.
@@ -173,8 +174,12 @@ class Datastore:
 
     def _open(self) -> None:
         """Read the index and the log."""
-        stamp = self._index_stamp()  # taken first, so that a later index is noticed
-        self._now(stamp, *self._read_index())
+        while True:
+            stamp = self._index_stamp()
+            self._now(stamp, *self._read_index())
+            # A merge that ends meanwhile has moved documents of the log to another index.
+            if self._index_stamp() == stamp:
+                return
 
     def _now(self, stamp: _Stamp | None, header: Header, tokens: Int32, order: Int32) -> None:
         """Switch to this index; other threads may look texts up meanwhile."""

@@ -42,7 +42,6 @@ from paceline.tree import EMPTY, ROOT, Tree
 __all__ = ["Ouroboros", "OuroborosSettings", "Verification"]
 
 Verification = Literal["paper", "package", "none"]
-
 Hang = Literal["end", "all"]
 
 _INNER = "phrases"
@@ -142,6 +141,7 @@ class Ouroboros(Drafter):
         self._settings = own
         self.pool = _pool_of(host, own) if pool is None else _filled(pool, host, own.phrases)
         self._draft = _draft_of(host, own, self.pool)
+        self.promise = own.promise
         self._size = own.level - 1
         self._text = TextPhrases(self.pool, self._size)
         self._root = 0
@@ -177,6 +177,10 @@ class Ouroboros(Drafter):
     def unread(self) -> int:
         """See `Drafter.unread`."""
         return self._draft.unread()
+
+    def waits(self) -> bool:
+        """See `Drafter.waits`."""
+        return self._draft.waits()
 
     def propose(self, budget: int) -> Tree:
         """The draft model's draft, and phrases along it."""

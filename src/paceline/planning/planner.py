@@ -202,8 +202,10 @@ class TreePlanner:
         usual = not any(text.budget is not None or (text.asked and text.fresh) for text in texts)
         if not usual or any(round.first for round in rounds):
             return self._drafting.price
-        spent, asked = [round.open_draft_seconds for round in rounds], [t.asked for t in texts]
-        found = 1e3 * sum(spent), asked.count(True), asked.count(False)
+        # Texts share the time of a pass, but each knows what its own sources took.
+        spent = sum([round.seconds.draft - round.settled_seconds for round in rounds])
+        asked = [text.asked for text in texts]
+        found = 1e3 * max(0.0, spent), asked.count(True), asked.count(False)
         self._drafting.add(*found)
         return self._drafting.price_of(*found)
 

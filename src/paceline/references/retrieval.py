@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from math import log
 from pathlib import Path
 from typing import Protocol
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,9 @@ def split_terms(text: str) -> list[str]:
     >>> split_terms("What's NEAR(x, 2)?")
     ['what', 's', 'near', 'x', '2']
     """
-    return _TERM.findall(text.casefold())
+    found = _TERM.findall(text.casefold())
+    # FTS5 drops vowel signs and tone marks that stand alone: nothing would ever match them.
+    return [term for term in found if category(term[0])[0] in "LN"]
 
 
 def query_terms(query: str) -> list[str]:

@@ -45,7 +45,8 @@ class RunningText:
         completion = self._stream.completion
         metrics.text_ended(completion, self._last - self._first)
         if completion.unkept is not None:
-            log("answer not kept", level=logging.ERROR, reason=str(completion.unkept))
+            what = "answers not merged" if completion.unkept.kept else "answer not kept"
+            log(what, level=logging.ERROR, reason=str(completion.unkept))
         return News(self.index, chunks, completion)
 
     def leave(self) -> None:

@@ -30,7 +30,7 @@ _WORDS = {
     "ratio of means": "mean speed of texts divided by plain decoding's, as in Spec-Bench",
     "acceptance length": "tokens gained per round, including the one that needs no guess",
     "draft hit ratio": "share of guessed tokens that were accepted",
-    "memory over plain": "peak memory during a text, minus that of plain decoding: the median",
+    "memory over plain": "what a method keeps loaded and a text takes, minus plain decoding's: the median",
     "in loops": "share of tokens inside a run of twenty that occurs more than once in its text; a "
     "text loops if this is a fifth or more in plain decoding's output",
     "same text": "whether every output is plain decoding's, token for token",
