@@ -7,12 +7,13 @@ kept; the next start reads them, and opens the model itself only if something ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from paceline.errors import ModelError
 from paceline.kept_targets import find_target, keep_target, mark_of
 from paceline.kernels.native.calls import unavailable
 from paceline.models import ProgressCallback, load_causal_lm
@@ -77,6 +78,8 @@ def open_model(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
     source = resolve(order.name, progress=progress) if order.may_be_kept else None
     if source is None or source.gguf_file is None or source.folder is None:
         return _open_anew(order, progress)
+    # A relative path would name something else after a change of the working directory.
+    source = replace(source, folder=source.folder.absolute())
     with explained(source):
         mark = _mark(source)
     found = _open_kept(order, source, mark, progress)
@@ -126,8 +129,12 @@ def _open_kept(
     if kept is None or not isinstance(kept.more.get("eos_ids"), list):
         return None
 
+    name = order.name if source.alias else str(Path(order.name).expanduser().absolute())
+
     def opened() -> PreTrainedModel:
-        model = load_causal_lm(order.name, device="cpu", blocks=True, progress=progress).model
+        model = load_causal_lm(name, device="cpu", blocks=True, progress=progress).model
+        if _mark(source) != mark:
+            raise ModelError(f"{source.name} was replaced meanwhile: open it again")
         prepare(model)
         return model
 

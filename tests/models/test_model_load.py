@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import gguf
@@ -25,6 +26,7 @@ from fake_models import (
     save_wheel,
     sha256,
 )
+from gguf_files import save_gguf
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
@@ -426,3 +428,25 @@ def test_the_default_tokenizer_gives_every_text_back() -> None:
         "def f(x):\n    return 1",
     ):
         assert tokenizer.decode(tokenizer(text).input_ids) == text
+
+
+def test_threads_may_load_models_at_once(tmp_path: Path) -> None:
+    files = [save_gguf(tmp_path / f"{seed}.gguf", seed=seed) for seed in range(3)]
+    load_causal_lm(str(files[0]), device="cpu")
+    stderr, failed = sys.stderr, list[Exception]()
+
+    def load(file: Path) -> None:
+        try:
+            load_causal_lm(str(file), device="cpu")
+        except Exception as error:
+            failed.append(error)
+
+    for _ in range(3):
+        threads = [Thread(target=load, args=(file,)) for file in files]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    load(files[0])
+    assert not failed
+    assert sys.stderr is stderr

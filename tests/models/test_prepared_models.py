@@ -164,3 +164,17 @@ def test_a_cache_that_cannot_be_written_changes_nothing(root: Path, tmp_path: Pa
     lock.unlink(missing_ok=True)
     lock.mkdir()
     assert start(file).generate(PROMPT, **OPTIONS).tokens == expected
+
+
+def test_a_model_that_is_opened_late_is_the_one_that_was_started(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = save_gguf(Path("m.gguf"), "llama", ("Q4_K", "Q8_0"))
+    start(file)
+    elsewhere, replaced = start(file), start(file)
+    monkeypatch.chdir("/")
+    assert elsewhere.target.model is not None
+    save_gguf(tmp_path / "new.gguf", "llama", ("Q4_K", "Q8_0"), seed=1).replace(tmp_path / "m.gguf")
+    with pytest.raises(ModelError, match=r"m\.gguf was replaced meanwhile: open it again"):
+        _ = replaced.target.model

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from accelerate import dispatch_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ from paceline.records import Path
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets import causal_lm, support
+from paceline.targets.engines import open_target
 from paceline.tree import EMPTY, ROOT, Tree
 
 NAMED = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "phi"]
@@ -818,3 +820,14 @@ def test_single_precision_inside_a_model_in_double_is_not_taken_for_an_error(
     expected = greedy(model, prompt, 10)
     output, _, _ = generate(new_target(model), make_drafter("anpd"), prompt, 10)
     assert output == expected
+
+
+@pytest.mark.parametrize("family", ["StableLm", "Nemotron"])
+def test_a_failed_check_leaves_nothing_to_the_next(family: str) -> None:
+    """Their layers do not pass on what attention by text needs, so that the first check fails."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+    config = getattr(transformers, f"{family}Config")(vocab_size=VOCAB, **sizes, **heads)
+    model = getattr(transformers, f"{family}ForCausalLM")._from_config(config).eval()
+    target = open_target(model)
+    assert not target.runs_as_opened

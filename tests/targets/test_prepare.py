@@ -6,6 +6,7 @@ from pathlib import Path as FilePath
 
 import pytest
 import torch
+import transformers
 from tests.c_library import needs_library
 from tests.in_step import InStep, new_target
 from tests.tiny_models import VOCAB, needs_kernels, new_model, some_prompt
@@ -28,7 +29,7 @@ from paceline.kernels.linear import (
 )
 from paceline.kernels.memory import FilePages, WeightMemory
 from paceline.kernels.norm import fast_norm
-from paceline.kernels.shared_input import find_shared_inputs
+from paceline.kernels.shared_input import SharedInput, find_shared_inputs
 from paceline.loop import Generation, decode
 from paceline.stopping import Stopping
 from paceline.targets import prepare as preparing
@@ -386,3 +387,53 @@ def test_accelerate_prepares_on_request_only() -> None:
     fast = paceline.accelerate(model, "anpd", weights="packed")
     assert any(isinstance(each, FastLinear) for each in model.modules())
     assert torch.equal(fast.generate(prompt, max_new_tokens=12, do_sample=False), expected)
+
+
+HUNYUAN = {
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "num_experts": 4,
+}
+LONGCAT = {
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "expert_ffn_hidden_size"), 16),
+    **dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), 8),
+    "ffn_hidden_size": 48,
+    "num_layers": 2,
+    "n_routed_experts": 4,
+    "zero_expert_num": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"), [("HunYuanMoEV1", HUNYUAN), ("LongcatFlash", LONGCAT)]
+)
+def test_layers_whose_weights_others_read_keep_them(family: str, sizes: dict[str, int]) -> None:
+    """Routers that look at the type of a weight, or multiply by it themselves."""
+    common = {"vocab_size": VOCAB, "hidden_size": 32, "num_attention_heads": 4, "moe_topk": 2}
+    sizes = {**common, "head_dim": 8, **sizes}
+    config = getattr(transformers, f"{family}Config")(**sizes)
+    config._experts_implementation = "eager"
+    model = getattr(transformers, f"{family}ForCausalLM")._from_config(config).eval()
+    ids = torch.tensor([[1, 2, 3, 4]])
+    before = model(ids).logits
+    done = prepare(model, "packed")
+    assert done.linears and done.left["layers whose weights other code reads"]
+    torch.testing.assert_close(model(ids).logits, before, rtol=1e-4, atol=1e-5)
+
+
+def test_threads_may_share_a_prepared_model() -> None:
+    """One thread asks for its second projection after another has made its own."""
+    layers = [nn.Linear(4, 3, bias=False) for _ in range(2)]
+    shared = SharedInput(PlainLinear(torch.cat([x.weight for x in layers]).detach(), None), (3, 3))
+    mine, other = torch.randn(1, 4), torch.randn(1, 4)
+    run = shared._run
+
+    def interrupted(rows: torch.Tensor) -> torch.Tensor:
+        made = run(rows)
+        if rows is mine:
+            shared.project(other, 0)
+        return made
+
+    shared._run = interrupted
+    torch.testing.assert_close(shared.project(mine, 0), layers[0](mine))

@@ -21,14 +21,14 @@ from paceline.protocols import Target
 from paceline.shared_batch import Turns
 from paceline.targets.late_model import LateModel
 
-__all__ = ["KnownModel"]
+__all__ = ["KnownModel", "form_of"]
 
 
 @dataclass
 class KnownModel:
     """One model in one form; every call has its own target.
 
-    form: see `_form`.
+    form: see `form_of`.
 
     Does not keep the model alive unless drafters that work for one model only are made for it.
     """
@@ -50,11 +50,11 @@ class KnownModel:
         draft models, if no curve is stored."""
         fingerprint = loaded_fingerprint(model)
         curve = known_curve(target, fingerprint, measure)
-        return cls(ref(model), _form(model), fingerprint, curve, TreePlanner(curve), measure)
+        return cls(ref(model), form_of(model), fingerprint, curve, TreePlanner(curve), measure)
 
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, in the same form."""
-        return self.model() is model and self.form == _form(model)
+        return self.model() is model and self.form == form_of(model)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -87,6 +87,6 @@ class KnownModel:
         )
 
 
-def _form(model: PreTrainedModel) -> tuple[object, ...]:
+def form_of(model: PreTrainedModel) -> tuple[object, ...]:
     """What may change about a model between calls: device, dtype and size of the vocabulary."""
     return model.device, model.dtype, model.config.get_text_config().vocab_size

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import Lock
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import (
@@ -27,7 +28,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import check_method, make_drafter, needs_host
 from paceline.errors import UsageError
-from paceline.integrations.known_model import KnownModel
+from paceline.integrations.known_model import KnownModel, form_of
 from paceline.integrations.lent_drafters import LentDrafters
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
 from paceline.integrations.rows import PromptRow, Rules, for_each_row, split_rows
@@ -44,6 +45,9 @@ from paceline.targets.preparation import NATIVE
 __all__ = ["Pace"]
 
 _opening = Lock()
+_checked: WeakKeyDictionary[PreTrainedModel, set[tuple[object, ...]]] = WeakKeyDictionary()
+"""Forms in which a model was found to run. A check narrows its windows for a moment, which other
+threads must not meet in every call."""
 
 
 class Pace:
@@ -84,7 +88,6 @@ class Pace:
         # trained for a model starts afresh with every call, which has a new target.
         self._lent = None if needs_host(method) else LentDrafters(self._make)
         self._plans = method != "plain" and budget is None
-        self._checked: set[tuple[type[PreTrainedModel], str]] = set()
         self._known: KnownModel | None = None
 
     def __call__(
@@ -137,12 +140,13 @@ class Pace:
             with _opening:
                 if several or model.config._attn_implementation == GROUPED:
                     borrowed.enter_context(attending_by_text(model))
-                kind, known = (type(model), model.config._attn_implementation), self._known
+                form, known = (model.config._attn_implementation, *form_of(model)), self._known
                 if known is not None and not known.fits(model):  # another model, or it has changed
                     known = None
-                check = known is None or kind not in self._checked
-                target = open_target(model, weights=NATIVE, check=check)
-                self._checked.add(kind)
+                checked = _checked.setdefault(model, set())
+                target = open_target(model, weights=NATIVE, check=form not in checked)
+                if target.runs_as_opened:  # otherwise only another check finds out how it runs
+                    checked.add(form)
                 if known is None:
                     known = self._known = KnownModel.of(model, target, measure=self._plans)
             yield target, known

@@ -31,18 +31,19 @@ class SharedInput(nn.Module):
         # Read for every projection of every layer, so kept out of the module's slow registry.
         self._run = linear.forward
         self._last = len(self.sizes) - 1
-        self._input: torch.Tensor | None = None
-        self._outputs: Sequence[torch.Tensor] = ()
+        # An input and its projections, in one tuple: threads may run the model at once.
+        self._held: tuple[torch.Tensor | None, Sequence[torch.Tensor]] = None, ()
 
     def project(self, rows: torch.Tensor, part: int) -> torch.Tensor:
         """The `part`-th projection of rows [..., in_features]."""
-        held = self.__dict__  # a module's own __setattr__ takes microseconds
-        if held["_input"] is not rows:
-            held["_outputs"] = torch.split_with_sizes(self._run(rows), self.sizes, -1)
-            held["_input"] = rows
-        output: torch.Tensor = held["_outputs"][part]
+        own = self.__dict__  # a module's own __setattr__ takes microseconds
+        known, outputs = own["_held"]
+        if known is not rows:
+            outputs = torch.split_with_sizes(self._run(rows), self.sizes, -1)
+            own["_held"] = rows, outputs
         if part == self._last:
-            held["_input"], held["_outputs"] = None, ()  # nothing outlives the pass
+            own["_held"] = None, ()  # nothing outlives the pass
+        output: torch.Tensor = outputs[part]
         return output
 
 

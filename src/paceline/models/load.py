@@ -21,7 +21,7 @@ from paceline.models.gguf_description import load_through_transformers
 from paceline.models.gguf_file import GgufFile
 from paceline.models.memory import bytes_needed, check_memory
 from paceline.models.placement import placement
-from paceline.models.progress import ProgressCallback, ignore_progress, muted
+from paceline.models.progress import ProgressCallback, ignore_progress, loading, muted
 from paceline.models.source import ModelSource, resolve
 from paceline.models.store import ModelStore
 
@@ -78,7 +78,7 @@ def load_causal_lm(
         check_folder(source)
     hub = {"revision": revision, "local_files_only": local_files_only or source.repo is None}
     # A hub model may take minutes to download, so its bars are shown.
-    quiet = muted() if source.repo is None else nullcontext()
+    quiet = muted() if source.repo is None else loading
     with explained(source), quiet:
         if source.gguf_file is not None:
             return _load_gguf(_downloaded(source, hub), options, blocks, progress)

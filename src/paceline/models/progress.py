@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from types import TracebackType
@@ -15,7 +16,7 @@ from typing import Literal, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-__all__ = ["ProgressCallback", "RichProgress", "Stage", "ignore_progress", "muted"]
+__all__ = ["ProgressCallback", "RichProgress", "Stage", "ignore_progress", "loading", "muted"]
 
 Stage = Literal["wait", "download", "verify", "convert", "measure"]
 
@@ -102,13 +103,25 @@ class RichProgress:
             self._bars.stop_task(task)
 
 
+loading = threading.RLock()
+"""Held while transformers loads a model: meanwhile it replaces functions of its own for the whole
+process, and two loads at once would restore them wrongly."""
+
+
 @contextmanager
 def muted() -> Iterator[None]:
     """Keep transformers' bars, reports and warnings off standard error, then restore everything.
+    One thread at a time, see `loading`.
 
     transformers has only process-wide switches, and its GGUF reader writes to sys.stderr regardless
     of them; so the switches are set for the duration and the stream is redirected.
     """
+    with loading, _switches_set():
+        yield
+
+
+@contextmanager
+def _switches_set() -> Iterator[None]:
     # Imported before the redirection: its log handler keeps the stderr it finds on import.
     from transformers.utils import logging
 

@@ -138,6 +138,11 @@ class CausalLMTarget(Target):
         compiled = self._pass.compiled
         return None if compiled is None else compiled.steps
 
+    @property
+    def runs_as_opened(self) -> bool:
+        """Whether no check has changed how passes run."""
+        return self._pass.as_opened
+
     def use(self, steps: Lowered) -> None:
         """Run passes by these steps from now on."""
         self._pass.use(steps)

@@ -42,7 +42,7 @@ class ModelPass:
     cache: where keys and values go. windows: see `attention_windows`. by_text: each text attends to
     its own stretch. keeps_states: the cache also keeps the last hidden states. compiled, on_device:
     one of them runs passes in the model's place; if both are None, the model's own forward runs,
-    and own_forward says why.
+    and own_forward says why. as_opened: whether no check has switched any of this off.
     min_rows: fewer rows cost no less. grain: see `slot_grain`.
     """
 
@@ -51,6 +51,7 @@ class ModelPass:
         self.cache = cache
         self.windows: Windows = facts.windows
         self.by_text = facts.by_text
+        self.as_opened = True
         self.keeps_states = False
         self._kept: tuple[int, ...] = ()
         self.compiled: CompiledPass | None = None
@@ -120,11 +121,11 @@ class ModelPass:
                         return self_check(target, model)
                     except ModelError as reason:
                         self.compiled, self.on_device = None, None
-                        self.own_forward = str(reason)
+                        self.own_forward, self.as_opened = str(reason), False
                 if self.by_text:
                     with suppress(ModelError):
                         return self_check(target, model)
-                    self.by_text = False
+                    self.by_text = self.as_opened = False
                 self_check(target, model)
         finally:
             self.windows = attention_windows(config)

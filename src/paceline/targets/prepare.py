@@ -34,6 +34,7 @@ from paceline.targets.float_arithmetic import (
 from paceline.targets.layer_replacement import KINDS, Layer, LayerReplacement, put
 from paceline.targets.preparation import NATIVE, Preparation
 from paceline.targets.support import check_supported, compare, trial
+from paceline.targets.weight_readers import noting_readers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -92,12 +93,16 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     before: list[torch.Tensor] = []
     try:
         layers = [*linears, *in_blocks]
-        with FloatArithmetic() if in_floats else nullcontext():
+        with FloatArithmetic() if in_floats else nullcontext(), noting_readers(linears) as read:
             shared = find_shared_inputs(lambda: before.append(trial(model)), layers)
     except Exception as error:  # the model needs more than token ids, and may raise anything
         return Preparation(
             left=Counter({f"all layers: a trial pass failed ({error})": len(linears)})
         )
+    if read:
+        done.left["layers whose weights other code reads"] += len(read)
+        linears = [layer for layer in linears if layer not in read]
+        shared = [rest for group in shared if len(rest := [x for x in group if x not in read]) > 1]
     places = _places(model)
     memory = WeightMemory()
     LayerReplacement(model, places, done, memory).replace(shared, linears)

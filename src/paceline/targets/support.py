@@ -169,11 +169,13 @@ def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
     ids = [(first + 31 * step) % target.vocab_size for step in range(12)]
     prompt, tree, next_root = ids[:5], Tree(tuple(ids[5:9]), (-1, -1, 0, 1)), ids[9]
     slot = target.open(prompt)
-    branching = target.score({slot: tree})[slot]
-    target.commit({slot: Path((1, 3), (ids[6], ids[8], next_root))})
-    chained = target.score({slot: Tree.chain(ids[10:12])})[slot]
-    target.close(slot)
-    target.forget()
+    try:
+        branching = target.score({slot: tree})[slot]
+        target.commit({slot: Path((1, 3), (ids[6], ids[8], next_root))})
+        chained = target.score({slot: Tree.chain(ids[10:12])})[slot]
+    finally:
+        target.close(slot)
+        target.forget()  # or the next trial would read what a failed one has left
     texts = [
         [*prompt, ids[5], ids[7], *[next_root] * 4],
         [*prompt, ids[6], ids[8], next_root, *ids[10:12], 0],
@@ -239,12 +241,19 @@ def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantise
 
     weights: what it runs on, for the message. quantised: whether these have few bits.
     """
-    found, spread = differences(trial(model), before)
-    error = float(found.norm() / spread.norm().clamp(min=1e-6))
+    native = 'load it with weights="native"'
+    try:
+        after = trial(model)
+    except Exception as error:
+        raise ModelError(
+            f"{type(model).__name__} cannot run with {weights} weights ({error}): {native}"
+        ) from error
+    found, spread = differences(after, before)
+    gap = float(found.norm() / spread.norm().clamp(min=1e-6))
     dtype = torch.bfloat16 if is_rough(model) else model.dtype
     limit = _QUANTISED if quantised else _PREPARED.get(dtype, 1e-3)
-    if not error <= limit:
+    if not gap <= limit:
         raise ModelError(
-            f"the scores of {type(model).__name__} differ by {error:.1%} with {weights} weights: "
-            'load it with weights="native"'
+            f"the scores of {type(model).__name__} differ by {gap:.1%} with {weights} weights: "
+            f"{native}"
         )

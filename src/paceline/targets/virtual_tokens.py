@@ -51,7 +51,7 @@ class VirtualTokens:
         # Compiled passes read it as one block, and the caller may change its own.
         rows = embeddings.detach().to(like).clone(memory_format=torch.contiguous_format)
         self.table = rows if self.table is None else torch.cat([self.table, rows])
-        self._given.append((first, embeddings))
+        self._given.append((first, rows))
         return first
 
     def check(self, largest: int) -> None:
