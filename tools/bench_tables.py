@@ -73,7 +73,7 @@ def _basis(model: str, found: papers.Run) -> str:
     return (
         f"{model}: {together.texts} texts of {len(summary.groups)} tasks, {weights}, {place}, at most "
         f"{options['max_new_tokens']} new tokens, {decoding}, each {times(run['repeats'])}, in turns; "
-        f"texts that loop: {together.looping}."
+        f"outputs that repeat endlessly: {together.looping}."
     )
 
 

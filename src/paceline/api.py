@@ -10,6 +10,8 @@ from paceline.datastore import Datastore
 from paceline.defaults import DEFAULT_METHOD
 from paceline.draft_models import DraftModels
 from paceline.drafters import check_method
+from paceline.drafters.known_texts import NO_DATASTORE
+from paceline.errors import UsageError
 from paceline.models import DEFAULT_MODEL, ProgressCallback
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import vocabulary_mark
@@ -95,6 +97,8 @@ def _datastore(
 ) -> Datastore | Literal[False] | None:
     if name is None or name is False:
         return name
+    if str(name) in ("", NO_DATASTORE):
+        raise UsageError(f"the datastore {str(name)!r} has no name: leave it out, or name a folder")
     mark = vocabulary_mark(tokenizer)
     own = Datastore.default_folder(mark)
     return Datastore(own if name == "own" else Path(os.path.expanduser(name)), mark)

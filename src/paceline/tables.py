@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
-__all__ = ["Cell", "Table", "markdown_table", "terminal_table"]
+__all__ = ["Cell", "Table", "count", "markdown_table", "terminal_table"]
 
 _NARROW, _TALL = 7, 40
 _NAME = 20
+
+
+def count(number: int, what: str) -> str:
+    """1, "text"  ->  "1 text";  3, "text"  ->  "3 texts" """
+    return f"{number} {what if number == 1 else what + 's'}"
 
 
 @dataclass(frozen=True)

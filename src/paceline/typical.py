@@ -55,8 +55,8 @@ def check_typical(sampler: Sampler, constrained: bool = False) -> None:
     """Raises UsageError for a sampler, or a constraint, that typical acceptance cannot use."""
     if sampler.greedy or sampler.processors or constrained:
         raise UsageError(
-            "typical acceptance looks at several texts at once and needs a temperature above 0 and "
-            "no logits processors or constraint: set the temperature, or decode without it"
+            "typical acceptance needs a temperature above 0, and neither logits processors nor a "
+            "constraint: set the temperature, or decode without it"
         )
 
 

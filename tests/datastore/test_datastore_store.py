@@ -307,3 +307,13 @@ def test_what_was_merged_is_mapped_as_others_have_it(tmp_path: Path) -> None:
     store.build(TEXTS)
     assert not store._tokens.flags.owndata
     assert known(store) == TEXTS
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.txt").write_text("a")
+    for place, words in ((notes, "holds other files and no datastore"), (notes / "a.txt", "a file")):
+        with pytest.raises(StoreError, match=words):
+            Datastore(place, MARK)
+    assert [each.name for each in notes.iterdir()] == ["a.txt"]

@@ -31,10 +31,13 @@ _GPT2 = {
     "ffn_up": (4 * _SIZE, _SIZE),
     "ffn_down": (_SIZE, 4 * _SIZE),
 }
+_FOUR_NORMS = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
 _NORMS = {
     "llama": ("attn_norm", "ffn_norm"),
     "qwen2": ("attn_norm", "ffn_norm"),
-    "gemma3": ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"),
+    "qwen3": ("attn_norm", "ffn_norm"),
+    "gemma2": _FOUR_NORMS,
+    "gemma3": _FOUR_NORMS,
     "gpt2": ("attn_norm", "ffn_norm"),
 }
 
@@ -62,18 +65,21 @@ def save_gguf(
     kinds: tuple[str, ...] = ("Q8_0",),
     *,
     own_head: bool = False,
+    context: int | None = None,
     seed: int = 0,
     change: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
 ) -> Path:
     """A model of a family; its matrices take the formats in turn, the embeddings the last one.
+    context: positions; by default those that transformers takes a GPT-2 to have, else 128.
     change: of what is written."""
+    context = context or (1024 if family == "gpt2" else 128)
     random = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, family)
-    _add_sizes(writer, family)
+    _add_sizes(writer, family, context)
     _add_vocabulary(writer)
     change(writer)
     formats = cycle(kinds)
-    for name, shape in _shapes(family):
+    for name, shape in _shapes(family, context):
         flat = len(shape) == 1 or name == "position_embd.weight"
         kind = "F32" if flat else kinds[-1] if name == "token_embd.weight" else next(formats)
         writer.add_tensor(name, encoded(shape, kind, random), raw_dtype=Kind[kind])
@@ -90,8 +96,8 @@ def save_gguf(
     return path
 
 
-def _add_sizes(writer: gguf.GGUFWriter, family: str) -> None:
-    writer.add_context_length(128)
+def _add_sizes(writer: gguf.GGUFWriter, family: str, context: int) -> None:
+    writer.add_context_length(context)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(LAYERS)
     writer.add_head_count(HEADS)
@@ -103,9 +109,10 @@ def _add_sizes(writer: gguf.GGUFWriter, family: str) -> None:
     writer.add_head_count_kv(KEY_HEADS)
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
-    if family == "gemma3":
+    if family in ("qwen3", "gemma2", "gemma3"):
         writer.add_key_length(WIDTH // HEADS)
         writer.add_value_length(WIDTH // HEADS)
+    if family in ("gemma2", "gemma3"):
         writer.add_sliding_window(32)
 
 
@@ -122,10 +129,10 @@ def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
     writer.add_eos_token_id(1)
 
 
-def _shapes(family: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _shapes(family: str, context: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "token_embd.weight", (VOCAB, WIDTH)
     if family == "gpt2":
-        yield "position_embd.weight", (1024, WIDTH)  # what transformers takes it to be
+        yield "position_embd.weight", (context, WIDTH)
     for layer in range(LAYERS):
         for name, shape in (_GPT2 if family == "gpt2" else _MATRICES).items():
             yield f"blk.{layer}.{name}.weight", shape
@@ -135,7 +142,7 @@ def _shapes(family: str) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield f"blk.{layer}.{name}.weight", (WIDTH,)
             if family == "gpt2":
                 yield f"blk.{layer}.{name}.bias", (WIDTH,)
-        if family == "gemma3":
+        if family in ("qwen3", "gemma3"):
             yield f"blk.{layer}.attn_q_norm.weight", (WIDTH // HEADS,)
             yield f"blk.{layer}.attn_k_norm.weight", (WIDTH // HEADS,)
     yield "output_norm.weight", (WIDTH,)

@@ -111,6 +111,68 @@ def test_unknown_scaling_is_refused(tmp_path: Path) -> None:
         config_of(tmp_path, strange)
 
 
+@pytest.mark.parametrize(
+    ("family", "final", "attention"),
+    [("gemma2", 1.0, 5.0), ("gemma2", 0.0, 5.0), ("gemma3", 1.0, 0.0)],
+)
+def test_large_scores_are_held_back_as_the_file_says(
+    family: str, final: float, attention: float, tmp_path: Path
+) -> None:
+    def capped(writer: gguf.GGUFWriter) -> None:
+        writer.add_final_logit_softcapping(final)
+        writer.add_attn_logit_softcapping(attention)
+
+    config = config_of(tmp_path, capped, family)
+    assert config.final_logit_softcapping == (final or None)
+    assert config.attn_logit_softcapping == (attention or None)
+
+
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        ("llama", "final_logit_softcapping"),
+        ("llama", "attn_logit_softcapping"),
+        ("gemma3", "attn_logit_softcapping"),  # in its config, but nothing reads it there
+    ],
+)
+def test_a_model_that_would_not_hold_scores_back_is_refused(
+    family: str, setting: str, tmp_path: Path
+) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.add_float32(f"{family}.{setting}", 5.0)
+
+    with pytest.raises(ModelError, match=f"has {setting} = 5, which"):
+        config_of(tmp_path, change, family)
+
+
+def test_local_layers_have_the_frequencies_of_the_file(tmp_path: Path) -> None:
+    def local(base: float) -> Change:
+        return lambda writer: writer.add_rope_freq_base_swa(base)
+
+    rope = rope_of(config_of(tmp_path, local(500.0), "gemma3"))
+    assert rope["sliding_attention"]["rope_theta"] == 500.0
+    assert rope["full_attention"]["rope_theta"] == 10000.0
+    assert rope_of(config_of(tmp_path, local(10000.0)))["rope_theta"] == 10000.0
+    with pytest.raises(ModelError, match="rotates local layers by other frequencies"):
+        config_of(tmp_path, local(500.0))
+
+
+def test_sizes_are_those_of_the_file_and_not_the_familys_usual_ones(tmp_path: Path) -> None:
+    def nothing(writer: gguf.GGUFWriter) -> None:
+        pass
+
+    assert config_of(tmp_path, nothing, "qwen3").head_dim == SIZE
+    assert config_of(tmp_path, nothing, "gpt2", context=48).max_position_embeddings == 48
+
+
+def test_sizes_that_no_setting_gives_are_one_sentence(tmp_path: Path) -> None:
+    def narrow(writer: gguf.GGUFWriter) -> None:
+        writer.add_feed_forward_length(WIDTH // 2)
+
+    with pytest.raises(ModelError, match="other sizes than transformers' model of its family: use"):
+        config_of(tmp_path, narrow)
+
+
 def test_a_part_of_each_head_is_rotated_only_where_the_family_can(tmp_path: Path) -> None:
     def half(writer: gguf.GGUFWriter) -> None:
         writer.add_rope_dimension_count(SIZE // 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import gguf
 import pytest
-from gguf_files import save_gguf
+from gguf_files import VOCAB, save_gguf
 from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerFast
 
 from paceline.errors import ModelError
@@ -105,6 +105,48 @@ def test_texts_of_llama_3_begin_with_a_token_of_their_own(
     tokenizer = described(tmp_path, with_words("{{ m }}", pre=pre, **more))
     assert (tokenizer("AB").input_ids[0] == 0) is begins
     assert tokenizer.backend_tokenizer.model.ignore_merges is (pre == "llama-bpe")
+
+
+@pytest.mark.parametrize("pre", ["tekken", "llama3", "falcon3", "falcon-h1", "pixtral", "lfm2"])
+def test_families_that_llama_cpp_reads_like_llama_3(pre: str, tmp_path: Path) -> None:
+    tokenizer = described(tmp_path, with_words("{{ m }}", pre=pre))
+    assert tokenizer("AB").input_ids[0] == 0
+    assert tokenizer.backend_tokenizer.model.ignore_merges
+
+
+def sentence_pieces(*, space: bool | None) -> Change:
+    """A vocabulary of SentencePiece. space: whether the file says that a space begins a text."""
+    words = ["<unk>", "<s>", "</s>", "▁", "a", "b", "ab", "▁a", "▁ab"]
+    words += [f"<0x{code:02X}>" for code in range(VOCAB - len(words))]
+    special = [gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2]
+
+    def change(writer: gguf.GGUFWriter) -> None:
+        (fields,) = writer.kv_data
+        for key in [key for key in fields if key.startswith("tokenizer.")]:
+            del fields[key]
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(words)
+        writer.add_token_scores([-float(place) for place in range(VOCAB)])
+        writer.add_token_types([*special, *[gguf.TokenType.NORMAL] * (VOCAB - len(special))])
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        if space is not None:
+            writer.add_add_space_prefix(space)
+
+    return change
+
+
+@pytest.mark.parametrize(("space", "first"), [(None, "▁ab"), (True, "▁ab"), (False, "ab")])
+def test_a_space_begins_a_text_unless_the_file_says_no(
+    space: bool | None, first: str, tmp_path: Path
+) -> None:
+    tokenizer = described(tmp_path, sentence_pieces(space=space))
+    assert tokenizer.tokenize("ab ab") == [first, "▁ab"]
+    for text in ("ab ab", " ab"):
+        ids = tokenizer(text).input_ids
+        assert ids[0] == 1
+        if space is False or text[0] != " ":
+            assert tokenizer.decode(ids[1:]) == text
 
 
 @pytest.mark.parametrize("pre", ["falcon", "deepseek-llm"])

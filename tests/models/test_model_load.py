@@ -27,12 +27,13 @@ from fake_models import (
     sha256,
 )
 from gguf_files import save_gguf
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
+    Qwen2Config,
     T5Config,
     T5ForConditionalGeneration,
     ViTConfig,
@@ -46,6 +47,7 @@ from paceline.models.gguf_description import describe_alias, stop_ids
 from paceline.models.gguf_file import GgufFile
 from paceline.models.registry import Alias, Wheel
 from paceline.models.source import ModelSource
+from paceline.targets.support import longest_context
 
 # On the CPU also where there is a GPU: the numbers compared are the CPU's.
 load = partial(load_causal_lm, device="cpu")
@@ -146,6 +148,12 @@ def drop_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").unlink()
 
 
+def add_weights(folder: Path, *names: str) -> None:
+    weights = load_file(folder / "model.safetensors")
+    more = {name: torch.ones(16) for name in names}
+    save_file(weights | more, folder / "model.safetensors", {"format": "pt"})
+
+
 def empty_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"")
 
@@ -155,6 +163,7 @@ def rewrite_header(folder: Path, header: bytes) -> None:
     (folder / "model.safetensors").write_bytes(content + bytes(8))
 
 
+LAYER = "model.layers.1"
 CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X"}
 
 
@@ -180,6 +189,9 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
         (lambda f: edit_config(f, hidden_size="many"), "cannot load"),
         (lambda f: edit_config(f, num_hidden_layers=3), "lack 9 parameters"),
         (lambda f: edit_config(f, num_hidden_layers=1), "more than the 1 layers"),
+        (lambda f: add_weights(f, f"{LAYER}.self_attn.q_proj.bias"), "correct attention_bias"),
+        (lambda f: add_weights(f, f"{LAYER}.mlp.up_proj.bias"), "correct mlp_bias"),
+        (lambda f: add_weights(f, "lm_head.bias"), r"\(lm_head.bias\): correct model_type"),
     ],
 )
 def test_a_spoilt_folder_is_one_sentence(
@@ -190,6 +202,22 @@ def test_a_spoilt_folder_is_one_sentence(
         load(str(copy))
     assert "\n" not in str(caught.value)
     assert str(copy) in str(caught.value)
+
+
+def test_what_many_folders_hold_besides_is_left_alone(copy: Path) -> None:
+    attention = f"{LAYER}.self_attn"
+    buffers = [f"{attention}.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq")]
+    add_weights(copy, *buffers, "score.bias", "v_head.summary.bias", f"{LAYER}.gate.bias")
+    load(str(copy))
+
+
+@pytest.mark.parametrize(
+    ("longest", "expected"), [(40960, 131072), (32768, 131072), (262144, 262144)]
+)
+def test_yarn_added_to_a_configuration_extends_the_context(longest: int, expected: int) -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    config = Qwen2Config(max_position_embeddings=longest, rope_scaling=rope)
+    assert longest_context(config) == expected
 
 
 def test_models_that_write_no_text(tmp_path: Path) -> None:
@@ -237,7 +265,7 @@ def test_a_damaged_alias_says_what_to_run(store: ModelStore) -> None:
 
 
 def test_a_sentence_encoder_is_refused(store: ModelStore) -> None:
-    with pytest.raises(ModelError, match="encoder is a sentence-encoder"):
+    with pytest.raises(ModelError, match="encoder is a sentence encoder"):
         load("encoder", store=store)
 
 

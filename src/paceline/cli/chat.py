@@ -91,7 +91,7 @@ def _converse(
             quoted = ()
         elif command == "/stats":
             show_stats = not show_stats
-        elif command:
+        elif command and " " not in command:
             common.note(_HELP)
         elif text:
             messages.append({"role": "user", "content": text})

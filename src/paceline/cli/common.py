@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from paceline.errors import UsageError, readable
-from paceline.tables import Table, terminal_table
+from paceline.tables import Table, count, terminal_table
 
 if TYPE_CHECKING:
     from paceline.session import Session
@@ -94,8 +94,8 @@ def open_session(
     if info.device == "cpu" and (reason := unavailable()):
         note(f"passes are slow without paceline's C library: {reason}")
     preparation = info.report.get("preparation") or {}
-    for reason, count in preparation.get("left", {}).items():
-        note(f"{count} linear layers stay as they are: {reason}")
+    for reason, number in preparation.get("left", {}).items():
+        note(f"{count(number, 'linear layer')} unchanged: {reason}")
     # What is loaded stays until the process ends. Collecting it would only cost time: now and then
     # while generating, and a second at exit.
     gc.freeze()

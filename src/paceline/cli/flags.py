@@ -123,7 +123,7 @@ DatastoreOption = Annotated[
     str | None,
     typer.Option(
         "--datastore",
-        help='Folder of texts to guess from and to add answers to; "own" is the model\'s own.',
+        help='Datastore to guess from and to add answers to; "own" is the model\'s own.',
         rich_help_panel=DRAFTING,
     ),
 ]

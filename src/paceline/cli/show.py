@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.segment import Segment, Segments
 
 from paceline.cli import common
+from paceline.tables import count
 
 if TYPE_CHECKING:
     from paceline.session import Chunk, Completion, Stream
@@ -39,9 +40,9 @@ def print_stream(stream: Stream, console: Console, show_drafts: bool) -> Complet
         completion = replace(completion, finish_reason="interrupted")
     # What was held back when the generation was interrupted.
     _write(console, completion.text[written:] + "\n")
-    for name, colour in colours.items():
-        _write(console, f"{name} ", colour)
-    if colours:
+    if colours and console.is_terminal:
+        for name, colour in colours.items():
+            _write(console, f"{name} ", colour)
         _write(console, "\n")
     if completion.unkept is not None:
         what = "" if completion.unkept.kept else "the answer is not kept: "
@@ -67,11 +68,12 @@ def summary(completion: Completion) -> str:
     """One line: what was generated, how fast, and how much of it was guessed."""
     stats = completion.stats
     right = ", ".join(f"{name} {source.accepted}" for name, source in stats.sources.items())
+    guesses = f"{stats.draft_acceptance_rate:.0%} of the guesses accepted"
     return (
-        f"[{stats.tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_second:.1f} tokens/s; "
-        f"{stats.rounds} rounds, {stats.mean_acceptance_length:.2f} tokens per round, "
-        f"{stats.draft_acceptance_rate:.0%} of the guesses accepted"
-        + (f" ({right})" if right else "")
+        f"[{count(stats.tokens, 'token')} in {stats.seconds:.2f} s, "
+        f"{stats.tokens_per_second:.1f} tokens/s; {count(stats.rounds, 'round')}, "
+        f"{stats.mean_acceptance_length:.2f} tokens per round, "
+        + (guesses + (f" ({right})" if right else "") if stats.drafted else "no guesses")
         + "; "
         f"ended by: {completion.finish_reason}"
         + ("]" if completion.lossless else "; lossy: typical acceptance]")

@@ -9,6 +9,7 @@ import typer
 
 from paceline.cli.common import note
 from paceline.errors import StoreError
+from paceline.tables import count
 
 app = typer.Typer(help="Inspect or clear a store of earlier answers.", no_args_is_help=True)
 
@@ -24,7 +25,7 @@ def info(path: StorePath) -> None:
     with ReferenceStore(path) as store:
         found = store.info()
     typer.echo(
-        f"{path}: {found.entries} answers, {found.text_bytes} bytes of text, "
+        f"{path}: {count(found.entries, 'answer')}, {found.text_bytes} bytes of text, "
         f"{found.file_bytes} bytes on disk"
     )
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from shutil import copymode
 from typing import IO
 
-__all__ = ["begins", "draft_of", "open_private", "put_in_place"]
+from paceline.errors import StoreError
+
+__all__ = ["begins", "check_folder", "draft_of", "open_private", "put_in_place"]
 
 
 def open_private(path: Path, mode: str) -> IO[bytes]:
@@ -33,3 +36,17 @@ def put_in_place(draft: Path, path: Path) -> None:
     if path.exists():
         copymode(path, draft)
     draft.replace(path)
+
+
+def check_folder(folder: Path, ours: Iterable[str]) -> None:
+    """Raises StoreError for a file, and for a folder of something else, which would get a log.
+
+    ours: names of a datastore's files."""
+    if folder.is_file():
+        raise StoreError(f"{folder} is a file: name a folder for the datastore")
+    begun = any((folder / name).exists() for name in ours)
+    if folder.is_dir() and not begun and any(folder.iterdir()):
+        raise StoreError(
+            f"{folder} holds other files and no datastore: name another folder, or add its texts to "
+            "a datastore with 'paceline datastore build'"
+        )

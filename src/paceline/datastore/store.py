@@ -19,7 +19,7 @@ import numpy as np
 
 from paceline.datastore.index_file import INDEX, INDEX_MAGIC, Header, read_index, write_draft
 from paceline.datastore.log_file import LOG_MAGIC, Log
-from paceline.datastore.private_files import begins, draft_of, put_in_place
+from paceline.datastore.private_files import begins, check_folder, draft_of, put_in_place
 from paceline.datastore.recent_texts import RecentTexts, joined
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
@@ -55,7 +55,7 @@ class Datastore:
     version: changes whenever there is something new to look up.
 
     All methods raise StoreError if a file is damaged, of another tokenizer, or cannot be read or
-    written. A missing folder is an empty datastore.
+    written. A missing or empty folder is an empty datastore; one with other files is refused.
     """
 
     def __init__(self, folder: Path, vocabulary: str) -> None:
@@ -66,6 +66,7 @@ class Datastore:
         self._merger: Thread | None = None
         self._trouble: MergeError | None = None
         with _explained(folder, "read"):
+            check_folder(folder, (INDEX, _LOG, LOCK, _MERGING))
             self._open()
 
     @classmethod

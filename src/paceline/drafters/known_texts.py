@@ -23,7 +23,7 @@ from paceline.datastore import (
 )
 from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
-from paceline.errors import ModelError, StoreError
+from paceline.errors import ModelError, StoreError, UsageError
 from paceline.tree import Tree
 
 __all__ = ["NO_DATASTORE", "KnownTexts", "NearTexts"]
@@ -110,6 +110,8 @@ class KnownTexts:
         Raises StoreError if the datastore is missing, damaged or of another tokenizer, ModelError
         if a folder is named but the model's tokenizer is unknown.
         """
+        if needed and name == NO_DATASTORE:
+            raise UsageError("this method guesses from a datastore alone: name one")
         store = None if name == NO_DATASTORE else _opened(host, name, needed)
         if store is not None and store.largest >= host.target.vocab_size:
             raise StoreError(

@@ -62,6 +62,8 @@ def make_drafter(method: str, host: Host | None = None, **settings: Any) -> Draf
 
 def check_method(method: str, **settings: Any) -> None:
     """Raises what `make_drafter` would raise, where that can be told without a model."""
+    if not isinstance(method, str):
+        raise UsageError(f"a method is a name, such as 'anpd:n=5', not {method!r}")
     try:
         name, written = parse_method(method)
         method_named(name).read({**written, **settings})

@@ -147,6 +147,11 @@ def accelerate(
 
     Raises ModelError if the model cannot be driven, UsageError for an unknown method or setting.
     """
+    if not isinstance(model, PreTrainedModel):
+        raise UsageError(
+            f"accelerate takes a model that transformers has loaded, not {type(model).__name__}: "
+            "paceline.load takes a name"
+        )
     check_supported(model)
     pace = Pace(method, **settings)  # a wrong setting must not cost the model its weights
     prepare(model, weights)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check_complete", "check_config", "check_folder"]
 
+_BIASES = {"attn": "attention_bias", "mlp": "mlp_bias"}
+"""Parts of a model's name, and the setting that gives the layers there biases."""
+
 
 def check_folder(source: ModelSource) -> None:
     """Refuse a folder that would only fail deep inside a loader.
@@ -74,19 +77,24 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
 def check_complete(
     name: str, model: PreTrainedModel, missing: Collection[str], unexpected: Collection[str]
 ) -> None:
-    """Refuse weights that do not fill the model, or that have layers which it lacks.
+    """Refuse weights that do not fill the model, or that have layers or biases which it lacks.
 
     missing, unexpected: parameters, as transformers reports them. Others that the model lacks are
     ignored, as transformers does: many folders hold more than the language model.
 
     Raises:
-        ModelError: parameters are missing, or layers would be left out.
+        ModelError: parameters are missing, or layers or biases would be left out.
     """
     if missing:
         raise ModelError(
             f"the weights of {name} lack {len(missing)} parameters ({sorted(missing)[0]} first): "
             "they are incomplete or belong to another kind of model"
         )
+    _check_layers(name, model, unexpected)
+    _check_biases(name, model, unexpected)
+
+
+def _check_layers(name: str, model: PreTrainedModel, unexpected: Collection[str]) -> None:
     from torch import nn
 
     for stack, layers in model.named_modules():
@@ -99,3 +107,20 @@ def check_complete(
                     f"the weights of {name} have more than the {len(layers)} layers that its "
                     f"config.json names ({key}): correct num_hidden_layers there"
                 )
+
+
+def _check_biases(name: str, model: PreTrainedModel, unexpected: Collection[str]) -> None:
+    from torch import nn
+
+    modules, config = dict(model.named_modules()), model.config.get_text_config()
+    for key in sorted(unexpected):
+        place, _, kind = key.rpartition(".")
+        # Other kinds of modules have buffers of this name, such as a mask, that nothing needs.
+        if kind != "bias" or type(modules.get(place)) is not nn.Linear:
+            continue
+        settings = [setting for part, setting in _BIASES.items() if part in place]
+        known = [each for each in settings if getattr(config, each, None) is False]
+        raise ModelError(
+            f"the weights of {name} have a bias that its config.json does not name ({key}): "
+            f"correct {known[0] if known else 'model_type or the settings'} there"
+        )

@@ -35,7 +35,7 @@ from paceline.models.progress import ProgressCallback, ignore_progress
 __all__ = ["clear_descriptions", "described", "hash_of"]
 
 _RECORD = "paceline.json"
-_FORMAT = 3  # increased whenever descriptions of the same file change
+_FORMAT = 4  # increased whenever descriptions of the same file change
 _MOST = 32  # descriptions
 _MOST_HASHES = 128
 _DIGITS = 32

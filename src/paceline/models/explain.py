@@ -11,6 +11,13 @@ from paceline.models.source import ModelSource
 
 __all__ = ["explained"]
 
+_UNFIT = "the weights of {name} do not fit its config.json: download it again"
+# A GGUF file has no config.json, and sizes that transformers' model of the family cannot have.
+_UNFIT_GGUF = (
+    "the weights of {name} have other sizes than transformers' model of its family: use the model "
+    "as safetensors"
+)
+
 # What the libraries say, and what it means for the user. They raise plain OSError, ValueError or
 # RuntimeError for nearly all of this, so only names and words can tell. The first match counts.
 _MEANINGS = tuple(
@@ -64,10 +71,7 @@ _MEANINGS = tuple(
             r"unrecognized configuration class",
             "{name} is not a causal language model: use one that writes text",
         ),
-        (
-            r"ignore_mismatched_sizes|size mismatch",
-            "the weights of {name} do not fit its config.json: download it again",
-        ),
+        (r"ignore_mismatched_sizes|size mismatch", _UNFIT),
         (
             r"SafetensorError|struct\.error|cannot reshape array|buffer is smaller|mmap length",
             "the weights of {name} are damaged: download or copy them again ({reason})",
@@ -102,6 +106,8 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
         text = f"{kind}: {link}".replace(source.location, "")
         for pattern, sentence in _MEANINGS:
             if pattern.search(text):
+                if sentence is _UNFIT and source.gguf_file is not None and not source.described:
+                    sentence = _UNFIT_GGUF
                 return sentence.format(name=source.name, reason=reason)
         link = link.__cause__ or link.__context__
     return f"cannot load {part}{source.name}: {reason}"

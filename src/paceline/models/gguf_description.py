@@ -17,6 +17,7 @@ from paceline.models.gguf_settings import restore_settings
 from paceline.models.progress import muted
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["describe_alias", "describe_gguf", "load_through_transformers", "stop_ids"]
@@ -40,9 +41,12 @@ _SINGLE_DIGITS = frozenset(
     {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 )
 
-# Families whose published tokenizer takes words whole before it merges, and begins texts with a
-# token of its own, although many of their files do not say so.
-_LLAMA3 = frozenset({"llama3", "llama-v3", "llama-bpe"})
+# Families that llama.cpp reads like this, too: their published tokenizer takes words whole before it
+# merges, and begins texts with a token of its own, although many of their files do not say so.
+_WHOLE_WORDS = frozenset(
+    {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}
+    | {"jina-v5-nano", "tekken"}
+)
 
 # Families whose published tokenizer composes accents (NFC) first; a GGUF file does not say so.
 _COMPOSED = frozenset({"qwen2"})
@@ -173,7 +177,21 @@ def _tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
         )
     if family in _COMPOSED:
         backend.normalizer = normalizers.NFC()
-    if family in _LLAMA3:
+    if family in _WHOLE_WORDS:
         backend.model.ignore_merges = True
         tokenizer.add_bos_token = bool(file.metadata.get("tokenizer.ggml.add_bos_token", True))
+    if file.metadata.get("tokenizer.ggml.add_space_prefix") is False:
+        _drop_first_space(backend)
     return tokenizer
+
+
+def _drop_first_space(backend: Tokenizer) -> None:
+    """Let a text begin as it is, where transformers' SentencePiece tokenizer puts a space before
+    it and takes that away again when it decodes."""
+    from tokenizers import decoders, pre_tokenizers
+
+    if isinstance(backend.pre_tokenizer, pre_tokenizers.Metaspace):
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+        backend.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+        )

@@ -32,6 +32,12 @@ _WIDE_GEMMA = {("gemma2", 46), ("gemma3_text", 62)}
 """Families and numbers of layers of the models of 27B, which llama.cpp recognises by these: they
 scale attention by the hidden size per head, not by the head's size."""
 
+_CAPS = {
+    "final_logit_softcapping": {"gemma2", "gemma3_text", "gemma4_text"},
+    "attn_logit_softcapping": {"gemma2"},
+}
+"""Settings that hold back large scores, and the families whose transformers' model heeds them."""
+
 _BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
 
 
@@ -40,8 +46,11 @@ def restore_settings(config: PreTrainedConfig, file: GgufFile) -> None:
 
     Raises ModelError for a setting that transformers' model of the family cannot have.
     """
+    _restore_sizes(config, file)
     if rope := getattr(config, "rope_parameters", None):
         _restore_rope(config, rope, file)
+    for setting, families in _CAPS.items():
+        _restore_cap(config, setting, families, file)
     for setting, tensor in _BIASES.items():
         if tensor in file.tensors and getattr(config, setting, None) is False:
             setattr(config, setting, True)
@@ -57,11 +66,38 @@ def _of(file: GgufFile, key: str) -> Any:
     return file.metadata.get(f"{file.architecture}.{key}")
 
 
+def _restore_sizes(config: PreTrainedConfig, file: GgufFile) -> None:
+    """Sizes for which transformers takes a family's usual ones."""
+    size, known = _of(file, "attention.key_length"), config.to_dict()
+    # Gemma 4 has heads of two sizes, of which transformers reads this one.
+    if size and "head_dim" in known and config.model_type != "gemma4_text":
+        config.head_dim = size
+    if config.model_type == "gpt2":
+        config.n_positions = _of(file, "context_length") or config.n_positions
+
+
+def _restore_cap(
+    config: PreTrainedConfig, setting: str, families: set[str], file: GgufFile
+) -> None:
+    cap = _of(file, setting)
+    if cap is None:
+        return
+    if config.model_type in families:
+        setattr(config, setting, float(cap) or None)  # 0 says that there is none
+    elif cap:
+        raise _unusable(file, f"has {setting} = {cap:g}")
+
+
 def _restore_rope(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
     by_layer = "full_attention" in rope  # local layers have frequencies of their own, never scaled
     chosen = rope["full_attention"] if by_layer else rope
     if base := _of(file, "rope.freq_base"):
         chosen["rope_theta"] = float(base)
+    if local := _of(file, "rope.freq_base_swa"):
+        if by_layer:
+            rope["sliding_attention"]["rope_theta"] = float(local)
+        elif local != chosen["rope_theta"]:
+            raise _unusable(file, "rotates local layers by other frequencies")
     if not by_layer:
         _restore_part(config, chosen, file)
     if chosen.get("rope_type", "default") != "default":

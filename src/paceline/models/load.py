@@ -71,9 +71,11 @@ def load_causal_lm(
     options = placement(device, dtype, device_map)
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
+    alias = (store or ModelStore()).aliases.get(name)
+    if alias is not None and alias.kind != "causal-lm":  # told before it is downloaded
+        kind = alias.kind.replace("-", " ")
+        raise ModelError(f"{name} is a {kind}: name a causal language model instead")
     source = resolve(name, store=store, progress=progress, local_files_only=local_files_only)
-    if source.alias is not None and source.alias.kind != "causal-lm":
-        raise ModelError(f"{name} is a {source.alias.kind}: name a causal language model instead")
     if source.folder is not None and source.gguf_file is None:
         check_folder(source)
     hub = {"revision": revision, "local_files_only": local_files_only or source.repo is None}

@@ -77,7 +77,8 @@ class RichProgress:
         # Measuring is incidental: it need not stay in a log.
         if "measure" in self._tasks:
             self._bars.remove_task(self._tasks.pop("measure"))
-        self._bars.stop()
+        if self._bars.live.is_started:  # otherwise an empty line would be printed
+            self._bars.stop()
         self._ended = True
 
     def __call__(self, stage: Stage, done: int, total: int | None) -> None:

@@ -68,9 +68,14 @@ def resolve(
     hub = _HUB_ID.fullmatch(name)
     if hub is not None and not os.path.exists(place) and not hub["repo"].endswith(".gguf"):
         return ModelSource(name, repo=hub["repo"], gguf_file=hub["file"])
+    if os.path.isfile(place):
+        raise ModelError(f"{name} is neither a .gguf file nor a folder with a model: name one")
+    if name.endswith(".gguf") or name.startswith((".", "~", os.sep)):
+        raise ModelError(f"unknown model {name!r}: there is no such file or folder")
+    known = {alias: each for alias, each in store.aliases.items() if each.kind == "causal-lm"}
     raise ModelError(
-        f"unknown model {name!r}{suggestion(name, store.aliases)}: use one of "
-        f"{', '.join(store.aliases)}, a folder, a .gguf file or a hub id owner/name"
+        f"unknown model {name!r}{suggestion(name, known)}: use one of {', '.join(known)}, a folder, "
+        "a .gguf file or a hub id owner/name"
     )
 
 

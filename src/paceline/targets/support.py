@@ -109,12 +109,18 @@ def attention_windows(config: PreTrainedConfig) -> dict[str, int | None]:
 def longest_context(config: PreTrainedConfig) -> int | None:
     """Most positions that every pass treats alike; None if the configuration names no limit.
 
+    A "yarn" embedding reaches as far as its factor says: who adds one to a configuration, as Qwen's
+    models tell their users to, need not touch the maximum.
+
     The "longrope" embedding rotates all rows of a pass by other angles once one of them lies beyond
     the original context. A long guess would change the rows before it, so that context is the
     limit.
     """
     limits = [getattr(config, "max_position_embeddings", None)]
     rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "yarn":
+        scaled = (rope.get("factor") or 1) * (rope.get("original_max_position_embeddings") or 0)
+        limits = [max(limits[0] or 0, int(scaled))]
     if rope.get("rope_type") == "longrope":
         limits.append(rope.get("original_max_position_embeddings"))
         limits.append(getattr(config, "original_max_position_embeddings", None))

@@ -33,18 +33,19 @@ def noting_readers(layers: Sequence[nn.Module]) -> Iterator[set[nn.Module]]:
     def end(layer: nn.Module, *_: Any) -> None:
         running.discard(layer)
 
+    kinds = {layer: type(layer) for layer in layers}
     watched = {
         kind: type(kind.__name__, (kind,), {"weight": property(weight)})
-        for kind in map(type, layers)
+        for kind in set(kinds.values())
     }
     hooks = []
-    for layer in layers:
+    for layer, kind in kinds.items():
         hooks += [layer.register_forward_pre_hook(begin), layer.register_forward_hook(end)]
-        layer.__class__ = watched[type(layer)]
+        layer.__class__ = watched[kind]
     try:
         yield found
     finally:
-        for layer in layers:
-            layer.__class__ = type(layer).__base__
+        for layer, kind in kinds.items():
+            layer.__class__ = kind
         for hook in hooks:
             hook.remove()

@@ -17,7 +17,7 @@ from paceline.bench.report.blocks import (
     Verdicts,
 )
 from paceline.bench.report.folder import Ablation, Folder, Run, Tuning
-from paceline.tables import Cell, Table
+from paceline.tables import Cell, Table, count
 
 __all__ = ["document"]
 
@@ -53,7 +53,7 @@ def document(folder: Folder) -> Document:
     return Document(
         "What was measured",
         "Every sentence, table and plot here is computed from "
-        f"{words.count(_files(folder), 'result file')}.",
+        f"{count(_files(folder), 'result file')}.",
         chapters,
         Table("", ["word", "meaning"], rows, left=2),
     )
@@ -120,7 +120,7 @@ def _machine(run: Run) -> str:
     machine = run.asked.get("machine")
     if not isinstance(machine, dict):
         return ""
-    threads = words.count(machine["threads"], "thread") if "threads" in machine else None
+    threads = count(machine["threads"], "thread") if "threads" in machine else None
     parts = [machine.get("processor"), threads, machine.get("device")]
     return ", ".join(str(part) for part in parts if part)
 

@@ -13,6 +13,7 @@ from paceline.bench.report import words
 from paceline.bench.report.blocks import Verdict
 from paceline.bench.report.folder import Run
 from paceline.bench.trial import PLAIN
+from paceline.tables import count
 
 __all__ = ["basis", "limits", "verdicts"]
 
@@ -117,7 +118,7 @@ def _identity(run: Run, method: MethodSummary) -> list[str]:
     whose = "its tokens" if run.simulated else "its texts"
     sentence = (
         f"{whose.capitalize()} differ from those of {_PLAIN} on {len(method.differences)} of "
-        f"{words.count(method.texts, 'text')}"
+        f"{count(method.texts, 'text')}"
     )
     gap = words.largest_gap(list(chain.from_iterable(method.differences.values())))
     if gap is None:
@@ -164,7 +165,7 @@ def _on_few(few: int, such: Sequence[str]) -> str:
 
 
 def _task(task: str, method: MethodSummary) -> str:
-    texts = words.count(method.texts, "text")
+    texts = count(method.texts, "text")
     sure = f"{words.interval(method) or 'no interval'}, {texts}"
     return f"{task}, {words.times(method.speedup)} ({sure})"
 
@@ -177,7 +178,7 @@ def _without_loops(run: Run, name: str) -> list[str]:
     sure = words.interval(method) or "one text, no interval"
     return [
         f"Without the texts that loop: {words.times(method.speedup)} ({sure}) on "
-        f"{words.count(method.texts, 'text')}."
+        f"{count(method.texts, 'text')}."
     ]
 
 
@@ -186,13 +187,13 @@ def _failures(group: Group, method: MethodSummary) -> list[str]:
     if method.failures:
         reason = next(iter(method.failures.values()))
         sentences.append(
-            f"It failed on {words.count(len(method.failures), 'text')}, not counted for it; first "
+            f"It failed on {count(len(method.failures), 'text')}, not counted for it; first "
             f"reason: {_ended(reason)}"
         )
     plain = group.methods[PLAIN].failures if PLAIN in group.methods else {}
     not_run = group.texts - method.texts - len({*method.failures, *plain})
     if not_run > 0:
-        sentences.append(f"There is no trial of it on {words.count(not_run, 'text')}.")
+        sentences.append(f"There is no trial of it on {count(not_run, 'text')}.")
     return sentences
 
 
@@ -205,13 +206,13 @@ def _about_plain(run: Run) -> list[str]:
     if plain.failures:
         reason = next(iter(plain.failures.values()))
         sentences.append(
-            f"Plain decoding failed on {words.count(len(plain.failures), 'text')}, which are not "
+            f"Plain decoding failed on {count(len(plain.failures), 'text')}, which are not "
             f"counted; first reason: {_ended(reason)}"
         )
     if plain.differences:
         sentences.append(
             f"Plain decoding did not reproduce its first output on {len(plain.differences)} of "
-            f"{words.count(plain.texts, 'text')}."
+            f"{count(plain.texts, 'text')}."
         )
     return sentences
 
@@ -230,7 +231,7 @@ def _left_out(run: Run) -> list[str]:
     reasons = Counter(each.reason for each in left_out)
     listed = "; ".join(f"{reason} ({number})" for reason, number in reasons.items())
     verb = "was" if len(left_out) == 1 else "were"
-    return [f"{words.count(len(left_out), 'text')} {verb} left out: {listed}."]
+    return [f"{count(len(left_out), 'text')} {verb} left out: {listed}."]
 
 
 def _where(run: Run, method: MethodSummary) -> str:
@@ -238,12 +239,12 @@ def _where(run: Run, method: MethodSummary) -> str:
     group = run.summary.overall
     if method.texts == group.texts:
         return f"On {_texts(group, run)}"
-    return f"On the {method.texts} of {words.count(group.texts, 'text')} that count for it"
+    return f"On the {method.texts} of {count(group.texts, 'text')} that count for it"
 
 
 def _texts(group: Group, run: Run) -> str:
     tasks = len(run.summary.groups)
-    return f"{words.count(group.texts, 'text')} of {words.count(tasks, 'task')}"
+    return f"{count(group.texts, 'text')} of {count(tasks, 'task')}"
 
 
 def _trials(run: Run) -> str:
@@ -251,7 +252,7 @@ def _trials(run: Run) -> str:
         (line.key, line.method) for line in run.lines if isinstance(line, Entry)
     ).values()
     fewest, most = min(trials), max(trials)
-    counted = words.count(most, "trial")
+    counted = count(most, "trial")
     return counted if fewest == most else f"{fewest} to {counted}"
 
 

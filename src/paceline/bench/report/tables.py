@@ -10,7 +10,7 @@ from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import words
 from paceline.bench.report.folder import Run
 from paceline.bench.trial import PLAIN
-from paceline.tables import Cell, Table
+from paceline.tables import Cell, Table, count
 
 __all__ = [
     "PARTS",
@@ -53,10 +53,10 @@ def twice(run: Run, make: Callable[[str, Sequence[Group]], Table | None]) -> lis
     """
     summary = run.summary
     groups = [summary.overall, *summary.groups]
-    found = [make(f"All {words.count(summary.overall.texts, 'text')}", groups)]
+    found = [make(f"All {count(summary.overall.texts, 'text')}", groups)]
     calm = summary.overall_without_loops
     if calm is not None and summary.overall.looping:
-        caption = f"Without looping outputs: {words.count(calm.texts, 'text')}"
+        caption = f"Without looping outputs: {count(calm.texts, 'text')}"
         found.append(make(caption, [calm, *summary.groups_without_loops]))
     return [table for table in found if table is not None]
 
@@ -98,7 +98,7 @@ def _same(method: MethodSummary) -> Cell:
         return Cell("yes")
     gap = words.largest_gap(list(chain.from_iterable(method.differences.values())))
     detail = "one ends" if gap is None else f"gap up to {words.gap(gap)}"
-    return Cell(f"no, {words.count(len(method.differences), 'text')}", detail)
+    return Cell(f"no, {count(len(method.differences), 'text')}", detail)
 
 
 def tasks(caption: str, groups: Sequence[Group]) -> Table:

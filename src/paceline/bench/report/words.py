@@ -12,7 +12,6 @@ __all__ = [
     "EVEN",
     "NOTHING",
     "SLOWER",
-    "count",
     "gap",
     "interval",
     "largest_gap",
@@ -25,11 +24,6 @@ __all__ = [
 
 NOTHING = "-"
 FASTER, SLOWER, EVEN = "up", "down", "even"
-
-
-def count(number: int, what: str) -> str:
-    """1, "text"  ->  "1 text";  3, "text"  ->  "3 texts" """
-    return f"{number} {what if number == 1 else what + 's'}"
 
 
 def times(value: float) -> str:
