@@ -103,7 +103,7 @@ def test_numbers_out_of_range_are_refused(epsilon: float, delta: float) -> None:
 
 def test_the_option_needs_a_distribution_that_is_a_function_of_the_text() -> None:
     for options in ({}, {"temperature": 1.0, "processors": (lambda ids, scores: scores,)}):
-        with pytest.raises(UsageError, match="typical acceptance looks at"):
+        with pytest.raises(UsageError, match="typical acceptance needs"):
             Options(typical=True, **options)  # type: ignore[arg-type]
     assert Options(temperature=1.0, typical=True).acceptance == Typical()
     assert Options(temperature=1.0, typical=Typical(0.2)).acceptance == Typical(0.2)
@@ -125,5 +125,5 @@ def test_every_result_says_whether_it_is_lossless() -> None:
 
 def test_a_sampler_that_does_not_fit_is_refused() -> None:
     for sampler in (GREEDY, Sampler(temperature=1.0, processors=(lambda ids, scores: scores,))):
-        with pytest.raises(UsageError, match="needs a temperature above 0 and no logits"):
+        with pytest.raises(UsageError, match="needs a temperature above 0, and neither logits"):
             Generation([1, 2], Plain(), Stopping(4), sampler, typical=Typical())

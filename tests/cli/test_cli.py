@@ -176,6 +176,8 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate hi --model {dir}", "no config.json"),
         ("generate hi --model {dir}/junk.db", "is neither a .gguf file nor a folder"),
         ("chat --model nonsense", "unknown model"),
+        ("chat --limit 2", "give --prompt-file"),
+        ("compare hi --gguf nope", "--gguf is for llama.cpp"),
         ("compare --model nonsense", "unknown model"),
         ("models path nonsense", "unknown model"),
         ("models pull smollm2", "did you mean"),
@@ -199,7 +201,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate hi -n -3", "max_new_tokens must be at least 1, got -3"),
         ("chat -n 0", "max_new_tokens must be at least 1"),
         ("compare -n 0", "max_new_tokens must be at least 1"),
-        ("generate hi --typical", "typical acceptance looks at several texts at once"),
+        ("generate hi --typical", "typical acceptance needs a temperature above 0"),
         ("generate hi --temperature -1", "temperature must be a number >= 0"),
         ("generate hi --temperature nan", "temperature must be a number >= 0"),
         ("generate hi --temperature inf", "temperature must be a number >= 0"),
@@ -588,7 +590,7 @@ def test_a_store_keeps_answers_until_it_is_cleared(
     rounds = [re.search(r"; (\d+) rounds", result.err) for result in (first, second)]
     assert int(rounds[1][1]) < int(rounds[0][1])  # type: ignore[index]
     info = command("store", "info", path)
-    assert info.out.startswith(f"{path}: 1 answers, ")
+    assert info.out.startswith(f"{path}: 1 answer, ")
     cleared = command("store", "clear", path)
     assert (cleared.code, cleared.out) == (0, "")
     assert "1 entries removed" in cleared.err
@@ -610,7 +612,7 @@ def test_chat_continues_a_conversation_until_it_is_cleared(command: Command, tin
 
 
 def test_chat_ends_with_its_input_and_hides_figures(command: Command, tiny: Path) -> None:
-    result = command("chat", "-m", tiny, "-n", 5, stdin="/stats\nhello\n/stats\n/what\nhello")
+    result = command("chat", "-m", tiny, "-n", 5, stdin="/stats\nhello\n/stats\n/what\n/etc is what")
     assert result.code == 0
     assert len(result.out.splitlines()) == 2
     assert [line[0] for line in result.notes] == ["T", "T", "["]

@@ -58,6 +58,8 @@ _Said = tuple[str, tuple[str, ...], bool]
 def _opening(prompt_file: Path | None, limit: int | None) -> list[_Said]:
     """Lines before the user's first: the turns of each record, with /clear in between."""
     if prompt_file is None:
+        if limit is not None:
+            raise UsageError("--limit counts the records of a prompt file: give --prompt-file")
         return []
     from paceline.prompts import read_prompts
 

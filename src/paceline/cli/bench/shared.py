@@ -74,6 +74,8 @@ class Contenders:
             found = [None if is_baseline(name) else add_draft(name, draft) for name in names]
             more = [] if any(found) else [chosen_method(None, draft)]
             names = [*(drafting or name for drafting, name in zip(found, names)), *more]
+        if self.gguf is not None and not any(map(is_baseline, names)):
+            raise UsageError("--gguf is for llama.cpp: name it in --methods, or leave --gguf out")
         for name in names:
             check_baseline(name, self.gguf) if is_baseline(name) else check_method(name)
         return names
