@@ -372,6 +372,15 @@ def test_references_whose_meaning_is_clear() -> None:
     assert len(served.tokens) == len(bare.tokens) == 3
 
 
+@pytest.mark.parametrize("wrong", ["hi", HI])
+def test_a_batch_is_a_list(wrong: Any) -> None:
+    session = toy_session()
+    with pytest.raises(UsageError, match="prompts must be a list"):
+        session.generate_batch(wrong, max_new_tokens=3)
+    with pytest.raises(UsageError, match="references must be a list"):
+        session.generate_batch(["a", "b"], references=wrong, max_new_tokens=3)
+
+
 @pytest.mark.parametrize("name", [field.name for field in fields(Options)])
 def test_none_is_the_default_of_every_setting(name: str) -> None:
     options = Options(**{name: None})

@@ -72,6 +72,49 @@ def test_text_ends_before_the_first_stop_string(text: str, stop: list[str]) -> N
     assert "".join(released) == expected
 
 
+@given(
+    st.lists(st.text(alphabet="ab", max_size=6), max_size=12),
+    st.lists(st.text(alphabet="ab", min_size=1, max_size=9), min_size=1, max_size=3),
+)
+def test_no_more_is_held_back_than_a_stop_string_may_begin_with(
+    parts: list[str], stop: list[str]
+) -> None:
+    output, shown = OutputText(TOKENIZER, stop), ""
+    for part in parts:
+        if any(output.push(token) for token in TOKENIZER(part).input_ids):
+            break
+        shown += "".join(piece.text for piece in output.release())
+        begun = [
+            size
+            for word in stop
+            for size in range(1, len(word))
+            if output.text.endswith(word[:size])
+        ]
+        assert shown == output.text[: len(output.text) - max(begun, default=0)]
+
+
+class Counted(str):
+    """A text that counts how often its letters are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place: Any) -> str:
+        Counted.looks += 1
+        return super().__getitem__(place)
+
+
+def test_what_is_held_back_is_found_without_trying_every_beginning() -> None:
+    stop = [Counted("ab" * 500 + letter) for letter in "cdef"]
+    output, tokens = OutputText(TOKENIZER, stop), TOKENIZER("ab" * 20).input_ids
+    output.push(tokens[0])
+    output.release()  # which reads the stop strings once
+    Counted.looks = 0
+    for token in tokens[1:]:
+        output.push(token)
+        assert output.release() == []
+    assert Counted.looks <= 4 * len(stop) * len(tokens)
+
+
 def test_what_may_become_a_stop_string_is_held_back() -> None:
     output = OutputText(TOKENIZER, ("END",))
     shown = []

@@ -9,6 +9,7 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from paceline.completion import Completion
+from paceline.constraints import Constraint
 from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.defaults import DEFAULT_METHOD
@@ -157,6 +158,11 @@ class Session:
         `seed + (i << 64)`, and with copies of the processors, see `Options.of_texts`. A prompt that
         cannot be served, or a text that fails, does not stop the others: see `Completion.error`.
         """
+        for each, what in ((prompts, "prompts"), (references, "references")):
+            if isinstance(each, str | Mapping):
+                raise UsageError(
+                    f"{what} must be a list with one item per text: put it into a list"
+                )
         prompts, given = list(prompts), list(() if references is None else references)
         chosen = self.options.with_(**options).of_texts(len(prompts))
         if given and len(given) != len(prompts):
@@ -226,6 +232,10 @@ class Session:
             matcher,
             options.logprobs,
         )
+
+    def compiled(self, constraint: Constraint) -> object | None:
+        """What to hold so that texts with this constraint begin at once; None if they cannot."""
+        return self._grammars.kept(constraint)
 
     def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
         """Add an answer to the datastore, if there is one, with the last tokens of its prompt."""

@@ -129,6 +129,9 @@ class OutputText:
         self._decoded = len(self._ids)
         self._ends: list[int] = []  # length of the text after each token
         self._released = 0
+        # How much of each stop string the text ends with, up to the character at `_matched`.
+        self._begun = [0] * len(self._stop)
+        self._matched = 0
 
     def push(self, token: int) -> bool:
         """Take one token; True if it completes a stop string."""
@@ -205,13 +208,27 @@ class OutputText:
         self._ends.append(len(self.text))
 
     def _held_back(self) -> int:
-        """Length of the text's longest suffix that a stop string begins with."""
-        return max(
-            (
-                size
-                for stop in self._stop
-                for size in range(1, min(len(stop), len(self.text) + 1))
-                if self.text.endswith(stop[:size])
-            ),
-            default=0,
-        )
+        """Length of the text's longest suffix that a stop string begins with; the text holds no
+        whole one."""
+        new, self._matched = self.text[self._matched :], len(self.text)
+        for place, stop in enumerate(self._stop):
+            borders, size = _borders(stop), self._begun[place]
+            for letter in new:
+                while size and stop[size] != letter:
+                    size = borders[size - 1]
+                size += stop[size] == letter
+            self._begun[place] = size
+        return max(self._begun, default=0)
+
+
+@lru_cache(64)
+def _borders(text: str) -> tuple[int, ...]:
+    """For each beginning of a text, the length of the longest shorter one that it ends with (Knuth,
+    Morris and Pratt)."""
+    borders, size = [0], 0
+    for letter in text[1:]:
+        while size and text[size] != letter:
+            size = borders[size - 1]
+        size += text[size] == letter
+        borders.append(size)
+    return tuple(borders)

@@ -15,6 +15,8 @@ from tests.cli.running import Command
 from tests.forked import Forked
 
 import paceline
+from paceline.cli.batch_ray import _anywhere
+from paceline.serve.batch_rows import AnswersOf
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 
@@ -58,6 +60,7 @@ def test_mistakes_are_told_before_a_model_is_loaded(command: Command, tmp_path: 
     asked, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     words = ["batch", "--input", asked, "--output", output, "--model", "no/such/model"]
     assert "cannot read the batch file" in command(*words).said
+    assert "is a folder: name a batch file" in command(*words[:2], tmp_path, *words[3:]).said
     os.mkfifo(pipe := tmp_path / "pipe")
     assert "name a file, not a pipe" in command(*words[:2], pipe, *words[3:]).said
     write_requests(asked, "m", 2)
@@ -69,6 +72,39 @@ def test_mistakes_are_told_before_a_model_is_loaded(command: Command, tmp_path: 
     twice = command(*words)
     assert twice.code == 2
     assert "have the same custom_id" in twice.said
+
+
+def test_a_file_without_requests_is_refused_before_a_model_is_loaded(
+    command: Command, tmp_path: Path
+) -> None:
+    asked, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    asked.write_text("not a batch\n")
+    ran = command("batch", "--input", asked, "--output", output, "--model", "no/such/model")
+    assert ran.code == 2
+    assert "holds no requests: line 1" in ran.said
+    assert not output.exists()
+
+
+def test_actors_find_what_a_method_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "parts,2", "self", "pld"):
+        (tmp_path / name).mkdir()
+
+    def anywhere(method: str) -> str:
+        return _anywhere(AnswersOf("no/such/model", method, ["m"], 4)).method
+
+    assert anywhere("speculative:draft=./tiny,length=3") == (
+        f"speculative:draft={tmp_path}/tiny,length=3"
+    )
+    assert anywhere("speculative:draft=tiny") == f"speculative:draft={tmp_path}/tiny"
+    assert anywhere("medusa:parts=(parts,2)") == f"medusa:parts=({tmp_path}/parts,2)"
+    assert anywhere("x:inner=(ouroboros:draft=tiny,n=2)") == (
+        f"x:inner=(ouroboros:draft={tmp_path}/tiny,n=2)"
+    )
+    for same in ("auto", "auto:sources=pld+anpd", "auto:sources=pld", "ouroboros:draft=self"):
+        assert anywhere(same) == same
+    for same in ("speculative:draft=owner/name", "anpd:n=5,k=7", "package.of:Class:n=5"):
+        assert anywhere(same) == same
 
 
 def test_ctrl_c_leaves_a_file_that_goes_on(command: Command, tiny: Path, tmp_path: Path) -> None:

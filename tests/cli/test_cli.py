@@ -612,7 +612,9 @@ def test_chat_continues_a_conversation_until_it_is_cleared(command: Command, tin
 
 
 def test_chat_ends_with_its_input_and_hides_figures(command: Command, tiny: Path) -> None:
-    result = command("chat", "-m", tiny, "-n", 5, stdin="/stats\nhello\n/stats\n/what\n/etc is what")
+    result = command(
+        "chat", "-m", tiny, "-n", 5, stdin="/stats\nhello\n/stats\n/what\n/etc is what"
+    )
     assert result.code == 0
     assert len(result.out.splitlines()) == 2
     assert [line[0] for line in result.notes] == ["T", "T", "["]

@@ -313,7 +313,10 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
     notes = tmp_path / "notes"
     notes.mkdir()
     (notes / "a.txt").write_text("a")
-    for place, words in ((notes, "holds other files and no datastore"), (notes / "a.txt", "a file")):
+    for place, words in (
+        (notes, "holds other files and no datastore"),
+        (notes / "a.txt", "a file"),
+    ):
         with pytest.raises(StoreError, match=words):
             Datastore(place, MARK)
     assert [each.name for each in notes.iterdir()] == ["a.txt"]

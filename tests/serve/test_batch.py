@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -248,6 +250,71 @@ def test_another_request_of_the_same_name_is_refused(rig: Rig) -> None:
     with pytest.raises(UsageError, match=r"'a'.*line 2"):
         rig.run()
     assert rig.output.read_bytes() == before
+
+
+def test_a_corrected_request_that_failed_needs_no_other_output_file(rig: Rig) -> None:
+    rig.fill(chat("a"), chat("b", temperature=7))
+    rig.run(apart=True)
+    rig.fill(chat("a"), chat("b", temperature=1))
+    with pytest.raises(UsageError, match=r"'b' in .*errors.jsonl .* delete that file"):
+        rig.run(apart=True)
+    rig.errors.unlink()
+    assert rig.run(apart=True).known == 1
+    assert list(rig.found()) == ["a", "b"]
+
+
+def test_a_corrected_request_that_failed_in_the_only_file(rig: Rig) -> None:
+    rig.fill(chat("a", temperature=7))
+    rig.run()
+    rig.fill(chat("a", temperature=1))
+    with pytest.raises(UsageError, match=r"'a' in .*out.jsonl .* delete this line of it, or"):
+        rig.run()
+
+
+def test_an_answer_counts_more_than_an_older_failure(rig: Rig) -> None:
+    rig.fill(chat("a", temperature=7))
+    rig.run(apart=True)
+    rig.fill(chat("a", temperature=1))
+    rig.run()
+    assert rig.run(apart=True).known == 1
+
+
+def test_a_batch_ends_while_a_constraint_is_compiled(rig: Rig) -> None:
+    session, free, ended = tool_session(), Event(), []
+
+    def matcher(_: Any) -> Any:
+        ended.append(free.wait(60))
+
+    session._grammars.matcher = matcher  # type: ignore[method-assign]
+    rig.fill(chat("a"), *(chat(f"{i}", response_format=held(i)) for i in range(3)))
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            rig.run(session, cancel_after=1)
+        assert not ended
+    finally:
+        free.set()
+    assert list(rig.found()) == ["a"]
+
+
+def held(place: int) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"schema": {"const": place}}}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_only_utf_8_is_read(rig: Rig, encoding: str) -> None:
+    rig.input.write_bytes(chat("a") + b"\n" + chat("b").decode().encode(encoding))
+    first, *others = read_lines(rig.input)
+    assert first.error is None
+    assert all(each.error and each.error[0] == "invalid_json_line" for each in others)
+
+
+def test_a_file_of_something_else_is_refused(rig: Rig) -> None:
+    rig.fill(b"id,question", b"1,Why?")
+    with pytest.raises(UsageError, match="holds no requests: line 1: this is not JSON"):
+        check_custom_ids(rig.input)
+    rig.input.write_bytes(gzip.compress(chat("a")))
+    with pytest.raises(UsageError, match="holds no requests: it is gzipped, unpack it first"):
+        check_custom_ids(rig.input)
 
 
 def test_a_full_disk_is_one_error(rig: Rig) -> None:

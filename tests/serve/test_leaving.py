@@ -178,6 +178,24 @@ def test_an_error_in_a_round_ends_its_requests_and_not_the_server() -> None:
         assert served.http.get("/health").status_code == 200
 
 
+def test_a_panic_while_a_text_joins_ends_its_request() -> None:
+    class PanicError(BaseException):
+        pass
+
+    class Panicking(SlowToy):
+        def open(self, prompt: Any, *more: Any) -> Any:
+            if len(prompt) == 3:
+                raise PanicError
+            return super().open(prompt, *more)
+
+    with live(tool_session(Panicking, "plain")) as served, ThreadPoolExecutor() as threads:
+        running = threads.submit(served.complete, "a", max_tokens=60, ignore_eos=True)
+        wait_for(lambda: served.server.engine.load == (1, 0))
+        assert served.complete("abc").status_code == 500
+        assert running.result().status_code == 200
+        assert served.http.get("/health").status_code == 200
+
+
 def test_many_come_and_go() -> None:
     """Half of them leave at some time; the others get what they get alone."""
     with slow(max_batch=4, max_queue=100) as served:

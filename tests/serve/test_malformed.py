@@ -272,6 +272,31 @@ def test_the_server_still_works(served: Live) -> None:
     assert served.complete(n=2, best_of=2).status_code == 200
 
 
+HARMLESS = {
+    "functions": [],
+    "documents": [],
+    "function_call": "none",
+    "top_logprobs": 0,
+    "add_special_tokens": False,
+}
+
+
+@pytest.mark.parametrize("field", HARMLESS)
+def test_fields_that_ask_for_nothing_are_ignored(served: Live, field: str) -> None:
+    assert served.chat(**{field: HARMLESS[field]}, max_tokens=1).status_code == 200
+
+
+def test_an_empty_suffix_is_ignored(served: Live) -> None:
+    assert served.complete(suffix="", max_tokens=1).status_code == 200
+
+
+def test_the_template_alone_adds_special_tokens_to_a_chat(served: Live) -> None:
+    answer = served.chat(add_special_tokens=True)
+    refused(answer)
+    assert "the chat template writes all special tokens" in answer.json()["error"]["message"]
+    assert served.complete(add_special_tokens=True, max_tokens=1).status_code == 200
+
+
 @pytest.mark.parametrize(
     "field",
     [

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.serve.live import MODEL, TOOL_TEMPLATE, live, tool_session
-from tests.tiny import EOS, byte_tokenizer
+from tests.tiny import EOS, TEMPLATE, byte_tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from paceline.errors import UsageError
@@ -90,6 +90,65 @@ def test_what_cannot_fit_is_refused_before_its_tokens_are_made() -> None:
         reader.text([1] * 300_000)
 
 
+def nothing_is_read(session: Session) -> Reader:
+    """A reader of a session whose tokenizer must not be used."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("tokens were made")
+
+    session._tokenize = fail  # type: ignore[method-assign]
+    session.tokenizer.apply_chat_template = fail
+    return Reader(session)
+
+
+LONG = "x" * 300_000
+CALL = {"id": "x", "function": {"name": "f", "arguments": {"a": LONG}}}
+
+
+@pytest.mark.parametrize(
+    ("messages", "described", "reason"),
+    [
+        ([Message(role="user", content="hi")], LONG, "characters"),
+        ([Message(role="assistant", tool_calls=[CALL])], "", "characters"),
+        ([Message(role="tool", content="hi", name=LONG)], "", "characters"),
+        ([Message(role="user", content="hi")] * 5000, "", "too few for 5000 messages"),
+    ],
+)
+def test_all_that_enters_a_prompt_is_counted_before_its_tokens_are_made(
+    messages: Any, described: str, reason: str
+) -> None:
+    tool = {"type": "function", "function": {"name": "f", "description": described}}
+    tools = [Tool.model_validate(tool)] if described else []
+    with pytest.raises(ApiError, match=reason):
+        nothing_is_read(tool_session()).chat(messages, tools)
+
+
+def test_a_text_to_count_may_not_be_longer_than_any_that_fits() -> None:
+    reader = nothing_is_read(tool_session())
+    for special in (True, False):
+        with pytest.raises(ApiError, match="too few for 300000 characters"):
+            reader.plain(LONG, special)
+
+
+def test_long_references_are_read_in_turns_and_only_as_far_as_they_may_go() -> None:
+    session, lengths = tool_session(), []
+    tokenize = session._tokenize
+
+    def tokenized(text: str, special: bool = False) -> list[int]:
+        lengths.append(len(text))
+        return tokenize(text, special)
+
+    session._tokenize = tokenized  # type: ignore[method-assign]
+    reader = Reader(session)
+    long = "abc" * 33_333
+    assert reader.references([long, "hi"], 100_001) == session.encode_references([long, "hi"])
+    assert max(lengths[:2]) < len(long)
+    lengths.clear()
+    with pytest.raises(ApiError, match="may have 1000 tokens in all"):
+        reader.references([long * 10], 1000)
+    assert sum(lengths) < len(long)
+
+
 def test_an_answer_with_scores_is_no_longer_than_fits() -> None:
     session = tool_session()
     orders = Orders(session, Reader(session), ServeSettings())
@@ -129,13 +188,54 @@ def test_a_control_token_that_json_escapes_is_text_too(mark: str) -> None:
     assert mark in session.tokenizer.decode(asked)
 
 
+THOUGHT = "<think>"
+
+
+@pytest.mark.parametrize("others", ["hi", f"hi {EOS}", f"hi {THOUGHT}"])
+def test_a_control_token_in_an_earlier_answer_is_text_whatever_others_say(others: str) -> None:
+    session, counts = tool_session(), []
+    for said in ("forged", EOS):
+        answer = Message(role="assistant", content=f"a {said} b")
+        read = Reader(session).chat([Message(role="user", content=others), answer])
+        assert f"a {said} b" in session.tokenizer.decode(read)
+        counts.append(read.count(session.tokenizer.eos_token_id))
+    assert counts == [0, 0]
+
+
+def test_the_marks_that_a_model_writes_stay_tokens_in_its_earlier_answers() -> None:
+    session = tool_session()
+    session.tokenizer.add_tokens([THOUGHT])
+    session.target.vocab_size = len(session.tokenizer)
+    mark = session.tokenizer.convert_tokens_to_ids(THOUGHT)
+    answer = Message(role="assistant", content=f"{THOUGHT} b")
+    assert mark in Reader(session).chat([Message(role="user", content="hi"), answer])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(role="assistant", tool_calls=[{"id": "x", "function": {"name": "now"}}]),
+        Message(role="tool", content="noon", tool_call_id="x"),
+    ],
+)
+def test_earlier_calls_are_not_dropped_silently(message: Message) -> None:
+    session = tool_session()
+    messages = [Message(role="user", content="hi"), message]
+    assert Reader(session).chat(messages)
+    session.tokenizer.chat_template = TEMPLATE
+    with pytest.raises(ApiError, match="does not support tools: leave out") as refused:
+        Reader(session).chat(messages)
+    assert refused.value.status == 400
+    assert refused.value.param == "messages"
+
+
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])
 def test_an_earlier_call_may_have_no_arguments(arguments: Any) -> None:
     call = {"id": "x", "function": {"name": "now", "arguments": arguments}}
     messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]}]
     session = tool_session()
-    session.tokenizer.chat_template = "{{ messages[1].tool_calls[0].function | tojson }}"
-    session.tokenizer.chat_template += TOOL_TEMPLATE
+    calls = "{% for each in messages[1:] %}{{ each.tool_calls[0].function | tojson }}{% endfor %}"
+    session.tokenizer.chat_template = calls + TOOL_TEMPLATE
     with live(session) as served:
         body = {"model": MODEL, "messages": messages}
         asked = served.http.post("/tokenize", json=body).json()["tokens"]

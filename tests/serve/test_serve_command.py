@@ -66,6 +66,7 @@ def test_a_server_answers_logs_and_stops(tiny: Path, tmp_path: Path) -> None:
         (["--api-key", "/nowhere/keys"], "cannot read the file of keys"),
         (["--method", "nothing"], "nothing"),
         (["--port", 70000], "65535"),
+        (["--host", ""], "the host is empty"),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1"),
         (["--allowed-host", "http://box:80"], "must be a name or address"),
     ],
@@ -85,6 +86,8 @@ def test_keys_must_be_worth_the_name(
     keys = tmp_path / "keys"
     keys.write_text("\n")
     assert "empty" in command("serve", "--model", tiny, "--api-key", keys).said
+    keys.write_text("a-good-key\nanother long-key\n")
+    assert "blanks inside" in command("serve", "--model", tiny, "--api-key", keys).said
     monkeypatch.setenv("PACELINE_API_KEY", "short")
     assert "at least 8 characters" in command("serve", "--model", tiny).said
     monkeypatch.setenv("PACELINE_API_KEY", " \n")

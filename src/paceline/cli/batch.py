@@ -89,11 +89,13 @@ def batch(
 
 
 def _checked(files: Files) -> int:
-    """The number of lines. Raises UsageError if two files are the same or the input is a pipe; see
-    also `check_custom_ids`."""
+    """The number of lines. Raises UsageError if two files are the same or the input is a folder or
+    pipe; see also `check_custom_ids`."""
     found = [path.resolve() for path in astuple(files) if path is not None]
     if len({*found}) < len(found):
         raise UsageError("--input, --output and --errors must be different files")
+    if files.input_file.is_dir():
+        raise UsageError(f"{files.input_file} is a folder: name a batch file in it")
     if files.input_file.exists() and not files.input_file.is_file():
         raise UsageError(f"{files.input_file} is read several times: name a file, not a pipe")
     return check_custom_ids(files.input_file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -26,6 +26,11 @@ __all__ = [
     "Work",
     "on_ray",
 ]
+
+_PATHS = ("datastore", "draft", "parts", "phrases", "spill")
+"""Settings of methods that may name a file or folder."""
+_WORDS = ("none", "self")
+"""Values of these that name none."""
 
 
 class Work(NamedTuple):
@@ -124,4 +129,24 @@ def _anywhere(given: AnswersOf) -> AnswersOf:
     model = str(folder.resolve()) if folder.exists() else given.model
     if (store := placement.get("datastore")) not in (None, "own"):
         placement["datastore"] = str(Path(os.path.expanduser(store)).resolve())
-    return replace(given, model=model, placement=placement)
+    method = _method_anywhere(given.method)
+    return replace(given, model=model, method=method, placement=placement)
+
+
+def _method_anywhere(method: str) -> str:
+    """The method with absolute paths in its settings, those of methods inside it included."""
+    from paceline.drafters import with_settings
+    from paceline.drafters.settings import parse_method
+
+    _, written = parse_method(method)
+    changed = {}
+    for name, value in written.items():
+        path = os.path.expanduser(value)
+        # A word such as `self` or a method's name may also be that of a folder here.
+        named = os.sep in value or (name in _PATHS and value not in _WORDS)
+        if named and os.path.exists(path):
+            changed[name] = os.path.abspath(path)
+        elif ":" in value:
+            with suppress(UsageError):  # then it is no method
+                changed[name] = _method_anywhere(value)
+    return with_settings(method, changed)

@@ -82,7 +82,10 @@ def _keys(file: Path | None) -> list[str]:
     """The keys of a file, or of the environment; none if there are none in either."""
     if file is None:
         return keys_of_environment()
-    found = common.read_references([file], "file of keys")[0].split()
+    lines = common.read_references([file], "file of keys")[0].split("\n")
+    found = [key for line in lines if (key := line.strip())]
     if not found:
         raise UsageError(f"the file of keys {file} is empty: write one key per line")
+    if any(len(key.split()) > 1 for key in found):
+        raise UsageError(f"a key in {file} has blanks inside: write one key per line, without them")
     return checked_keys(found)

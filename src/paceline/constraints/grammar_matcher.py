@@ -44,12 +44,15 @@ class GrammarMatcher:
     def __init__(self, matcher: Any, tokens: Tokens) -> None:
         self._matcher = matcher
         self._tokens = tokens
+        self._origin: GrammarMatcher | None = None  # `Grammars` keeps it while there are copies
         self._place: int | None = None  # if few tokens are allowed, a hash of these
         self._bits = np.zeros((tokens.count + 31) // 32, dtype=np.uint32)
 
     def copy(self) -> GrammarMatcher:
         """Another matcher at the same place."""
-        return GrammarMatcher(self._matcher.deep_copy(), self._tokens)
+        made = GrammarMatcher(self._matcher.deep_copy(), self._tokens)
+        made._origin = self._origin or self
+        return made
 
     def allowed(self) -> torch.Tensor:
         """See `Matcher.allowed`."""

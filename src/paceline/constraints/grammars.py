@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
-from threading import Lock, stack_size
+from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary
 
 from paceline.constraints.constraint import Constraint, Kind
 from paceline.constraints.grammar_matcher import GrammarMatcher, Tokens, first_line
 from paceline.constraints.habits import Habits
+from paceline.constraints.own_thread import in_own_thread
 from paceline.errors import UsageError
 
 __all__ = ["MOST_COMPILED", "Grammars"]
@@ -23,8 +25,9 @@ MOST_COMPILED = 64
 _MOST_STATES = 100_000
 """States of a text's lexer."""
 _STACK = 1 << 28
-"""Bytes of address space; what a constraint as long as is allowed can need, several times over."""
-_starting = Lock()  # the size of stacks is the whole process's
+"""Bytes of address space; what a constraint as long as is allowed can need, several times over.
+llguidance follows rules and references by recursion, and a chain of thousands would overflow a
+usual stack, which ends the process."""
 
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
 # small model writes white space forever.
@@ -54,11 +57,20 @@ class Grammars:
         # Once one is needed: llguidance's vocabulary, and what matchers know of it.
         self._known: tuple[Any, Tokens] | None = None
         self._compiled: OrderedDict[Constraint, Future[GrammarMatcher]] = OrderedDict()
+        self._held: WeakValueDictionary[Constraint, GrammarMatcher] = WeakValueDictionary()
         self._lock, self._reading = Lock(), Lock()
 
     def __len__(self) -> int:
         """Number of compiled constraints kept."""
         return len(self._compiled)
+
+    def kept(self, constraint: Constraint) -> GrammarMatcher | None:
+        """A constraint that is compiled, None for another. It is not compiled again while the
+        caller holds this or any of its matchers, however many others are."""
+        with self._lock:
+            if constraint in self._compiled:
+                self._compiled.move_to_end(constraint)
+            return self._held.get(constraint)
 
     def matcher(self, constraint: Constraint) -> GrammarMatcher:
         """A matcher for one text, at its beginning.
@@ -68,7 +80,7 @@ class Grammars:
         """
         with self._lock:
             if constraint not in self._compiled:
-                self._compiled[constraint] = _on_large_stack(partial(self._compile, constraint))
+                self._compiled[constraint] = self._begun(constraint)
                 if len(self._compiled) > MOST_COMPILED:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(constraint)
@@ -80,7 +92,16 @@ class Grammars:
                 self._compiled.pop(constraint, None)
             raise
         with self._lock:
+            self._held[constraint] = made
             return made.copy()
+
+    def _begun(self, constraint: Constraint) -> Future[GrammarMatcher]:
+        held = self._held.get(constraint)
+        if held is None:
+            return in_own_thread(partial(self._compile, constraint), _STACK)
+        known: Future[GrammarMatcher] = Future()
+        known.set_result(held)
+        return known
 
     def _compile(self, constraint: Constraint) -> GrammarMatcher:
         library = _llguidance()
@@ -128,19 +149,6 @@ def _spelled(tokenizer: Any, vocabulary: Any, size: int) -> dict[int, tuple[int,
     texts = {token: each.content for token, each in added if each.special}
     found = {token: tuple(vocabulary.greedy_tokenize(text)) for token, text in texts.items()}
     return {token: ids for token, ids in found.items() if ids and max(ids) < size}
-
-
-def _on_large_stack(work: Callable[[], GrammarMatcher]) -> Future[GrammarMatcher]:
-    """Start the work in a thread whose stack is large. llguidance follows rules and references by
-    recursion, and a chain of thousands would overflow a usual stack, which ends the process."""
-    thread = ThreadPoolExecutor(1)
-    with _starting:
-        usual = stack_size(_STACK)
-        try:
-            return thread.submit(work)
-        finally:
-            stack_size(usual)
-            thread.shutdown(wait=False)
 
 
 def _llguidance() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from time import time
 from typing import Any
 
@@ -14,10 +15,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from paceline import __version__
+from paceline.constraints.own_thread import in_own_thread
 from paceline.errors import UsageError
 from paceline.serve.access import Access
 from paceline.serve.bodies import checked, json_body
 from paceline.serve.chat_answer import ChatAnswer
+from paceline.serve.compiler import Compiler
 from paceline.serve.completion_answer import CompletionAnswer
 from paceline.serve.conversations import Reader
 from paceline.serve.engine import Engine
@@ -52,9 +55,16 @@ class Server:
         self.engine = Engine(session, settings, self.metrics)
         self.reader = Reader(session)
         self.orders = Orders(session, self.reader, settings)
-        self.handler = Handler(self.engine, settings)
+        self.compiler = Compiler(session)
+        self.handler = Handler(self.engine, self.compiler, settings)
         self.fingerprint = f"fp_paceline_{__version__}_{session.fingerprint[:12]}"
         self.started = int(time())
+
+    async def stop(self) -> None:
+        """Accept no more requests and end current ones; see `Engine.stop`."""
+        self.compiler.close()
+        # Not in the event loop's executor: whatever keeps that busy would delay the stop.
+        await asyncio.wrap_future(in_own_thread(partial(self.engine.stop, self.settings.grace)))
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
@@ -62,7 +72,6 @@ class Server:
         wanted = checked(ChatRequest, body)
         self._check_model(wanted.model)
         orders = await asyncio.to_thread(self.orders.of_chat, wanted)
-        await self._compile(orders)
         tokenizer = self.session.tokenizer
         return await self.handler.serve(
             request,
@@ -78,7 +87,6 @@ class Server:
         wanted = checked(CompletionRequest, body)
         self._check_model(wanted.model)
         orders = await asyncio.to_thread(self.orders.of_completion, wanted)
-        await self._compile(orders)
         echoes = await asyncio.to_thread(self._echoes, wanted, orders)
         tokenizer = self.session.tokenizer
         return await self.handler.serve(
@@ -146,12 +154,6 @@ class Server:
     async def _body(self, request: Request) -> dict[str, Any]:
         return await json_body(request, self.settings)
 
-    async def _compile(self, orders: Sequence[Order]) -> None:
-        """Compile constraints outside the engine's thread; the session keeps them."""
-        first = orders[0]
-        if first.options.constraint is not None:
-            await asyncio.to_thread(self.session.texts_of, first.options, first.prompt)
-
     def _echoes(self, wanted: CompletionRequest, orders: Sequence[Order]) -> list[str]:
         """The prompt that each text repeats; "" for none."""
         if not wanted.echo:
@@ -205,7 +207,7 @@ def create_app(
     async def life(app: FastAPI) -> AsyncIterator[None]:
         server.engine.start()
         yield
-        await asyncio.to_thread(server.engine.stop, server.settings.grace)
+        await server.stop()
 
     # Documentation pages would load files from other servers.
     app = FastAPI(title="paceline", version=__version__, lifespan=life, docs_url=None,

@@ -23,6 +23,7 @@ URLS = ("/v1/chat/completions", "/v1/completions")
 
 _ID = "batch_req_"
 _ID_DIGITS = 24
+_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,14 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
 def check_custom_ids(path: Path) -> int:
     """Count the lines of an input file.
 
-    Raises UsageError if there are none, or two share a custom_id.
+    Raises UsageError if there are none, none is a request, or two share a custom_id.
     """
     first: dict[str, int] = {}
-    lines = 0
+    lines, errors = 0, []
     for line in read_lines(path):
         lines += 1
+        if line.error is not None:
+            errors.append(line.error[1])
         if line.custom_id is None:
             continue
         if line.custom_id in first:
@@ -112,7 +115,16 @@ def check_custom_ids(path: Path) -> int:
         first[line.custom_id] = line.number
     if not lines:
         raise UsageError(f"the batch file {path} holds no requests")
+    if len(errors) == lines:
+        raise UsageError(f"the batch file {path} holds no requests: {_why_none(path, errors[0])}")
     return lines
+
+
+def _why_none(path: Path, error: str) -> str:
+    """Why a file holds no requests. error: of its first line."""
+    with path.open("rb") as file:
+        gzipped = file.read(len(_GZIP)) == _GZIP
+    return "it is gzipped, unpack it first" if gzipped else error
 
 
 def _line(number: int, content: bytes) -> BatchLine:
@@ -122,7 +134,7 @@ def _line(number: int, content: bytes) -> BatchLine:
         return BatchLine(number, line_id, custom_id, error=(code, f"line {number}: {message}"))
 
     try:
-        record = json.loads(content)
+        record = json.loads(content.decode())  # bytes would also be read as UTF-16
         json.dumps(record, ensure_ascii=False).encode()  # JSON can encode half a character
     except UnicodeError:
         return broken("invalid_json_line", "this is not UTF-8 text, or has a lone surrogate")

@@ -27,7 +27,8 @@ class Results:
 
     def __init__(self, output: BinaryIO, errors: BinaryIO | None) -> None:
         self._output, self._errors = output, errors
-        self._ids: dict[str, str] = {}
+        # By custom_id: the id of the line, where its result is, and how to have another one.
+        self._known: dict[str, tuple[str, str, str]] = {}
         self._broken: set[str] = set()
         self.failed = False
 
@@ -38,13 +39,15 @@ class Results:
         """
         if line.custom_id is None:
             return line.id in self._broken
-        known = self._ids.get(line.custom_id)
-        if known not in (None, line.id):
+        if line.custom_id not in self._known:
+            return False
+        known, place, instead = self._known[line.custom_id]
+        if known != line.id:
             raise UsageError(
-                f"the result for custom_id {line.custom_id[:100]!r} in the output file is for "
-                f"another request than line {line.number}: choose another output file"
+                f"the result for custom_id {line.custom_id[:100]!r} in {place} is for another "
+                f"request than line {line.number}: {instead}"
             )
-        return known is not None
+        return True
 
     def write(self, outcome: Outcome) -> None:
         """Append a result as a whole line. Raises UsageError if it cannot be written."""
@@ -56,8 +59,11 @@ class Results:
         except OSError as error:
             raise UsageError(f"cannot write the result of a batch: {error.strerror}") from error
 
-    def remember(self, line: bytes) -> bool:
-        """Remember an existing line; False if it is no result."""
+    def remember(self, line: bytes, place: str, errors: bool) -> bool:
+        """Remember an existing line; False if it is no result.
+
+        place: the file's name. errors: whether that is the file of failed requests.
+        """
         try:
             record = parse_json(line)
             found, custom_id = record["id"], record["custom_id"]
@@ -70,7 +76,12 @@ class Results:
         if custom_id is None:
             self._broken.add(found)
         else:
-            self._ids[str(custom_id)] = found
+            instead = "choose another output file"
+            if errors:
+                instead = "delete that file, or this line of it, to have failed requests repeated"
+            elif not answered:
+                instead = f"delete this line of it, or {instead}"
+            self._known.setdefault(str(custom_id), (found, place, instead))  # an answer wins
         return True
 
 
@@ -85,7 +96,7 @@ def results_in(output: Path, errors: Path | None = None) -> Iterator[Results]:
         files = [opened.enter_context(_opened(path)) for path in (output, errors) if path]
         results = Results(files[0], files[1] if errors else None)
         for path, file in zip((output, errors), files):
-            _take_in(results, file, f"{path}")
+            _take_in(results, file, f"{path}", errors=path is errors)
         yield results
 
 
@@ -119,12 +130,12 @@ def _close(file: BinaryIO, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _take_in(results: Results, file: BinaryIO, name: str) -> None:
+def _take_in(results: Results, file: BinaryIO, name: str, errors: bool) -> None:
     """Read existing lines, and seek to where the next one goes."""
     end = 0
     for number, line in enumerate(file, start=1):
         if line.endswith(b"\n"):
-            if line.strip() and not results.remember(line):
+            if line.strip() and not results.remember(line, name, errors):
                 raise UsageError(
                     f"{name}, line {number} is not a batch result: choose another file"
                 )

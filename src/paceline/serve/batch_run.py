@@ -92,7 +92,7 @@ async def run_batch(
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
     finally:
-        await asyncio.to_thread(server.engine.stop, server.settings.grace)
+        await server.stop()
     return counts
 
 

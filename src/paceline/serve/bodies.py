@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from paceline.serve.errors import ApiError, bad_request
+from paceline.serve.schemas import ChatRequest
 from paceline.serve.settings import ServeSettings
 
 __all__ = ["checked", "json_body", "read_body"]
@@ -19,12 +20,8 @@ __all__ = ["checked", "json_body", "read_body"]
 S = TypeVar("S", bound=BaseModel)
 
 _REFUSED = {
-    "functions": "use 'tools'",
-    "function_call": "use 'tool_choice'",
     "audio": "this model writes text only",
-    "documents": "put them into a message",
     "web_search_options": "nothing is searched",
-    "suffix": "text cannot be inserted before a suffix",
     "prompt_logprobs": "prompts are not scored",
     "guided_json": "use 'response_format' or 'structured_outputs'",
     "guided_regex": "use 'structured_outputs'",
@@ -32,6 +29,10 @@ _REFUSED = {
     "guided_grammar": "use 'structured_outputs'",
 }
 _REFUSED_UNLESS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "functions": ("use 'tools'", ([],)),
+    "function_call": ("use 'tool_choice'", ("none",)),
+    "documents": ("put them into a message", ([],)),
+    "suffix": ("text cannot be inserted before a suffix", ("",)),
     "use_beam_search": ("texts are sampled, not searched", (False,)),
     "length_penalty": ("texts are sampled, not searched", (1, 0)),
     "continue_final_message": ("answers are always new messages", (False,)),
@@ -51,6 +52,9 @@ _REFUSED_UNLESS: dict[str, tuple[str, tuple[Any, ...]]] = {
 }
 """Fields that would change the answer, so ignoring them would be wrong; those of the second table
 are ignored if they hold one of the values that change nothing."""
+_REFUSED_IN_CHATS = _REFUSED_UNLESS | {
+    "add_special_tokens": ("the chat template writes all special tokens", (False,)),
+}
 
 
 async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]:
@@ -71,22 +75,24 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
     return body
 
 
-def _check_refused(body: Mapping[str, Any]) -> None:
+def _check_refused(body: Mapping[str, Any], chat: bool) -> None:
+    unless = _REFUSED_IN_CHATS if chat else _REFUSED_UNLESS
     asked = [name for name in _REFUSED if body.get(name) is not None]
     asked += [
         name
-        for name, (_, harmless) in _REFUSED_UNLESS.items()
+        for name, (_, harmless) in unless.items()
         if body.get(name) is not None and body[name] not in harmless
     ]
     if asked:
-        instead = _REFUSED.get(asked[0]) or _REFUSED_UNLESS[asked[0]][0]
+        instead = _REFUSED.get(asked[0]) or unless[asked[0]][0]
         message = f"'{asked[0]}' is not supported: {instead}"
         raise bad_request(message, asked[0], "unsupported_parameter")
 
 
 def checked(shape: type[S], body: dict[str, Any]) -> S:
     """Validate the body as `shape`. Raises ApiError naming the first wrong field."""
-    _check_refused({name: body[name] for name in body.keys() - shape.model_fields.keys()})
+    unknown = {name: body[name] for name in body.keys() - shape.model_fields.keys()}
+    _check_refused(unknown, chat=issubclass(shape, ChatRequest))
     try:
         return shape.model_validate(body)
     except ValidationError as error:

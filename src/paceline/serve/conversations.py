@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
@@ -11,12 +11,16 @@ from paceline.errors import UsageError
 from paceline.serve.errors import bad_request
 from paceline.serve.schemas import Message, Tool
 from paceline.session import Session
+from paceline.text import hidden_ids
 
 __all__ = ["Reader", "joined_text"]
 
 _ROLES = {"developer": "system"}
 _CHARACTERS = 64
 """Characters that no vocabulary's tokens have on average: a longer text cannot fit."""
+_PIECE = 1 << 16
+"""Characters of a reference that are read at once: then others take their turn."""
+_ANY_TOOL = {"type": "function", "function": {"name": "f", "description": "f", "parameters": {}}}
 
 
 class Reader:
@@ -32,11 +36,10 @@ class Reader:
         """Token ids of a conversation. Raises ApiError if the model's template rejects it."""
         conversation = [_as_template_has_it(message) for message in messages]
         functions = [tool.model_dump(exclude_none=True) for tool in tools]
-        self._check_characters(sum(len(each["content"]) for each in conversation), "messages")
+        self._check_size(conversation, functions)
         with self._turn:
-            if functions and not self._knows_tools(functions):
-                raise bad_request("this model's chat template does not support tools", "tools")
             try:
+                self._check_tools(conversation, functions)
                 return self._checked(self._encode(conversation, functions), "messages")
             except UsageError as error:
                 raise bad_request(str(error), "messages") from error
@@ -53,15 +56,29 @@ class Reader:
 
     def plain(self, text: str, special: bool) -> list[int]:
         """Token ids of a text, which may be empty. special: add those that begin a prompt."""
+        self._check_characters(len(text), "prompt")
         with self._turn:
             if special and text:
                 return self._session.encode(text)
             return self._session.encode_references([text])[0] if text else []
 
-    def references(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts without special tokens."""
-        with self._turn:
-            return self._session.encode_references(texts)
+    def references(self, texts: Sequence[str], most: int) -> list[list[int]]:
+        """Token ids of texts without special tokens. Raises ApiError for more than `most`."""
+        found: list[list[int]] = []
+        left = most
+        for text in texts:
+            found.append([])
+            for place in range(0, len(text), _PIECE):
+                with self._turn:
+                    (tokens,) = self._session.encode_references([text[place : place + _PIECE]])
+                found[-1] += tokens
+                left -= len(tokens)
+                if left < 0:
+                    raise bad_request(
+                        f"references and prediction may have {most} tokens in all: shorten them",
+                        "paceline.references",
+                    )
+        return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, special ones included."""
@@ -100,25 +117,63 @@ class Reader:
     def _holds_control_tokens(
         self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> bool:
+        """Whether anybody wrote a control token. What the model may have written, such as the mark
+        of a thought or call, is one only in the words of others."""
+        answers = [each["content"] for each in conversation if each["role"] == "assistant"]
         others = [
-            message.get("content") for message in conversation if message["role"] != "assistant"
+            {**each, "content": ""} if each["role"] == "assistant" else each
+            for each in conversation
         ]
-        calls = [message.get("tool_calls") for message in conversation]
+        tokenizer = self._session.tokenizer
+        added = getattr(tokenizer, "added_tokens_encoder", {})
+        hidden = hidden_ids(tokenizer)
         try:
-            said = json.dumps([*others, *calls, *tools], ensure_ascii=False)
+            return _names_any(added, [*others, *tools]) or _names_any(
+                [token for token, number in added.items() if number in hidden], answers
+            )
         except RecursionError:
             return True  # the template will say so
-        added = getattr(self._session.tokenizer, "added_tokens_encoder", {})
-        return any(json.dumps(token, ensure_ascii=False)[1:-1] in said for token in added)
 
-    def _knows_tools(self, functions: Sequence[Mapping[str, Any]]) -> bool:
+    def _check_tools(
+        self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Raise ApiError for tools, calls and results that the template would drop silently."""
+        used = any(each["role"] == "tool" or "tool_calls" in each for each in conversation)
+        if not (tools or used) or self._knows_tools():
+            return
+        what = "does not support tools"
+        if not tools:
+            what += ": leave out the messages with calls and results"
+        raise bad_request(f"this model's chat template {what}", "tools" if tools else "messages")
+
+    def _knows_tools(self) -> bool:
         """Whether the template takes tools: one that does not drops them silently."""
         if self._takes_tools is None:
             asked = [{"role": "user", "content": "?"}]
             self._takes_tools = self._session.encode(asked) != self._session.encode(
-                asked, tools=functions
+                asked, tools=[_ANY_TOOL]
             )
         return self._takes_tools
+
+    def _check_size(
+        self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Raise ApiError for a conversation that cannot fit; each message takes a token or more."""
+        most = self._session.target.max_context
+        if most is not None and len(conversation) > most:
+            raise bad_request(
+                f"the model's context is {most} tokens, too few for {len(conversation)} messages",
+                "messages",
+                "context_length_exceeded",
+            )
+        self._check_characters(_characters(tools), "tools")
+        beside = [
+            {name: value for name, value in each.items() if name not in ("role", "content")}
+            for each in conversation
+        ]
+        said = sum(len(each["content"]) for each in conversation)
+        more = _characters([*tools, *filter(None, beside)])
+        self._check_characters(said + more, "messages")
 
     def _check_characters(self, count: int, param: str) -> None:
         """Raise ApiError for a text that cannot fit, before others wait for its tokens."""
@@ -157,6 +212,20 @@ def joined_text(content: str | Sequence[Mapping[str, Any]] | None, param: str, b
             raise bad_request(f"{param}: a text part has no text", param)
         texts.append(text)
     return between.join(texts)
+
+
+def _characters(values: Sequence[Any]) -> int:
+    """Characters of values as templates write them. Raises ApiError if they are nested deeply."""
+    try:
+        return len(json.dumps(values, ensure_ascii=False)) if values else 0
+    except RecursionError as error:
+        raise bad_request("tools or calls are nested too deeply", "messages") from error
+
+
+def _names_any(tokens: Iterable[str], values: Sequence[Any]) -> bool:
+    """Whether one of the tokens is anywhere in these values."""
+    said = json.dumps(values, ensure_ascii=False)
+    return any(json.dumps(token, ensure_ascii=False)[1:-1] in said for token in tokens)
 
 
 def _as_template_has_it(message: Message) -> dict[str, Any]:

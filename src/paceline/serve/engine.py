@@ -163,7 +163,7 @@ class Engine:
                 )
             try:
                 self._texts.append(RunningText(self._session, ticket, index))
-            except Exception as error:
+            except BaseException as error:  # else its ticket, no longer waiting, would be lost
                 self._fail(ticket, _as_answer(error), touched)
 
     def _play(self, touched: set[Ticket]) -> None:
@@ -212,7 +212,7 @@ class Engine:
         self._metrics.request_ended(ticket)
 
 
-def _as_answer(error: Exception) -> ApiError:
+def _as_answer(error: BaseException) -> ApiError:
     """The error that a client receives for an error in its text."""
     if isinstance(error, ApiError):
         return error
@@ -226,5 +226,5 @@ def _quietly(leave: Callable[[], None]) -> None:
     """Close a text; a failure to do so must not stop the engine."""
     try:
         leave()
-    except Exception as error:
+    except BaseException as error:
         log("text could not be closed", level=logging.ERROR, error=error)

@@ -8,16 +8,19 @@ from typing import Any
 __all__ = [
     "ApiError",
     "bad_request",
+    "compilers_stuck",
     "cut_off",
     "error_body",
     "failed",
     "out_of_time",
+    "slow_constraint",
     "stopping",
     "too_many",
 ]
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _SHED_RETRY = 1
+_STUCK_RETRY = 10
 
 
 class ApiError(Exception):
@@ -66,6 +69,25 @@ def too_many() -> ApiError:
         "too many requests are waiting: try again in a moment",
         code="queue_full",
         headers={"Retry-After": str(_SHED_RETRY)},
+    )
+
+
+def slow_constraint() -> ApiError:
+    """A constraint is given up before it is compiled."""
+    return bad_request(
+        "the constraint takes too long to compile: use a simpler schema, pattern or grammar",
+        code="slow_constraint",
+    )
+
+
+def compilers_stuck() -> ApiError:
+    """No constraint can be compiled now."""
+    return ApiError(
+        503,
+        "earlier constraints take too long to compile, so new ones cannot begin: try again later "
+        "or leave the constraint out",
+        code="compilers_stuck",
+        headers={"Retry-After": str(_STUCK_RETRY)},
     )
 
 

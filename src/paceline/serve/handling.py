@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from paceline.completion import Completion
 from paceline.serve.answering import Answer
+from paceline.serve.compiler import Compiler
 from paceline.serve.engine import Engine
 from paceline.serve.errors import ApiError
 from paceline.serve.leaving import unless_left
@@ -33,6 +34,7 @@ class Handler:
     """Serves orders through the engine."""
 
     engine: Engine
+    compiler: Compiler
     settings: ServeSettings
 
     async def serve(
@@ -51,6 +53,12 @@ class Handler:
         ticket = Ticket(name, orders, monotonic() + self.settings.time_limit)
         ticket.asked = asked if self.settings.log_prompts else None
         answer = answer_for(ticket)
+        # Here, not in the engine's thread, which writes other texts meanwhile. Their constraints
+        # are equal.
+        compiling = self.compiler.compiled(orders[0], ticket.deadline)
+        ticket.held = await unless_left(request.receive, compiling)
+        if ticket.held is None:
+            return self._left(ticket)
         self.engine.submit(ticket)
         try:
             first = await unless_left(request.receive, ticket.news())

@@ -49,15 +49,17 @@ class StoppableServer(uvicorn.Server):
 
     async def _stop(self) -> None:
         log("stopping", running=self._server.engine.load[0])
-        await asyncio.to_thread(self._server.engine.stop, self._server.settings.grace)
+        await self._server.stop()
         self.should_exit = True
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
     """A socket that is bound to the address, but not listening yet. port: 0 for any.
 
-    Raises UsageError if the address is not available.
+    Raises UsageError if the address is not available, or empty: that would be all interfaces.
     """
+    if not host.strip():
+        raise UsageError("the host is empty: name one, such as 127.0.0.1, or 0.0.0.0 for any")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -76,6 +76,8 @@ class Ticket:
         self.answers: dict[int, str] = {}
         """For the log: how the request ended, how many tokens were written, and, if prompts are
         logged, what was asked and answered."""
+        self.held: object = None
+        """The compiled constraint, which the engine must not have to wait for."""
         self.loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._lock = Lock()

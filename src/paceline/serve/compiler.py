@@ -1,0 +1,150 @@
+"""Compiles the constraints of requests in a few threads of its own.
+
+A short constraint can take minutes, and nothing can stop it. So no other work shares these threads,
+a request waits for a limited time, and while all of them are stuck, further constraints are refused
+at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Lock
+from time import monotonic
+
+from paceline.constraints import Constraint
+from paceline.constraints.own_thread import in_own_thread
+from paceline.serve.errors import compilers_stuck, failed, slow_constraint, stopping
+from paceline.serve.logs import log
+from paceline.serve.ticket import Order
+from paceline.session import Session
+
+__all__ = ["Compiler"]
+
+_PATIENCE = 10.0
+"""Seconds after which a constraint is given up; its thread works on."""
+_THREADS = 2
+"""Each takes a core from the engine for as long as it works."""
+
+
+@dataclass(eq=False)
+class _Job:
+    """A constraint to compile. began: 0 while it waits for a thread. waiters: one per request."""
+
+    work: Callable[[], object]
+    began: float = 0.0
+    waiters: list[Future[object]] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a request still waits for it."""
+        return not all(waiter.cancelled() for waiter in self.waiters)
+
+    def end(self, outcome: object) -> None:
+        """Tell those who wait how it went; nothing happens a second time. outcome: what `work`
+        returned, or an Exception."""
+        for waiter in self.waiters:
+            if waiter.done() or not waiter.set_running_or_notify_cancel():
+                continue
+            if isinstance(outcome, Exception):
+                waiter.set_exception(outcome)
+            else:
+                waiter.set_result(outcome)
+
+
+class Compiler:
+    """Compiles constraints for a session, which keeps them. Any event loop may ask.
+
+    patience: seconds for which a constraint may be compiled. threads: most at a time.
+    """
+
+    def __init__(
+        self, session: Session, patience: float = _PATIENCE, threads: int = _THREADS
+    ) -> None:
+        self._session, self._patience, self._most = session, patience, threads
+        self._lock = Lock()
+        self._jobs: dict[Constraint, _Job] = {}  # in the order in which they came
+        self._threads = 0
+        self._closed = False
+
+    async def compiled(self, order: Order, deadline: float) -> object:
+        """Wait until a text can begin. To be held until it has begun: so many constraints may be
+        compiled meanwhile that the session no longer keeps this one.
+
+        deadline: by the monotonic clock. Raises ApiError if it takes too long, and UsageError for
+        a constraint that does not compile.
+        """
+        constraint = order.options.constraint
+        if constraint is None:
+            return ()
+        if (compiled := self._session.compiled(constraint)) is not None:
+            return compiled
+        waiter: Future[object] = Future()
+        job = self._join(constraint, order, waiter)
+        waiting = asyncio.wrap_future(waiter)
+        try:
+            while not waiting.done():
+                left = min(deadline, self._given_up_at(job)) - monotonic()
+                if left <= 0:
+                    raise slow_constraint() if job.began else compilers_stuck()
+                await asyncio.wait({waiting}, timeout=left)
+            return waiting.result()
+        finally:
+            waiting.cancel()
+
+    def close(self) -> None:
+        """Turn away all requests that wait, and those to come."""
+        with self._lock:
+            self._closed = True
+            for job in self._jobs.values():
+                job.end(stopping())
+
+    def _join(self, constraint: Constraint, order: Order, waiter: Future[object]) -> _Job:
+        def work() -> object:
+            return self._session.texts_of(order.options, order.prompt)
+
+        with self._lock:
+            if self._closed:
+                raise stopping()
+            job = self._jobs.setdefault(constraint, _Job(work))
+            job.waiters.append(waiter)
+            if self._threads < self._most:
+                self._threads += 1
+                in_own_thread(self._work)
+        return job
+
+    def _given_up_at(self, job: _Job) -> float:
+        """When it is too late for a job: it takes too long, or all others that have a thread do."""
+        with self._lock:
+            began = [each.began for each in self._jobs.values() if each.began]
+            since = monotonic() if len(began) < self._most else max(began)
+            return (job.began or since) + self._patience
+
+    def _work(self) -> None:
+        """Compile what waits, until nothing does."""
+        while (found := self._next()) is not None:
+            constraint, job = found
+            outcome: object
+            try:
+                outcome = job.work()
+            except Exception as error:
+                outcome = error
+            except BaseException as error:  # such as a panic in a library written in Rust
+                log("constraint failed", level=logging.ERROR, error=error)
+                outcome = failed()
+            with self._lock:
+                del self._jobs[constraint]  # later requests find it in the session
+                job.end(outcome)
+
+    def _next(self) -> tuple[Constraint, _Job] | None:
+        with self._lock:
+            self._jobs = {key: job for key, job in self._jobs.items() if job.began or job.wanted}
+            for constraint, job in self._jobs.items():
+                if not job.began:
+                    job.began = monotonic()
+                    return constraint, job
+            self._threads -= 1
+            return None
