@@ -79,7 +79,7 @@ def test_it_shows_writes_and_stores_the_curve(
 
 def test_layers_that_could_not_be_packed_are_named(command: Command, tiny: Path) -> None:
     code, _, err = command("generate", "hello", "-m", tiny, "-n", 1, "--dtype", "float64")
-    assert code == 0 and "linear layers stay as they are: weights in float64" in err
+    assert code == 0 and "linear layers unchanged: weights in float64" in err
 
 
 def test_the_next_session_plans_by_the_curve(command: Command, tiny: Path) -> None:

@@ -16,6 +16,7 @@ from paceline.planning.candidate_tree import likeliest_of
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree
 from paceline.planning.ppd.dynamic_tree import StateTree
+from paceline.planning.ppd import round_tree
 from paceline.planning.ppd.round_tree import Prospects, best_tree, prospects_of
 from paceline.planning.ppd.tree_search import build_tree
 
@@ -53,8 +54,8 @@ def test_no_other_tree_of_the_likeliest_guesses_is_worth_more(
     steps.sort(reverse=True)
     prospects = Prospects(np.array([0.0, steps[0], sum(steps)]), 1 + np.cumsum(rows))
     found = best_tree(chances, prospects, 7, epts)
-    best = -np.inf
-    for count in range(min(4, len(likeliest_of(chances, 4))) + 1):
+    best, most = -np.inf, round_tree._PATIENCE  # that many guesses are always looked at
+    for count in range(min(most, len(likeliest_of(chances, most))) + 1):
         guesses = likeliest_of(chances, count)
         for root, *others in product(range(3), repeat=1 + count):
             tree = StateTree(guesses, tuple(others), root, epts)
