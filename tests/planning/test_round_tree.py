@@ -14,9 +14,9 @@ from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.calibration import ShareChances
 from paceline.planning.candidate_tree import likeliest_of
 from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.planning.ppd import round_tree
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree
 from paceline.planning.ppd.dynamic_tree import StateTree
-from paceline.planning.ppd import round_tree
 from paceline.planning.ppd.round_tree import Prospects, best_tree, prospects_of
 from paceline.planning.ppd.tree_search import build_tree
 
