@@ -98,7 +98,7 @@ def _datastore(
     if name is None or name is False:
         return name
     if str(name) in ("", NO_DATASTORE):
-        raise UsageError(f"the datastore {str(name)!r} has no name: leave it out, or name a folder")
+        raise UsageError(f"{str(name)!r} names no datastore: leave it out, or name a folder")
     mark = vocabulary_mark(tokenizer)
     own = Datastore.default_folder(mark)
     return Datastore(own if name == "own" else Path(os.path.expanduser(name)), mark)

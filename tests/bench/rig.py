@@ -147,6 +147,7 @@ class Fixed:
     name: str
     outputs: list[Sequence[int] | BaseException]
     seconds: float = 1.0
+    loaded: int = 0
 
     def generate(self, request: Request) -> Trial:
         output = self.outputs.pop(0) if len(self.outputs) > 1 else self.outputs[0]

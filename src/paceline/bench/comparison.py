@@ -127,7 +127,9 @@ class Comparison:
         If a contender fails on a text, the error is recorded and the run continues.
         """
         sink = Memory() if sink is None else sink
-        self._memory = MemoryUse(torch.device(self.session.target.describe().device), PLAIN)
+        loaded = {each.name: each.loaded for each in self.contenders}
+        device = torch.device(self.session.target.describe().device)
+        self._memory = MemoryUse(device, PLAIN, loaded)
         done: _Done = {_name(entry): entry for entry in sink.entries}
         warm = False
         for repeat, (index, text) in product(range(self.repeats), enumerate(self.texts)):

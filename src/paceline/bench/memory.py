@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
-__all__ = ["MemoryUse", "peak_meter"]
+__all__ = ["MemoryUse", "peak_meter", "watched"]
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 
 Meter = Callable[[], int | None]
+T = TypeVar("T")
 
 
 class MemoryUse:
-    """Memory that contenders take on a device: what their trials have left loaded, such as parts,
-    and what a trial needs beyond all that was held before it.
+    """Memory that contenders take on a device: what they keep loaded, such as parts, and what a
+    trial needs beyond all that was held before it. What two of them share counts for the first.
 
     shared: name of the contender whose caches all others use, too: what it leaves is not counted.
+    loaded: bytes that making a contender took, by name.
     """
 
-    def __init__(self, device: torch.device, shared: str) -> None:
+    def __init__(
+        self, device: torch.device, shared: str, loaded: Mapping[str, int] | None = None
+    ) -> None:
         self._device, self._shared = device, shared
-        self._kept: Counter[str] = Counter()
+        self._kept = Counter({**(loaded or {}), shared: 0})
 
     def trial(self, name: str) -> Meter:
         """Begin a trial; the returned function, called once at its end, gives what it took, in
@@ -43,6 +48,13 @@ class MemoryUse:
             return kept + max(0, most - before)
 
         return taken
+
+
+def watched(device: torch.device, make: Callable[[], T]) -> tuple[T, int]:
+    """What `make` makes, and by how many bytes it has increased what is held; 0 if unknown."""
+    before = _held(device)
+    made, after = make(), _held(device)
+    return made, 0 if before is None or after is None else max(0, after - before)
 
 
 def peak_meter(device: torch.device) -> Meter:

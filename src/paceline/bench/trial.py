@@ -66,6 +66,11 @@ class Contender(Protocol):
         """Its name in results."""
         ...
 
+    @property
+    def loaded(self) -> int:
+        """Bytes that making it took."""
+        ...
+
     def generate(self, request: Request) -> Trial:
         """Generate once. Unless `Method.warm`, the cache is cold: the whole prompt is read."""
         ...
@@ -92,7 +97,12 @@ class Method:
 
     def __post_init__(self) -> None:
         self._planner = self.session.new_planner()
-        self._drafter = self._new_drafter()
+        import torch  # takes a while
+
+        from paceline.bench.memory import watched
+
+        device = torch.device(self.session.target.describe().device)
+        self._drafter, self.loaded = watched(device, self._new_drafter)
         self._last: Sequence[int] = ()
 
     def generate(self, request: Request) -> Trial:

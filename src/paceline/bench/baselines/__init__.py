@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from paceline.bench.baselines.llama_cpp import LlamaCpp, LlamaCppLookup
 from paceline.bench.baselines.native import (
     Baseline,
@@ -17,6 +19,7 @@ from paceline.bench.baselines.native import (
     TransformersGenerate,
     TransformersLookup,
 )
+from paceline.bench.memory import watched
 from paceline.drafters.settings import build, parse_method
 from paceline.errors import UsageError
 
@@ -50,7 +53,7 @@ def make_baseline(name: str, native: Native) -> Any:
     """
     baseline = _parse(name)
     baseline.check(native.gguf)
-    baseline.open(name, native)
+    _, baseline.loaded = watched(torch.device("cpu"), lambda: baseline.open(name, native))
     return baseline
 
 

@@ -29,6 +29,7 @@ class LlamaCpp:
     """
 
     name = "llama.cpp"
+    loaded = 0
     context: int = 8192
 
     def __post_init__(self) -> None:

@@ -36,6 +36,7 @@ class Baseline(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     name: str
+    loaded: int
 
     def check(self, gguf: Path | None) -> None:
         """Raise UsageError if it cannot run because software or files are missing."""
@@ -158,6 +159,7 @@ class TransformersGenerate:
     """Plain decoding by transformers."""
 
     name = "transformers"
+    loaded = 0
 
     def check(self, gguf: Path | None) -> None:
         """Always available."""
