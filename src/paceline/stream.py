@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 from weakref import finalize
 
@@ -191,14 +192,15 @@ class Stream(Iterator[Chunk]):
 
     def _keep(self, completion: Completion) -> None:
         """Keep the answer if requested; a failure does not fail the request."""
+        keeps: list[Callable[[], object]] = []
         if self._store is not None:
-            try:
-                self._store.add(self._query, self.output.text)
-            except StoreError as error:
-                self._unkept = error
+            keeps.append(partial(self._store.add, self._query, self.output.text))
         if self._text is not None and self._options.record:
+            prompt = self._text[0].prompt
+            keeps.append(partial(self._home.record, prompt, completion.tokens))
+        for keep in keeps:  # a failure of one keeps nothing from the other
             try:
-                self._home.record(self._text[0].prompt, completion.tokens)
+                keep()
             except StoreError as error:
                 self._unkept = self._unkept or error
 

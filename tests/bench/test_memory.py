@@ -74,7 +74,7 @@ def test_what_stays_loaded_counts_for_who_loaded_it() -> None:
 
 
 def test_what_is_loaded_before_the_first_trial_counts_too() -> None:
-    own, loaded = memory.watched(CPU, new_pages)
+    own, loaded = memory.measure_load(CPU, new_pages)
     use = MemoryUse(CPU, "plain", {"own": loaded})
     taken = use.trial("own")()
     own.close()

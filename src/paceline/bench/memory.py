@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["MemoryUse", "peak_meter", "watched"]
+__all__ = ["MemoryUse", "measure_load", "peak_meter"]
 
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
@@ -50,7 +50,7 @@ class MemoryUse:
         return taken
 
 
-def watched(device: torch.device, make: Callable[[], T]) -> tuple[T, int]:
+def measure_load(device: torch.device, make: Callable[[], T]) -> tuple[T, int]:
     """What `make` makes, and by how many bytes it has increased what is held; 0 if unknown."""
     before = _held(device)
     made, after = make(), _held(device)

@@ -99,10 +99,10 @@ class Method:
         self._planner = self.session.new_planner()
         import torch  # takes a while
 
-        from paceline.bench.memory import watched
+        from paceline.bench.memory import measure_load
 
         device = torch.device(self.session.target.describe().device)
-        self._drafter, self.loaded = watched(device, self._new_drafter)
+        self._drafter, self.loaded = measure_load(device, self._new_drafter)
         self._last: Sequence[int] = ()
 
     def generate(self, request: Request) -> Trial:

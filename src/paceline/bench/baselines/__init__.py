@@ -19,7 +19,7 @@ from paceline.bench.baselines.native import (
     TransformersGenerate,
     TransformersLookup,
 )
-from paceline.bench.memory import watched
+from paceline.bench.memory import measure_load
 from paceline.drafters.settings import build, parse_method
 from paceline.errors import UsageError
 
@@ -53,7 +53,9 @@ def make_baseline(name: str, native: Native) -> Any:
     """
     baseline = _parse(name)
     baseline.check(native.gguf)
-    _, baseline.loaded = watched(torch.device("cpu"), lambda: baseline.open(name, native))
+    # As models are placed by default.
+    device = torch.device(native.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    _, baseline.loaded = measure_load(device, lambda: baseline.open(name, native))
     return baseline
 
 
