@@ -16,6 +16,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -32,6 +33,7 @@ from paceline.models import load_causal_lm
 from paceline.prepared_models import stop_ids
 from paceline.prompts import PromptRecord
 from paceline.training.answering import Answers, Conversation
+from paceline.training.folder import held
 from paceline.training.manifest import Manifest, load_manifest
 from paceline.training.order import interleave, read_prompt_files
 from paceline.training.precision import without_cudnn
@@ -216,7 +218,7 @@ def answer(
 
 
 def main() -> None:
-    """Answer the prompts, and write the folder."""
+    """Check the options, and answer the prompts."""
     given = options(
         __doc__, model=str, prompts=list[Path], licence=list[str], out=Path, most_prompts=int | None,
         rows=512, max_new_tokens=256, longest_prompt=1024, turns=int | None, temperature=0.0, seed=0,
@@ -225,8 +227,16 @@ def main() -> None:
     turns = 1 if given.turns is None else given.turns
     if min(given.rows, given.max_new_tokens, given.longest_prompt, turns) < 1:
         raise UsageError("rows, turns, new tokens and the longest prompt must be at least 1")
-    if load_manifest(given.out) is not None:
-        raise UsageError(f"{given.out} holds data already: name another folder with --out")
+    if not 0 <= given.temperature < inf:
+        raise UsageError(f"the temperature must be at least 0, got {given.temperature}")
+    with held(given.out):
+        if load_manifest(given.out) is not None:
+            raise UsageError(f"{given.out} holds data already: name another folder with --out")
+        answer_all(given, turns)
+
+
+def answer_all(given: Namespace, turns: int) -> None:
+    """Answer all prompts, and write the folder."""
     files = read_prompt_files(given.prompts, given.licence)
     model, tokenizer, fingerprint = load_causal_lm(
         given.model, device=given.device, dtype=given.dtype
@@ -235,11 +245,9 @@ def main() -> None:
     room = given.longest_prompt + given.max_new_tokens
     ends = stop_ids(model, tokenizer)
     answering = Answering(model.eval(), ends, given.rows, room, given.temperature)
-    records = [
-        replace(each, turns=each.turns[: given.turns]) for each in interleave(files, given.seed)
-    ]
-    answered, skipped = answer(answering, given, tokenizer, records[: given.most_prompts])
-    given.out.mkdir(parents=True, exist_ok=True)
+    asked = interleave(files, given.seed)[: given.most_prompts]
+    records = [replace(each, turns=each.turns[: given.turns]) for each in asked]
+    answered, skipped = answer(answering, given, tokenizer, records)
     run = {
         **{name: value for name, value in vars(given).items() if name not in _ELSEWHERE},
         "model": fingerprint,

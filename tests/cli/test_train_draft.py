@@ -63,7 +63,10 @@ def test_a_draft_is_trained_interrupted_or_not(
     draft = open_draft(out, loaded.model, loaded.fingerprint)
     assert draft.config.num_hidden_layers == 1
     ran = command("train", *words, "--out", out, "--seed", 3)
-    assert ran.code == 2 and "holds a draft model trained with another settings" in ran.said
+    assert (
+        ran.code == 2
+        and "holds a draft model trained with another seed in its settings (0, not 3)" in ran.said
+    )
 
 
 def test_a_draft_that_stands_alone_is_a_model(

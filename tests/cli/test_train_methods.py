@@ -63,7 +63,10 @@ def test_methods_are_trained_interrupted_or_not(
     assert parts.base.hidden_size == parts.record["run"]["base"]["hidden_size"]
     assert list((tmp_path / "cache").glob("shard-*.states"))
     ran = command("train", *words, "--seed", 3)
-    assert ran.code == 2 and f"holds {parts.kind} trained with another settings" in ran.said
+    assert (
+        ran.code == 2
+        and f"holds {parts.kind} trained with another seed in its settings" in ran.said
+    )
     ran = command("train", *words, "--out", tmp_path / "more", "--context", 9, "--cache-size", 1e-6)
     assert ran.code == 2 and "allow more with --cache-size" in ran.said
 

@@ -14,7 +14,16 @@ from tests.kernels.emulation import EMULATED
 
 from paceline.kernels import blocks
 from paceline.kernels.block_layers import BlockEmbedding, BlockLinear, Int4Linear, Int8Linear
-from paceline.kernels.blocks import FORMATS, BlockMatrix, bytes_per_row, dequantise, quantised
+from paceline.kernels.blocks import (
+    FORMATS,
+    ROUNDED,
+    BlockMatrix,
+    bytes_per_row,
+    dequantise,
+    quantised,
+    rounded_blocks,
+    rounded_numbers,
+)
 from paceline.kernels.native.calls import Kernels, kernels
 
 pytestmark = needs_library
@@ -177,6 +186,16 @@ def test_tiers_of_other_processors_give_the_portable_bits(
     emulated.use(tier)
     found = list(every_result(emulated, format))
     assert all(same(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("bits", ROUNDED)
+def test_numbers_are_rounded_to_those_of_blocks(bits: int) -> None:
+    weight = torch.randn(2, 5, 40)
+    weight[0, 0] = 0.25
+    weight[0, 1] = 0.0
+    blocks = rounded_blocks(weight.view(10, 40), bits)
+    wanted = dequantise(ROUNDED[bits], blocks, 64)[:, :40]
+    assert torch.equal(rounded_numbers(weight, bits), wanted.view(2, 5, 40))
 
 
 def test_no_number_stays_no_number() -> None:

@@ -79,7 +79,7 @@ def test_a_finished_folder_is_handed_back_and_never_overwritten(
     monkeypatch.setattr(training_run, "Trainer", None)  # nothing may be trained
     found: Any = train(data, whole, "draft", cache, **LAYERS)
     assert found.about == read_draft_record(whole)
-    with pytest.raises(UsageError, match=r"holds a draft model trained with another settings"):
+    with pytest.raises(UsageError, match=r"draft model trained with another layers in its"):
         train(data, whole, "draft", cache, layers="0,1")
     assert content(whole) == before
 

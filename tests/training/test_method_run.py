@@ -127,10 +127,12 @@ def test_another_training_does_not_go_on_with_it(
         patch.setattr(training_run, "save_checkpoint", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
             train(data, tmp_path, "chimera", cache)
-    with pytest.raises(UsageError, match=r"holds a checkpoint of a training with another settings"):
+    with pytest.raises(
+        UsageError, match=r"with another state_weight in its settings \(1.0, not 0.5\)"
+    ):
         train(data, tmp_path, "chimera", tmp_path / "states", state_weight=0.5)
     assert not (tmp_path / "states").exists()  # nothing may be read in vain
-    with pytest.raises(UsageError, match=r"holds Chimera parts trained with another settings"):
+    with pytest.raises(UsageError, match=r"Chimera parts trained with another order in its"):
         train(data, whole, "chimera", cache, order=2)
     with pytest.raises(ModelError, match=r"does not describe Medusa heads"):
         train(data, whole, "medusa", cache)

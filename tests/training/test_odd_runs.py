@@ -15,6 +15,9 @@ from tests.training.methods_training import VOCAB, train
 from tests.training.shared import make, make_data, prompt_file
 
 from paceline.errors import UsageError
+from paceline.training.methods.chimera import ChimeraSettings
+from paceline.training.methods.eagle import EagleSettings
+from paceline.training.methods.medusa import MedusaSettings
 from paceline.training.order import read_prompt_files
 from paceline.training.precision import products_in, usable_precision
 from paceline.training.run import one_ahead
@@ -76,9 +79,39 @@ def test_seeds_are_those_of_torch() -> None:
             TrainerSettings(seed=seed)
 
 
-def test_no_more_layers_are_averaged_than_there_are(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="the model has 3 layers: exits must be at most 3"):
-        train(data, tmp_path / "out", "ppd", tmp_path / "c", exits=4, vocabulary=0)
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("ppd", {"exits": 4}, "the model has 3 layers: exits must be at most 3"),
+        ("medusa", {"vocabulary": 999}, "a vocabulary of 999 cannot be made"),
+        ("medusa", {"rows": 2}, "a share of 0.25 for texts that are only read is none: increase"),
+    ],
+)
+def test_what_cannot_work_is_told_before_texts_are_read(
+    data: Path, tmp_path: Path, method: str, changes: dict[str, Any], message: str
+) -> None:
+    files = tuple(read_prompt_files([prompt_file(tmp_path, 9)]))
+    with pytest.raises(UsageError, match=message):
+        train(data, tmp_path / "out", method, tmp_path / "c", files, **changes)
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (MedusaSettings, {"layers": 2}),
+        (MedusaSettings, {"form": "full"}),
+        (ChimeraSettings, {"layers": 1}),
+        (ChimeraSettings, {"bottom": "transformer frozen"}),
+        (EagleSettings, {"bits": 5}),
+    ],
+    ids=str,
+)
+def test_bits_are_those_of_drafts(settings: tuple[Any, dict[str, Any]]) -> None:
+    kind, given = settings
+    with pytest.raises(UsageError, match="bits"):
+        kind(**{"bits": 4, **given})
+    assert "bits" not in kind().as_json() and kind(bits=8).as_json()["bits"] == 8
 
 
 def test_products_stay_exact_where_torch_has_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:

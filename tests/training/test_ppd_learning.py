@@ -171,3 +171,10 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], error: str) 
 def test_wrong_configurations_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=next(iter(wrong))):
         PromptConfig(**wrong)
+
+
+def test_the_largest_seed_draws_places() -> None:
+    model = new_model("llama")
+    settings = PpdSettings(points=5, seed=2**64 - 1)
+    batch = window_of(model, texts(1))
+    assert Ppd(base_for(model), settings).places(batch) == 5

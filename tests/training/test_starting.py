@@ -52,6 +52,7 @@ def test_it_goes_on_from_what_the_folder_holds(
     begun = TRAINED[method].finished().found_in(trained[method])
     assert begun is not None
     assert record["run"]["settings"]["start"] == begun.fingerprint()
+    assert record["started_from"]["licences"] == begun.record["licences"]
 
 
 def test_what_it_starts_from_is_kept_where_nothing_is_better(
@@ -87,6 +88,8 @@ def test_the_vocabulary_is_that_of_the_first_parts(
         ("eagle", {"vocabulary": 0}, "guess 40 tokens, not all: train with --vocabulary 40"),
         ("medusa", {"test": 0.3}, "are to be held back: train with --test"),
         ("medusa", {"validation": 0.5}, "are to be held back: train with --test"),
+        ("eagle", {"features": "last"}, r"have layers \(1, 2\), not \(\): train with the options"),
+        ("eagle", {"block": "random", "intermediate": 64}, "to start from has the shape"),
         ("draft", {"layers": "0,1"}, "train with --layers 0,2 --rank 0"),
         ("draft", {"rank": 4}, "train with --layers 0,2 --rank 0"),
         ("medusa", {"start": "nowhere"}, "nowhere holds nothing that 'paceline train medusa' has"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,10 @@ from tests.training.packed import base_of, window_of
 from torch import nn
 
 from paceline.errors import UsageError
+from paceline.kernels.blocks import rounded_numbers
+from paceline.training import trainee as trainee_module
+from paceline.training.methods.chimera import Chimera, ChimeraSettings
+from paceline.training.methods.eagle import Eagle, EagleSettings
 from paceline.training.methods.medusa import Medusa, MedusaSettings
 from paceline.training.precision import products_name, without_cudnn
 from paceline.training.scorer import Teacher
@@ -22,7 +27,7 @@ from paceline.training.trainer import Trainer
 def trainer(settings: MedusaSettings) -> Trainer:
     base = base_of()
     torch.manual_seed(0)
-    teacher = Teacher(base.head, None, VOCAB)
+    teacher = Teacher(base.head, None, VOCAB, settings.bits)
     return Trainer(Trainee(Medusa(base, settings), teacher, settings, 1), settings)
 
 
@@ -44,6 +49,65 @@ def test_a_restored_learner_goes_on_exactly() -> None:
         assert torch.equal(part, second.model.method.tensors()[name])
 
 
+def test_rounded_matrices_are_learned_as_they_guess() -> None:
+    batch = window_of(base_of().model, [[7 * i % VOCAB for i in range(20)]])
+    found, plain = trainer(MedusaSettings(bits=4)), trainer(MedusaSettings())
+    for each in (found, plain):
+        with torch.no_grad():
+            part = dict(each.model.named_parameters())["blocks.weight"]
+            part.normal_(generator=torch.manual_seed(1))
+    before = found.model.method.tensors()
+    with found.model.rounded():
+        guessing = found.model.method.tensors()
+        wanted = plain.model.loss(batch).item(), found.model.loss(batch).item()
+    weight, rounded_weight = before["blocks.weight"], guessing["blocks.weight"]
+    assert all(len(group.unique()) <= 16 for group in rounded_weight.view(-1, 32))
+    assert torch.equal(guessing["blocks.bias"], before["blocks.bias"])
+    assert torch.equal(found.model.method.tensors()["blocks.weight"], weight)
+    assert not torch.equal(rounded_weight, weight)
+    # The output head is rounded, too.
+    assert found.learn(batch) == wanted[1] != wanted[0]
+    assert 0 < (found.model.method.tensors()["blocks.weight"] - weight).abs().max() < 1e-2
+
+
+def test_matrices_are_whole_again_after_an_error() -> None:
+    found = trainer(MedusaSettings(bits=8))
+    before = found.model.method.tensors()
+    with pytest.raises(KeyboardInterrupt), found.model.rounded():
+        raise KeyboardInterrupt
+    assert all(
+        torch.equal(part, before[name]) for name, part in found.model.method.tensors().items()
+    )
+
+
+def test_matrices_are_whole_again_if_they_could_not_be_rounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = EagleSettings(bits=4)
+    eagle = Eagle(base_of(), settings)
+    found = Trainee(eagle, Teacher(base_of().head, None, VOCAB, 4), settings, 1)
+    before, rounded = eagle.tensors(), []
+
+    def fail_at_the_second(weight: torch.Tensor, bits: int) -> torch.Tensor:
+        rounded.append(weight)
+        if len(rounded) == 2:
+            raise MemoryError
+        return rounded_numbers(weight, bits)
+
+    monkeypatch.setattr(trainee_module, "rounded_numbers", fail_at_the_second)
+    with pytest.raises(MemoryError), found.rounded():
+        pass
+    assert all(torch.equal(part, before[name]) for name, part in eagle.tensors().items())
+
+
+def test_chimera_continues_its_own_guesses_as_drafts_do() -> None:
+    base = base_of()
+    states = torch.randn(3, base.head[0].shape[1])
+    found = Chimera(base, ChimeraSettings(bits=4)).module.shared_head(states)
+    weight, bias = Teacher(base.head, None, VOCAB, 4).guessing
+    torch.testing.assert_close(found, nn.functional.linear(states, weight, bias))
+
+
 def test_the_rate_falls_and_training_stops_early() -> None:
     settings = MedusaSettings(
         steps=100, learning_rate=1.0, patience=2, schedule="cosine", warm_up=0.0
@@ -61,6 +125,7 @@ def test_a_gradient_that_is_no_number_reaches_no_parts() -> None:
     model: Any = SimpleNamespace(
         method=SimpleNamespace(tensors=dict, relative_rate=lambda name: 1.0),
         named_parameters=lambda: [("part", part)],
+        rounded=nullcontext,
         loss=lambda batch: (0 * part).sqrt().sum(),  # 0, but 0 times an infinite slope
     )
     batch: Any = None

@@ -9,6 +9,7 @@ whatever rows share its pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
@@ -29,6 +30,7 @@ __all__ = [
     "number_of_format",
     "quantised",
     "rounded_blocks",
+    "rounded_numbers",
     "rounded_size",
 ]
 
@@ -213,10 +215,24 @@ def rounded_blocks(weight: torch.Tensor, bits: int) -> torch.Tensor:
 
     Each row is rounded on its own, so a matrix may come in pieces.
     """
-    missing = _whole_groups(weight.shape[1]) - weight.shape[1]
-    weight = F.pad(weight.detach().float(), (0, missing))
-    groups = weight.view(len(weight), -1, GROUP)
-    return (_four_bits if bits == 4 else _eight_bits)(groups).reshape(len(weight), -1)
+    rounding = _in_groups(weight, bits)
+    codes = rounding.codes.to(torch.uint8 if bits == 4 else torch.int8).view(torch.uint8)
+    if bits == 4:
+        codes = codes[..., :16] | codes[..., 16:] << 4
+    numbers = [each.view(torch.uint8) for each in (rounding.scale, *rounding.offset)]
+    return torch.cat([*numbers, codes], dim=-1).reshape(len(weight), -1)
+
+
+def rounded_numbers(weight: torch.Tensor, bits: int) -> torch.Tensor:
+    """The numbers of `quantised`: [..., outputs, inputs] -> float32, of the same shape.
+
+    Without the library, and on any device.
+    """
+    found = _in_groups(weight.flatten(0, -2), bits)
+    numbers = found.codes * found.scale.float()
+    for offset in found.offset:
+        numbers += offset.float()
+    return numbers.flatten(1)[:, : weight.shape[-1]].view(weight.shape)
 
 
 def rounded_size(outputs: int, inputs: int, bits: int) -> int:
@@ -238,24 +254,31 @@ def in_floats(weight: torch.Tensor, format: str | None = None) -> BlockMatrix:
     return BlockMatrix.pack(format or FLOATS[weight.dtype], numbers, weight.shape[1])
 
 
-def _four_bits(groups: torch.Tensor) -> torch.Tensor:
-    """Scale, offset and 32 codes: [outputs, groups, 20]."""
-    low, high = groups.amin(dim=2), groups.amax(dim=2)
-    scale, offset = ((high - low) / 15).half(), low.half()
-    # If a group has almost one value, the scale is 0, and the codes do not matter.
-    per = scale.float().reciprocal().nan_to_num(posinf=0.0)[..., None]
-    codes = ((groups - offset.float()[..., None]) * per).round_().clamp_(0, 15).to(torch.uint8)
-    both = codes[..., :16] | codes[..., 16:] << 4
-    parts = torch.stack([scale, offset], dim=-1).view(torch.uint8), both
-    return torch.cat(parts, dim=-1)
+@dataclass(frozen=True)
+class _Rounding:
+    """Codes [outputs, groups, 32] as floats; their scale, and offset if there is one, float16
+    [outputs, groups, 1]."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    offset: tuple[torch.Tensor, ...] = ()
 
 
-def _eight_bits(groups: torch.Tensor) -> torch.Tensor:
-    """Scale and 32 codes: [outputs, groups, 34]."""
+def _in_groups(weight: torch.Tensor, bits: int) -> _Rounding:
+    missing = _whole_groups(weight.shape[1]) - weight.shape[1]
+    groups = F.pad(weight.detach().float(), (0, missing)).view(len(weight), -1, GROUP)
+    if bits == 4:
+        low, high = groups.aminmax(dim=2, keepdim=True)
+        scale, offset = ((high - low) / 15).half(), low.half()
+        codes = (groups - offset.float()) * _over(scale)
+        return _Rounding(codes.round_().clamp_(0, 15), scale, (offset,))
     scale = (groups.abs().amax(dim=2, keepdim=True) / 127).half()
-    per = scale.float().reciprocal().nan_to_num(posinf=0.0)
-    codes = (groups * per).round_().clamp_(-127, 127).to(torch.int8)
-    return torch.cat([scale.view(torch.uint8), codes.view(torch.uint8)], dim=-1)
+    return _Rounding((groups * _over(scale)).round_().clamp_(-127, 127), scale)
+
+
+def _over(scale: torch.Tensor) -> torch.Tensor:
+    # If a group has almost one value, the scale is 0, and the codes do not matter.
+    return scale.float().reciprocal().nan_to_num(posinf=0.0)
 
 
 def _checked(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:

@@ -112,8 +112,7 @@ class Batches:
     def train(self, first: int) -> Iterator[Batch]:
         """Yield the batches of step `first` and all later ones, without end."""
         settings, data = self._settings, self.dataset
-        shared = round(settings.rows * settings.read_share) if data.reads else 0
-        reads = min(max(shared, 0), settings.rows - 1)
+        reads = settings.read_rows if data.reads else 0
         answers = settings.rows - reads
         kinds = [(data.train, Rows(data.train, settings, "train"), answers)]
         if reads:

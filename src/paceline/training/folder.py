@@ -25,6 +25,8 @@ def check_same_run(
     for name in {**wanted, **found}:
         one, other = found.get(name), wanted.get(name)
         if one != other:
+            if isinstance(one, Mapping) and isinstance(other, Mapping):
+                name, one, other = _first_difference(name, one, other)
             words = f" ({one!r}, not {other!r})"
             difference = (f"other {name}" if name in ("prompts", "data") else f"another {name}") + (
                 words if len(words) < _READABLE else ""
@@ -33,6 +35,14 @@ def check_same_run(
                 f"{folder} holds {what} with {difference}: repeat its command, or choose another "
                 "folder"
             )
+
+
+def _first_difference(
+    name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]
+) -> tuple[str, Any, Any]:
+    """The first entry that differs: its name within `name`, and both values."""
+    key = next(key for key in {**wanted, **found} if found.get(key) != wanted.get(key))
+    return f"{key} in its {name}", found.get(key), wanted.get(key)
 
 
 @contextmanager

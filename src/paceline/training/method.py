@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
@@ -105,6 +105,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     """A method while it learns.
 
     module: its parameters in float32; those that require gradients learn.
+    bits: of the matrices that it guesses with while it learns; 0: they are not rounded.
 
     name: of the method and its command. summary: for the help. use: template of the --method value
     for a folder. Settings: a dataclass whose fields are the command's options. Parts: what `parts`
@@ -118,6 +119,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     Parts: ClassVar[str]
 
     module: nn.Module
+    bits: int = 0
 
     @abstractmethod
     def __init__(self, base: Base, settings: SettingsT) -> None:
@@ -168,6 +170,10 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         """The --method value that decodes with a folder's parts."""
         return cls.use.format(name=cls.name, folder=folder)
 
+    def may_round(self, name: str, part: nn.Parameter) -> bool:
+        """Whether a parameter holds matrices that are rounded for drafts."""
+        return name.endswith("weight") and part.dim() > 1
+
     def places(self, batch: Batch) -> int:
         """How many places of a batch are learned from."""
         return int(batch.place.sum())
@@ -188,7 +194,8 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         """Begin with trained parts. Tensors that this method lacks are ignored; those missing there
         stay as they are.
 
-        Raises UsageError, naming the tensor, if one has another shape.
+        Raises UsageError, naming the tensor or setting, if one has another shape, or heads are of
+        another kind.
         """
         from paceline.drafters.eight_bits import in_floats
 
@@ -199,7 +206,23 @@ class TrainedMethod(ABC, Generic[SettingsT]):
                     f"the {name} to start from has the shape {tuple(found[name].shape)}, not "
                     f"{tuple(own[name].shape)}: train with the options in its training.json"
                 )
+        self._check_alike(parts)
         self.load(own | found)
+
+    def _check_alike(self, parts: Finished) -> None:
+        """Raise UsageError for heads that read or end in something else, though shapes fit."""
+        from paceline.drafters.trained_heads import HeadParts
+
+        if not isinstance(parts, HeadParts):
+            return
+        config: Any = self.module.config
+        own = asdict(config)
+        for name, there in asdict(parts.config).items():
+            if name != "steps" and there != own[name]:  # EAGLE's steps share all tensors
+                raise UsageError(
+                    f"the parts to start from have {name} {there}, not {own[name]}: train with the "
+                    "options in its training.json"
+                )
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load what `tensors` returned, in any precision."""

@@ -76,6 +76,22 @@ class MethodRun:
             "data": self.source.as_json(),
         }
 
+    def check(self, model: PreTrainedModel, layers: int) -> None:
+        """Raise UsageError for what would fail, or have no effect, after texts have been read."""
+        settings = self.settings
+        usable_precision(settings.precision, model.device)
+        self.kind.check(settings, layers)
+        if settings.vocabulary > self.base.vocab_size:
+            raise UsageError(
+                f"the model has {self.base.vocab_size} tokens: a vocabulary of "
+                f"{settings.vocabulary} cannot be made"
+            )
+        if self.source.files and not settings.read_rows:
+            raise UsageError(
+                f"of {settings.rows} windows a batch, a share of {settings.read_share} for texts "
+                "that are only read is none: increase --rows or --read-share, or leave out --texts"
+            )
+
     def shape(self, model: PreTrainedModel) -> StateShape:
         """The states of the target that the method reads."""
         half = "bfloat16" if model.dtype == torch.bfloat16 else "float16"
@@ -118,7 +134,7 @@ def train_method(
         return done
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
     config = model.config.get_text_config()
-    run.kind.check(run.settings, config.num_hidden_layers)
+    run.check(model, config.num_hidden_layers)
     longest = longest_context(config)
     dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
@@ -156,6 +172,7 @@ class _Work:
     teacher: Teacher
     batches: Batches
     precision: str
+    first: Finished | None
 
     @classmethod
     def of(
@@ -178,10 +195,10 @@ class _Work:
             method = run.kind(base, settings)
         if first is not None:
             method.start_from(first)
-        teacher = Teacher(base.head, ids, size)
+        teacher = Teacher(base.head, ids, size, method.bits)
         batches = Batches(dataset, cache, settings, model.device)
         precision = usable_precision(settings.precision, model.device)
-        return cls(run, method, base, teacher, batches, precision)
+        return cls(run, method, base, teacher, batches, precision, first)
 
     def do(self, folder: Path, wanted: Mapping[str, Any], on_step: OnStep) -> Finished:
         """Train, round the parts, and measure them as saved."""
@@ -199,10 +216,18 @@ class _Work:
             **outcome,
             "evaluation": {"on": "the test split, once", **tally.as_json()},
             "licences": self.run.source.licences,
+            **({} if self.first is None else {"started_from": _origin(self.first)}),
             "precision": products_name(self.precision, self.batches.device),
         }
         common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record)
         return self.method.parts(kept, common)
+
+
+def _origin(first: Finished) -> dict[str, Any]:
+    """What the parts that a training starts from learned from: their licences bind its own."""
+    about = first.record
+    kept = {name: about[name] for name in ("licences", "started_from") if name in about}
+    return {**kept, "data": about.get("run", {}).get("data")}
 
 
 def _vocabulary(

@@ -108,7 +108,7 @@ class _Training:
 
     def _held_back_loss(self) -> float:
         model = self.trainer.model
-        with torch.no_grad():
+        with torch.no_grad(), model.rounded():
             weighted = [
                 (float(model.loss(batch)), model.method.places(batch))
                 for batch in self.batches.whole(self.judged)

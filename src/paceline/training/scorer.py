@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.kernels.blocks import rounded_numbers
 from paceline.training.batches import Batch
 from paceline.training.settings import TrainerSettings
 from paceline.training.soft_loss import Chances, Taught, head_loss, logit_loss, rows_at_once
@@ -21,7 +22,7 @@ class Teacher:
     """The target's output head, for the tokens that can be guessed.
 
     head: weights [columns, hidden] and biases [columns]. token_ids: [columns] int64; None for all.
-    vocab_size: of the target.
+    vocab_size: of the target. bits: of the head that guesses end in; 0: they end in the target's.
     """
 
     def __init__(
@@ -29,9 +30,11 @@ class Teacher:
         head: tuple[torch.Tensor, torch.Tensor],
         token_ids: torch.Tensor | None,
         vocab_size: int,
+        bits: int = 0,
     ) -> None:
         # Inference tensors cannot be differentiated through; clones can.
         self.head = head[0].float().clone(), head[1].float().clone()
+        self.guessing = (rounded_numbers(self.head[0], bits), self.head[1]) if bits else self.head
         device = self.head[0].device
         ids = torch.arange(vocab_size) if token_ids is None else token_ids
         columns = torch.full((vocab_size,), -1)
@@ -97,7 +100,12 @@ class Scorer:
             told = None if self._tally is None else ranked
             with torch.autocast(picked.device.type, enabled=False):
                 found = head_loss(
-                    picked, self._teacher.head, chances, labels[known], self._settings.loss, told
+                    picked,
+                    self._teacher.guessing,
+                    chances,
+                    labels[known],
+                    self._settings.loss,
+                    told,
                 )
         else:
             found = picked.sum(dim=-1), labels[known], picked.sum(dim=-1)

@@ -13,6 +13,7 @@ __all__ = [
     "PACKAGED",
     "WHAT",
     "Form",
+    "HeadSettings",
     "SavedFloats",
     "SoftLoss",
     "TrainerSettings",
@@ -141,6 +142,11 @@ class TrainerSettings:
         """Tokens read after a place: its root, and the one that each head guesses."""
         return self.heads + 1
 
+    @property
+    def read_rows(self) -> int:
+        """Windows of a batch that hold texts which are only read, if there are such texts."""
+        return min(round(self.rows * self.read_share), self.rows - 1)
+
     def rate(self, step: int) -> float:
         """Learning rate of a step, 0 <= step < steps."""
         rising = round(self.warm_up * self.steps)
@@ -156,3 +162,31 @@ class TrainerSettings:
     def as_json(self) -> dict[str, Any]:
         """For records."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class HeadSettings(TrainerSettings):
+    """Of methods whose matrices may be rounded for drafts, with the output head."""
+
+    bits: int = option(
+        0, "Learn with matrices rounded to 4 or 8 bits, as drafts on a CPU use them; 0: unrounded."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bits not in (0, 4, 8):
+            raise UsageError(f"bits must be 0, 4 or 8, got {self.bits}")
+        if self.bits and not self.rounds:
+            raise UsageError("drafts use these parts unrounded: leave bits at 0")
+
+    @property
+    def rounds(self) -> bool:
+        """Whether drafts on a CPU round such parts: those that the C library runs."""
+        return True
+
+    def as_json(self) -> dict[str, Any]:
+        """See `TrainerSettings`; as before there were bits, where there are none."""
+        found = super().as_json()
+        if not self.bits:
+            del found["bits"]
+        return found

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from paceline.kernels.blocks import rounded_numbers
 from paceline.training.batches import Batch
 from paceline.training.method import TrainedMethod
 from paceline.training.precision import forward_in
@@ -44,8 +46,24 @@ class Trainee:
         parts = self.method.module.named_parameters()
         return ((name, part) for name, part in parts if part.requires_grad)
 
+    @contextmanager
+    def rounded(self) -> Iterator[None]:
+        """Within it, matrices have the bits of those that guess, and gradients are those of the
+        rounded ones (straight-through, arXiv 1308.3432)."""
+        named = self.named_parameters()
+        parts = [part for name, part in named if self.method.may_round(name, part)]
+        kept = [part.data for part in parts]
+        try:
+            if bits := self.method.bits:
+                for part in parts:
+                    part.data = rounded_numbers(part.data, bits)
+            yield
+        finally:
+            for part, own in zip(parts, kept):
+                part.data = own
+
     def loss(self, batch: Batch) -> torch.Tensor:
-        """The loss, a scalar; without gradients, guesses are counted by text, too."""
+        """The loss, a scalar; without gradients, guesses are counted by text, too. See `rounded`."""
         tally = None if torch.is_grad_enabled() else self._tally
         return self._scored(batch, tally).loss
 
@@ -59,8 +77,9 @@ class Trainee:
     def measure(self, batches: Iterator[Batch], texts: int) -> Tally:
         """Count all guesses on the batches of a split."""
         tally = Tally(texts, self._settings.heads)
-        for batch in batches:
-            self._scored(batch, tally)
+        with self.rounded():
+            for batch in batches:
+                self._scored(batch, tally)
         return tally
 
     def _scored(self, batch: Batch, tally: Tally | None) -> Scorer:

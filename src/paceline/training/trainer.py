@@ -58,12 +58,13 @@ class Trainer:
         number."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.rate(self.step) * group["scale"]
-        with self.timed("forward"):
-            loss = self.model.loss(batch)
-        with self.timed("backward"):
-            self._optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            found = float(loss.detach())
+        with self.model.rounded():
+            with self.timed("forward"):
+                loss = self.model.loss(batch)
+            with self.timed("backward"):
+                self._optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                found = float(loss.detach())
         self.step += 1
         with self.timed("optimizer"):
             parts = [part for _, part in self.model.named_parameters()]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
-from paceline.training.settings import WHAT, Form, TrainerSettings, option
+from paceline.training.settings import WHAT, Form, HeadSettings, option
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from paceline.drafters.chimera_model import ChimeraModel
     from paceline.drafters.head_configs import ChimeraConfig
@@ -27,7 +28,7 @@ Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
 
 
 @dataclass(frozen=True)
-class ChimeraSettings(TrainerSettings):
+class ChimeraSettings(HeadSettings):
     """What is trained, see `ChimeraConfig`, and how.
 
     Raises UsageError for a value out of range.
@@ -64,6 +65,11 @@ class ChimeraSettings(TrainerSettings):
                 "own guesses"
             )
 
+    @property
+    def rounds(self) -> bool:
+        """See `HeadSettings`."""
+        return self.form == "compact" and not self.layers and self.bottom == "ngram"
+
     def config(self) -> ChimeraConfig:
         """The configuration, before it is sized for a model."""
         from paceline.drafters.head_configs import ChimeraConfig
@@ -93,6 +99,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
 
     def __init__(self, base: Base, settings: ChimeraSettings) -> None:
         from paceline.drafters.chimera_model import ChimeraModel
+        from paceline.kernels.blocks import rounded_numbers
         from paceline.training.methods.chimera_bottom import TransformerBottom
         from paceline.training.methods.last_layer import (
             begin_as_last_layer,
@@ -100,7 +107,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
             sized_like,
         )
 
-        self.settings = settings
+        self.settings, self.bits = settings, settings.bits
         self._train = base.train
         copied = settings.block == "last-layer"
         config = sized_like(settings.config(), base.model.config, settings.intermediate)
@@ -108,7 +115,9 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         bottom = None
         if settings.bottom != "ngram":
             bottom = TransformerBottom(base.model, settings.bottom == "transformer finetune")
-        self.module = ChimeraModel(config, base.head, base.embed, base.token_ids, bottom)
+        weight, bias = base.head
+        head = (rounded_numbers(weight, self.bits), bias.float()) if self.bits else base.head
+        self.module = ChimeraModel(config, head, base.embed, base.token_ids, bottom)
         if copied:
             begin_as_last_layer(self.module.encoder, base)
 
@@ -134,6 +143,10 @@ class Chimera(TrainedMethod[ChimeraSettings]):
                 wanted = last.gather(1, at[..., None].expand_as(states))
                 distance = (states - wanted)[there].square().mean() / scale
                 scorer.penalty(self.settings.state_weight / self.settings.heads * distance)
+
+    def may_round(self, name: str, part: nn.Parameter) -> bool:
+        """See `TrainedMethod`; the heads' matrices have other names."""
+        return name in ("narrow", "joint") or super().may_round(name, part)
 
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> Finished:
         """See `TrainedMethod`; with the training texts' common n-grams."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, TrainedMethod
-from paceline.training.settings import WHAT, SoftLoss, TrainerSettings, option
+from paceline.training.settings import WHAT, HeadSettings, SoftLoss, option
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ _NORMS = {"row_norm": "input_layernorm", "inner_norm": "post_attention_layernorm
 
 
 @dataclass(frozen=True)
-class EagleSettings(TrainerSettings):
+class EagleSettings(HeadSettings):
     """What is trained, see `EagleConfig`, and how.
 
     Raises UsageError for a value out of range.
@@ -87,7 +87,7 @@ class Eagle(TrainedMethod[EagleSettings]):
             sized_like,
         )
 
-        self.settings = settings
+        self.settings, self.bits = settings, settings.bits
         layers = base.model.config.get_text_config().num_hidden_layers
         copied = settings.block == "last-layer"
         config = replace(settings.config(), layers=self.taps(settings, layers))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.training.method import Base, TrainedMethod
-from paceline.training.settings import WHAT, Form, TrainerSettings, option
+from paceline.training.settings import WHAT, Form, HeadSettings, option
 
 if TYPE_CHECKING:
     from paceline.drafters.head_configs import MedusaConfig
@@ -17,7 +17,7 @@ __all__ = ["Medusa", "MedusaSettings"]
 
 
 @dataclass(frozen=True)
-class MedusaSettings(TrainerSettings):
+class MedusaSettings(HeadSettings):
     """What is trained, see `MedusaConfig`, and how.
 
     Raises UsageError for a value out of range.
@@ -26,6 +26,11 @@ class MedusaSettings(TrainerSettings):
     layers: int = option(1, "Residual blocks of a head.", WHAT)
     form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)
     learning_rate: float = option(1e-3, "Learning rate of AdamW after the warm-up.")
+
+    @property
+    def rounds(self) -> bool:
+        """See `HeadSettings`."""
+        return self.form == "compact" and self.layers == 1
 
     def config(self) -> MedusaConfig:
         """The configuration."""
@@ -51,7 +56,7 @@ class Medusa(TrainedMethod[MedusaSettings]):
     def __init__(self, base: Base, settings: MedusaSettings) -> None:
         from paceline.drafters.medusa_heads import MedusaHeads
 
-        self.settings = settings
+        self.settings, self.bits = settings, settings.bits
         self.heads = MedusaHeads(settings.config(), base.head, base.token_ids)
         self.module = self.heads
 

@@ -33,6 +33,9 @@ class PpdSettings(TrainerSettings):
     """
 
     heads: int = option(3, "Prompt tokens: how many tokens ahead to guess.", WHAT)
+    vocabulary: int = option(
+        0, "Learn and measure among this many frequent tokens; drafts guess all. 0: all.", WHAT
+    )
     epts: int = option(1, "Embeddings (EPTs) per prompt token.", WHAT)
     mask: Mask = option(
         "ensemble", "What EPTs see of one another: ensemble, decoder, encoder.", WHAT
@@ -95,6 +98,12 @@ class Ppd(TrainedMethod[PpdSettings]):
         self.settings = settings
         self.module = PromptModel(base, settings.config())
 
+    @classmethod
+    def check(cls, settings: PpdSettings, layers: int) -> None:
+        """See `TrainedMethod`."""
+        if settings.exits > layers:
+            raise UsageError(f"the model has {layers} layers: exits must be at most {layers}")
+
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Run all prompt tokens after some places."""
         points, valid = self._points(batch)
@@ -119,6 +128,7 @@ class Ppd(TrainedMethod[PpdSettings]):
         if points.shape[1] <= self.settings.points:
             return points, valid
         mark = int(batch.tokens.sum()) + int(batch.position.sum()) + self.settings.seed
+        mark %= 2**64  # of torch's generator
         noise = torch.rand(points.shape, generator=torch.Generator().manual_seed(mark))
         order = (noise.to(points.device) + (~valid)).argsort(dim=1)[:, : self.settings.points]
         order = order.sort(dim=1).values

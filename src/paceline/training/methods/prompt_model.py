@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
 from paceline.drafters.prompt_tokens import PromptConfig
-from paceline.errors import ModelError, UsageError
+from paceline.errors import ModelError
 from paceline.training.batches import Batch
 from paceline.training.method import Base
 from paceline.training.methods.prompt_rows import PromptRows
@@ -34,9 +34,6 @@ class PromptModel(nn.Module):
 
     def __init__(self, base: Base, config: PromptConfig) -> None:
         super().__init__()
-        layers = base.model.config.get_text_config().num_hidden_layers
-        if config.exits > layers:
-            raise UsageError(f"the model has {layers} layers: exits must be at most {layers}")
         self.config = config
         # A tuple keeps it out of the module's own parameters and checkpoints.
         self._frozen = (base,)
