@@ -135,6 +135,8 @@ def test_a_store_keeps_answers_and_makes_the_second_request_faster() -> None:
     first = session.generate("tell me", max_new_tokens=60)
     assert session.store is not None
     assert session.store.kept == [("tell me", first.text)]  # type: ignore[attr-defined]
+    session.generate("secret", max_new_tokens=4, record=False)
+    assert len(session.store) == 1  # type: ignore[arg-type]
     # References are text: a toy's random bytes survive it only in part, but some copies hit.
     second = session.generate("tell me", max_new_tokens=60)
     assert second.tokens == first.tokens

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from shutil import copymode
 from typing import Any
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
 
 def replace_file(path: Path, content: bytes | memoryview, draft: Path | None = None) -> None:
     """Write a file whole or not at all, even if the process is killed or others write the file too.
-    Raises OSError.
+    It keeps its permissions. Raises OSError.
 
     draft: where the content is written first, and remains if the process is killed meanwhile; by
     default a file that nobody else writes.
@@ -33,6 +34,8 @@ def replace_file(path: Path, content: bytes | memoryview, draft: Path | None = N
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        with suppress(FileNotFoundError):
+            copymode(path, draft)
         draft.replace(path)
     finally:
         with suppress(OSError):  # it exists only if something went wrong

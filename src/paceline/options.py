@@ -41,7 +41,7 @@ class Options:
     budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
     which by default plans as many as pay, see docs/planning.md.
     typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.
-    record: add the answer to the session's datastore, if it has one.
+    record: add the answer to the session's datastore and reference store, if it has these.
 
     Raises UsageError for values out of range or of another kind, and for a fraction in place of a
     whole number.

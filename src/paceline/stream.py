@@ -193,7 +193,7 @@ class Stream(Iterator[Chunk]):
     def _keep(self, completion: Completion) -> None:
         """Keep the answer if requested; a failure does not fail the request."""
         keeps: list[Callable[[], object]] = []
-        if self._store is not None:
+        if self._store is not None and self._options.record:
             keeps.append(partial(self._store.add, self._query, self.output.text))
         if self._text is not None and self._options.record:
             prompt = self._text[0].prompt

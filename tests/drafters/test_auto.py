@@ -15,7 +15,7 @@ from tests.draft_hosts import toy_host
 from tests.helpers import token_paths
 from tests.planning.replay import FLAT, Device, Scripted, replay, table
 
-from paceline.drafters import Anpd, Auto, Llma, PromptLookup, make_drafter
+from paceline.drafters import Anpd, Auto, Llma, PromptLookup, check_method, make_drafter
 from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.suffix import Suffix
@@ -340,8 +340,9 @@ def test_sources_are_named_and_left_out() -> None:
     ],
 )
 def test_what_cannot_be_united_is_refused(method: str, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        make_drafter(method)
+    for act in (make_drafter, check_method):  # no model has to be loaded first
+        with pytest.raises(UsageError, match=sentence):
+            act(method)
 
 
 def test_a_source_that_was_named_has_to_be_there() -> None:

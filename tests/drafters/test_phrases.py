@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,9 @@ def test_a_file_gives_the_same_pool_with_the_same_order_of_use(
     again.load(path, 9, "abc")
     assert list(again) == list(pool) and len(again) == len(pool)
     assert {each.name for each in path.parent.iterdir()} == {"pool.jsonl", ".pool.jsonl.lock"}
+    path.chmod(0o600)
+    again.save(path, 9, "abc")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600  # as its owner wants it
 
 
 def test_a_phrase_that_is_added_again_is_the_newest() -> None:

@@ -149,6 +149,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("jacobi:length=0", {}, "length must be a whole number >= 1, got 0"),
     ("llma:n=0", {}, "n must be a whole number >= 1, got 0"),
     ("llma:k=0", {}, "k must be a whole number >= 1, got 0"),
+    ("llma:seed=-1", {}, "seed must be a whole number >= 0, got -1"),
+    ("sam:n=33", {}, "n must be at most 32, got 33"),
+    *(
+        (
+            f"{method}:datastore=/nowhere",
+            {},
+            "the datastore /nowhere cannot be used without a session: open the model with "
+            "paceline.load, or leave out datastore=",
+        )
+        for method in ("rest", "sam", "auto:sources=anpd+rest")
+    ),
     ("pld:n=0", {}, "n must be a whole number >= 1, got 0"),
     ("pld:k=-1", {}, "k must be a whole number >= 1, got -1"),
     ("pld:n=65", {}, "n must be at most 64, got 65"),

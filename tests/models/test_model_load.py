@@ -33,6 +33,8 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
+    GPT2Config,
+    PreTrainedConfig,
     Qwen2Config,
     T5Config,
     T5ForConditionalGeneration,
@@ -46,7 +48,7 @@ from paceline.models.explain import explained
 from paceline.models.gguf_description import describe_alias, stop_ids
 from paceline.models.gguf_file import GgufFile
 from paceline.models.registry import Alias, Wheel
-from paceline.models.source import ModelSource
+from paceline.models.source import ModelSource, resolve
 from paceline.targets.support import longest_context
 
 # On the CPU also where there is a GPU: the numbers compared are the CPU's.
@@ -265,8 +267,30 @@ def test_a_damaged_alias_says_what_to_run(store: ModelStore) -> None:
 
 
 def test_a_sentence_encoder_is_refused(store: ModelStore) -> None:
-    with pytest.raises(ModelError, match="encoder is a sentence encoder"):
-        load("encoder", store=store)
+    for act in (load, resolve):
+        with pytest.raises(ModelError, match="encoder is a sentence encoder"):
+            act("encoder", store=store)
+    assert not store.is_pulled("encoder")
+
+
+def test_a_gguf_file_may_be_in_a_folder_of_its_hub_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    path = save_tiny_gguf(tmp_path / "sub" / "model.gguf")
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *words, **more: str(path))
+    assert load("owner/name:sub/model.gguf").fingerprint == load(str(path)).fingerprint
+
+
+@pytest.mark.parametrize("kind", [Qwen2Config, GPT2Config])
+def test_a_tokenizer_without_files_is_not_made_up(
+    kind: type[PreTrainedConfig], tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 64}
+    more = {} if kind is GPT2Config else {"num_key_value_heads": 2, "intermediate_size": 16}
+    AutoModelForCausalLM.from_config(kind(**sizes, **more)).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="has no tokenizer that can be read: put its"):
+        load(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,14 @@ def test_hub_ids(empty: ModelStore, name: str, repo: str, file: str | None) -> N
     assert source.location == repo
 
 
+def test_safetensors_come_before_a_gguf_file_beside_them(empty: ModelStore, tmp_path: Path) -> None:
+    for name in ("config.json", "model.gguf"):
+        (tmp_path / name).touch()
+    assert resolve(str(tmp_path), store=empty).gguf_file == "model.gguf"
+    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    assert resolve(str(tmp_path), store=empty).gguf_file is None
+
+
 def test_an_existing_folder_comes_before_a_hub_id(
     empty: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,12 @@ def outputs(store: ReferenceStore, query: str, limit: int = 4) -> list[str]:
     return [entry.output for entry in store.search(query, limit)]
 
 
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with ReferenceStore("~/answers.db") as store:
+        assert store.path == tmp_path / "answers.db"
+
+
 def test_finds_similar_queries_best_first(path: Path) -> None:
     with ReferenceStore(path) as store:
         store.add("How do I boil an egg?", "Put it into water.")

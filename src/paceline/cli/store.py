@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ def info(path: StorePath) -> None:
     """Show how much a store holds."""
     from paceline.references import ReferenceStore
 
-    _must_exist(path)
+    path = _existing(path)
     with ReferenceStore(path) as store:
         found = store.info()
     typer.echo(
@@ -35,12 +36,14 @@ def clear(path: StorePath) -> None:
     """Delete everything a store holds."""
     from paceline.references import ReferenceStore
 
-    _must_exist(path)
+    path = _existing(path)
     with ReferenceStore(path) as store:
         removed = store.clear()
     note(f"cleared {path}, {removed} entries removed")
 
 
-def _must_exist(path: Path) -> None:
+def _existing(path: Path) -> Path:
+    path = Path(os.path.expanduser(path))
     if not path.exists():
         raise StoreError(f"there is no store at {path}: give the path that --store was given")
+    return path

@@ -77,6 +77,7 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
             raise UsageError(f"{name} cannot be a source here: name each method once, and not auto")
         if sources:
             check_method(method)
+            _check_source(method)
         chosen[name] = method
     for name in filter(None, map(str.strip, without.split(_AND))):
         if name not in chosen:
@@ -87,6 +88,16 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
     if not chosen:
         raise UsageError("auto has no sources left: name some with auto:sources=anpd+llma")
     return chosen
+
+
+def _check_source(method: str) -> None:
+    """Raise UsageError, where no model is needed to tell, for one whose trees must stay whole."""
+    name, written = parse_method(method)
+    spec = method_named(name)
+    if spec.build is None or spec.build_for is not None:
+        return
+    if spec.build(spec.read(written)).sized_by != "nodes":
+        raise UsageError(f"{name} cannot be a source of auto: its trees must stay whole")
 
 
 def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Drafter]:

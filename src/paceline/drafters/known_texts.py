@@ -120,6 +120,16 @@ class KnownTexts:
             )
         return cls(store=store)
 
+    @classmethod
+    def without_host(cls, name: str) -> KnownTexts:
+        """None, as nobody knows the model. Raises UsageError for a folder: it cannot be used."""
+        if name not in ("", NO_DATASTORE):
+            raise UsageError(
+                f"the datastore {name} cannot be used without a session: open the model with "
+                "paceline.load, or leave out datastore="
+            )
+        return cls()
+
     def refresh(self) -> None:
         """Include what the store has added."""
         if self._store is not None and self._version != self._store.version:

@@ -43,7 +43,7 @@ class LlmaSettings:
     planner cuts it to what pays.
     tie: which of equally long matches to copy: a "random" one, as in the paper, or the "first", as
     in its code.
-    seed: for random ties.
+    seed: for random ties, >= 0.
 
     Raises UsageError for a value out of range.
     """
@@ -56,6 +56,7 @@ class LlmaSettings:
     def __post_init__(self) -> None:
         at_least(1, n=self.n)
         at_least(1, k=self.k)
+        at_least(0, seed=self.seed)
         if self.tie not in ("random", "first"):
             raise UsageError(f"tie is {self.tie!r}: choose 'random' or 'first'")
 

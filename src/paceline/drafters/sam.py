@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.datastore import Search
+from paceline.datastore import LONGEST, Search
 from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import KnownTexts
 from paceline.drafters.lookup import TextLookup
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import at_least, within
 from paceline.records import TextStart
 from paceline.tree import Tree
 
@@ -48,7 +48,7 @@ class SamSettings:
     datastore: str = ""
 
     def __post_init__(self) -> None:
-        at_least(1, n=self.n)
+        within(1, LONGEST, n=self.n)
         at_least(1, k=self.k)
         at_least(1, branches=self.branches)
         at_least(0, bias=self.bias)
@@ -71,7 +71,7 @@ class Sam(TextLookup):
         own = replace(settings or SamSettings(), **changes)
         self._search = Search(least=own.n, depth=own.k, branches=own.branches, doubt=FOLLOWER_DOUBT)
         self._bias = own.bias
-        self._texts = texts or KnownTexts()
+        self._texts = texts or KnownTexts.without_host(own.datastore)
 
     @classmethod
     def on(cls, host: Host, settings: SamSettings) -> Sam:

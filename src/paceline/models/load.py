@@ -71,10 +71,6 @@ def load_causal_lm(
     options = placement(device, dtype, device_map)
     if attn_implementation is not None:
         options["attn_implementation"] = attn_implementation
-    alias = (store or ModelStore()).aliases.get(name)
-    if alias is not None and alias.kind != "causal-lm":  # told before it is downloaded
-        kind = alias.kind.replace("-", " ")
-        raise ModelError(f"{name} is a {kind}: name a causal language model instead")
     source = resolve(name, store=store, progress=progress, local_files_only=local_files_only)
     if source.folder is not None and source.gguf_file is None:
         check_folder(source)
@@ -230,6 +226,9 @@ def _load_tokenizer(source: ModelSource, hub: dict[str, Any]) -> PreTrainedToken
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
         source.location, trust_remote_code=False, **hub
     )
+    # Some classes make up a vocabulary of special tokens where there are no files.
+    if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):
+        raise ValueError("Couldn't instantiate the backend tokenizer: it has no vocabulary")
     return tokenizer
 
 
@@ -240,4 +239,4 @@ def _downloaded(source: ModelSource, hub: dict[str, Any]) -> ModelSource:
     from huggingface_hub import hf_hub_download
 
     path = Path(hf_hub_download(source.repo, str(source.gguf_file), **hub))
-    return replace(source, folder=path.parent, repo=None)
+    return replace(source, folder=path.parent, gguf_file=path.name, repo=None)

@@ -52,10 +52,14 @@ def resolve(
     or `owner/name:file.gguf` for a GGUF file in a hub repository.
 
     Raises:
-        ModelError: the name is none of these, or the alias cannot be pulled or is damaged.
+        ModelError: the name is none of these or no language model's, or the alias cannot be pulled
+            or is damaged.
     """
     store = store or ModelStore()
     if name in store.aliases:
+        if store.aliases[name].kind != "causal-lm":  # told before it is downloaded
+            kind = store.aliases[name].kind.replace("-", " ")
+            raise ModelError(f"{name} is a {kind}: name a causal language model instead")
         if not local_files_only and not store.is_pulled(name):
             store.pull(name, progress=progress)
         return replace(_in_folder(name, store.path(name)), alias=store.aliases[name])
@@ -80,7 +84,8 @@ def resolve(
 
 
 def _in_folder(name: str, folder: Path) -> ModelSource:
-    """A folder of safetensors, or one with a GGUF file like those of the aliases."""
-    if (folder / GGUF_NAME).is_file() and (folder / "config.json").is_file():
+    """A folder of safetensors, or one with a GGUF file like those of the aliases instead."""
+    described = (folder / GGUF_NAME).is_file() and (folder / "config.json").is_file()
+    if described and not any(folder.glob("*.safetensors")):
         return ModelSource(name, folder=folder, gguf_file=GGUF_NAME, described=True)
     return ModelSource(name, folder=folder)

@@ -7,6 +7,7 @@ earlier queries similar to the new one are the references from which the new out
 from __future__ import annotations
 
 import hashlib
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -102,7 +103,7 @@ class ReferenceStore:
                 raise UsageError(f"{name} is {value}: give a number above 0")
         if not 0 <= floor <= 1:
             raise UsageError(f"floor is {floor}: give a number from 0 to 1")
-        self.path = Path(path)
+        self.path = Path(os.path.expanduser(path))
         self._max_entries, self._max_bytes = max_entries, max_bytes
         self._max_seconds = float("inf") if max_age_days is None else max_age_days * _DAY
         self._encoder = encoder
