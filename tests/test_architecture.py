@@ -59,7 +59,7 @@ ALLOWED = {
     "serve": CORE
     | {"__init__", "completion", "constraints", "messages", "options", "session", "stream", "text"},
     "training": CORE
-    | {"drafters", "models", "options", "planning", "prompts", "session", "targets"},
+    | {"drafters", "kernels", "models", "options", "planning", "prompts", "session", "targets"},
 }
 BACK_ENDS = {"transformers", "tokenizers", "huggingface_hub", "accelerate", "gguf", "safetensors"}
 

@@ -11,8 +11,9 @@ from scipy import stats
 
 from paceline import sampling, warping
 from paceline.errors import ModelError
+from paceline.noise import device_gumbel
 from paceline.records import Path
-from paceline.sampling import Sampler, device_gumbel
+from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.tree import Tree
 from paceline.verify import walk

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ import paceline
 from paceline.draft_models import DraftModels
 from paceline.drafters import ModelChoice, make_drafter
 from paceline.errors import ModelError, UsageError
+from paceline.kernels.native.calls import unavailable
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, save_draft
 from paceline.models.draft_model import own_tensors
@@ -311,3 +314,27 @@ def test_what_a_loaded_draft_model_cannot_be(tiny: Path) -> None:
         ModelError, match="has a vocabulary of 1000 tokens and the model one of 257"
     ):
         paceline.accelerate(model, "speculative", draft=large).generate(ids, max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "method", ["auto", "anpd", "speculative:inner=anpd", "speculative:draft=self,inner=pld"]
+)
+def test_a_model_is_free_with_its_session(tiny: Path, padded: Path, method: str) -> None:
+    """Without waiting for a collection of garbage: models are large."""
+    if "self" in method and unavailable():
+        pytest.skip(unavailable())
+    if method.startswith("speculative:inner"):
+        method += f",draft={padded}"
+    session = paceline.load(str(tiny), method, device="cpu", weights="native", measure=False)
+    session.generate("hello there", max_new_tokens=12, budget=6)
+    session.use_curve(None)
+    session.generate("hello there", max_new_tokens=12)
+    target: Any = session.target
+    gone = [ref(target), ref(target.model)]
+    gc.collect()
+    gc.disable()
+    try:
+        del session, target
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()

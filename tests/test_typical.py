@@ -82,6 +82,11 @@ def test_texts_end_where_they_should(limit: int) -> None:
         assert generation.stopping.reason == ("eos" if output[-1] == eos else "length")
 
 
+def test_drafters_guess_what_is_likely_instead_of_what_would_be_drawn() -> None:
+    told = [Generation([1], Plain(), Stopping(9), WARM, (), each) for each in (Typical(), None)]
+    assert [each.start_as(0).sampler for each in told] == [replace(WARM, temperature=0.0), WARM]
+
+
 def test_more_is_accepted_than_plain_decoding_would_say() -> None:
     target = ToyTarget(sharpness=1.0)
     greedy = naive_stream(target, [1, 2], 80)

@@ -88,10 +88,11 @@ class DraftModels:
             path = (*asking, replace(choice, weights=choice.weights or COPIES[0]))
         if path not in self._opened:
             opened = self._open_copy(path) if choice.model == SELF else self._open(choice)
-            self._opened[path] = replace(opened, open=partial(self._find, path))
+            self._opened[path] = opened
         host = self._opened[path]
         host.target.forget()
-        return host.fresh()
+        # What is kept must not refer to what keeps it, or models outlive their session.
+        return replace(host.fresh(), open=partial(self._find, path))
 
     def _open_copy(self, path: _Path) -> Host:
         *origin, choice = path
@@ -101,6 +102,8 @@ class DraftModels:
             host = self._opened[tuple(origin)]
             target, fingerprint, tokens = host.target, host.fingerprint, host.tokens
         else:
+            if self._target is None and self._base.facts.device != "cpu":  # opening takes seconds
+                raise UsageError("only a model on a CPU can have a copy: name a draft model")
             target = self._target or open_target(self._base.get(), weights=NATIVE, check=False)
             fingerprint, tokens = self._fingerprint, None
         copy = open_copy(target, choice.weights, fingerprint, self._progress)

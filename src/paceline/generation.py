@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -83,7 +83,10 @@ class Generation:
 
     def start_as(self, key: int) -> TextStart:
         """What its drafter is told when the text starts or resumes."""
-        return TextStart(self.context, self.references, self.sampler, key, self.stopping.remaining)
+        sampler = self.sampler
+        if self.typical is not None:  # accepts likely tokens, whichever would be drawn
+            sampler = replace(sampler, temperature=0.0)
+        return TextStart(self.context, self.references, sampler, key, self.stopping.remaining)
 
     def fit(self, target: Target) -> None:
         """Check that `target` can serve this text, and prepare both for it.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from paceline.kernels.native.calls import kernels
 from paceline.machine import describe_machine, describe_versions
@@ -52,13 +53,14 @@ class KeptTarget:
         """
 
         def open_late() -> PreTrainedModel:
-            model = open()
-            # Its weights replace those that were kept.
-            target.use(compiled(model, self.facts.windows))
+            model, running = open(), owner()
+            if running is not None:  # the model's weights replace those that were kept
+                running.use(compiled(model, self.facts.windows))
             return model
 
         late = LateModel(self.facts, open_late)
         target = CausalLMTarget.stored(late, self.steps, self.preparation, cache_dtype=cache_dtype)
+        owner = ref(target)  # weakly: a cycle would keep the model until garbage is collected
         return target
 
 

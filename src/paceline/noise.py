@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 from math import exp
 from operator import index
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-__all__ = ["gumbel", "noise_at", "noisy_argmax"]
+if TYPE_CHECKING:
+    import torch
 
-_KEPT = 24  # positions, half a megabyte each; a draft model draws where its target will
+__all__ = ["device_gumbel", "gumbel", "noise_at", "noisy_argmax"]
+
+_KEPT = 48
+"""Positions, half a megabyte or more each: drafters of several texts need the noise of a token some
+rounds before their target draws it."""
+_LEAST_NOISE = 1 << 18  # more than most vocabularies
 _BITS = 52
 _NEAR = 5.0
 _MARGIN = 1e-6
@@ -25,6 +33,24 @@ def gumbel(seed: int, position: int, size: int) -> np.ndarray:
     not depend on earlier draws, the device or the vocabulary size.
     """
     return _noise_of(_bits(seed, position, size))
+
+
+def device_gumbel(seed: int, position: int, size: int, device: torch.device) -> torch.Tensor:
+    """Standard Gumbel noise [size] float64 made on `device`; copying that of `gumbel` there would
+    take longer than a pass.
+
+    It too depends only on (seed, position), but differs between kinds of device, and perhaps
+    between versions of torch. Every drafter and every batch gets the same.
+    """
+    import torch
+
+    key = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
+    generator = torch.Generator(device).manual_seed(int.from_bytes(key, "little"))
+    # A GPU's numbers depend on how many are asked for. This makes models whose vocabularies differ
+    # a little in size, as a draft model's and its target's may, ask for the same count.
+    count = max(_LEAST_NOISE, 1 << (size - 1).bit_length())
+    noise = torch.empty(count, dtype=torch.float64, device=device)
+    return noise.exponential_(generator=generator).log_().neg_()[:size]
 
 
 def noise_at(seed: int, position: int, size: int, tokens: np.ndarray | slice) -> np.ndarray:

@@ -18,7 +18,6 @@ The steps up to the constraint also apply to greedy decoding.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 
 from paceline.errors import UsageError
-from paceline.noise import gumbel, noise_at, noisy_argmax
+from paceline.noise import device_gumbel, gumbel, noise_at, noisy_argmax
 from paceline.scores import TokenScores, check_drawn, checked, choices, likeliest
 from paceline.warping import (
     add_biases,
@@ -52,7 +51,6 @@ state."""
 Draw = Callable[[int, Sequence[int]], int]
 """Row of a scored tree, all tokens before the one to draw -> the token."""
 
-_LEAST_NOISE = 1 << 18  # more than most vocabularies
 _ROWS_AT_ONCE = 16
 
 
@@ -255,6 +253,18 @@ class Sampler:
         return self.temperature < 1e-5
 
     @property
+    def noise_scale(self) -> float:
+        """What noise is multiplied by in the scale of raw logits: the temperature, and those that
+        processors divide by, as in transformers."""
+        given = (getattr(each, "temperature", 1.0) for each in self.processors)
+        return self.temperature * math.prod(one for one in given if isinstance(one, int | float))
+
+    @property
+    def draws_likeliest(self) -> bool:
+        """Whether noise cannot change what is drawn."""
+        return self.greedy or self.top_k == 1
+
+    @property
     def takes_likeliest(self) -> bool:
         """Whether the token with the largest raw logit is drawn, whatever the text."""
         return self.greedy and not self._changes_scores
@@ -268,22 +278,6 @@ class Sampler:
         penalties = self.presence_penalty or self.frequency_penalty
         changed = self.repetition_penalty is not None or penalties or self.logit_bias
         return bool(changed or self.processors)
-
-
-def device_gumbel(seed: int, position: int, size: int, device: torch.device) -> torch.Tensor:
-    """Standard Gumbel noise [size] float64 made on `device`; copying that of `gumbel` there would
-    take longer than a pass.
-
-    It too depends only on (seed, position), but differs between kinds of device, and perhaps
-    between versions of torch. Every drafter and every batch gets the same.
-    """
-    key = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
-    generator = torch.Generator(device).manual_seed(int.from_bytes(key, "little"))
-    # A GPU's numbers depend on how many are asked for. This makes models whose vocabularies differ
-    # a little in size, as a draft model's and its target's may, ask for the same count.
-    count = max(_LEAST_NOISE, 1 << (size - 1).bit_length())
-    noise = torch.empty(count, dtype=torch.float64, device=device)
-    return noise.exponential_(generator=generator).log_().neg_()[:size]
 
 
 GREEDY = Sampler()

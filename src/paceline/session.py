@@ -98,7 +98,7 @@ class Session:
         self.eos_ids = tuple(eos_ids)
         self.store = store
         self.options = options or Options()
-        self.texts = Texts(target, planner, self._new_drafter)
+        self.texts = self._new_texts(planner)
         self._grammars = Grammars(tokenizer, target.vocab_size, self.eos_ids)
 
     @property
@@ -247,7 +247,7 @@ class Session:
         planner = TreePlanner(curve)
         # Trees and draft lengths learned with the old curve are dropped with it.
         self.host = replace(self.host.fresh(), curve=curve, costs=planner.costs, worth={})
-        self.texts = Texts(self.target, planner, self._new_drafter)
+        self.texts = self._new_texts(planner)
 
     def new_planner(self) -> TreePlanner:
         """A fresh planner, for one method on this target."""
@@ -294,7 +294,7 @@ class Session:
                 "the text contains a lone surrogate, which is not a character: read it as UTF-8"
             ) from error
 
-    def _new_drafter(self) -> Drafter:
-        if isinstance(self.method, str):
-            return make_drafter(self.method, self.host, **self._settings)
-        return self.method()
+    def _new_texts(self, planner: TreePlanner) -> Texts:
+        how, given = self.method, self._settings  # not the session: a cycle would keep its model
+        new = partial(make_drafter, how, self.host, **given) if isinstance(how, str) else how
+        return Texts(self.target, planner, new)

@@ -10,12 +10,13 @@ import torch
 from tests.head_parts import saved_chimera, saved_eagle, saved_medusa
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
+from transformers import TemperatureLogitsWarper
 
-from paceline.drafters import Host, make_drafter
+from paceline.drafters import Host, draw_noise, make_drafter
 from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.guesses import guesses_of
 from paceline.loop import Generation
-from paceline.noise import gumbel
+from paceline.noise import gumbel, noise_at
 from paceline.records import TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
@@ -32,8 +33,18 @@ class Columns:
     device: torch.device = CPU
 
 
-def test_rows_are_the_noise_of_their_positions() -> None:
-    sampler, some = Sampler(seed=7, temperature=0.6), torch.tensor([3, 90, 4])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        Sampler(seed=7, temperature=0.6),
+        Sampler(
+            seed=7, temperature=2.0, processors=(TemperatureLogitsWarper(0.3), lambda *_: _[1])
+        ),
+    ],
+    ids=["sampler", "processor"],
+)
+def test_rows_are_the_noise_of_their_positions(sampler: Sampler) -> None:
+    some = torch.tensor([3, 90, 4])
     for to, tokens in ((Columns(100), slice(100)), (Columns(3, some), some.numpy())):
         noise = DrawNoise(to, 100).for_text(sampler)
         for position, count in ((5, 3), (6, 4), (40, 1), (5, 2)):
@@ -45,8 +56,25 @@ def test_rows_are_the_noise_of_their_positions() -> None:
 
 
 def test_where_nothing_is_drawn_there_is_none() -> None:
-    for sampler in (None, GREEDY, Sampler(seed=3)):
+    for sampler in (None, GREEDY, Sampler(seed=3), Sampler(temperature=1.0, top_k=1)):
         assert DrawNoise(Columns(9), 9, sampler).rows(4, 2) is None
+
+
+def test_noise_of_a_position_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[int]()
+
+    def counted(seed: int, position: int, size: int, tokens: Any) -> Any:
+        made.append(position)
+        return noise_at(seed, position, size, tokens)
+
+    monkeypatch.setattr(draw_noise, "noise_at", counted)
+    sampler = Sampler(seed=3, temperature=1.0)
+    noise = DrawNoise(Columns(9), 9, sampler)
+    for position, count in ((5, 8), (6, 2), (7, 8)):
+        assert noise.rows(position, count) is not None
+        noise = noise.for_text(Sampler(seed=3, temperature=1.0))  # resumed
+    assert made == list(range(5, 15))
+    assert noise.for_text(Sampler(seed=4, temperature=1.0)) is not noise
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])

@@ -117,3 +117,12 @@ def test_what_has_no_program_stays_with_its_modules() -> None:
     )
     assert isinstance(levels_of(full), ModuleLevels)
     assert isinstance(levels_of(compact), ProgramLevels)
+
+
+@torch.no_grad()
+def test_a_tree_of_medusa_takes_one_call_for_states_of_any_precision() -> None:
+    heads = small_medusa(MedusaConfig(heads=3)).ready("native")
+    heads.programs = compile_medusa(heads, FloatLinear)
+    state = torch.randn(1, HIDDEN).bfloat16()
+    found = heads.tree(state, 6, 3)
+    assert found is not None and found == heads.tree(state.float(), 6, 3)

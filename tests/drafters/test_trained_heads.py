@@ -156,6 +156,9 @@ def test_weights_that_cannot_be_had_are_refused(
     parts = find_parts(MedusaParts, str(save_medusa(tmp_path, MEDUSA[0])), "toy")
     with pytest.raises(UsageError, match="int8 weights here: was not built"):
         parts.open(shown(), "int8")
+    unknown: Any = "int4"
+    with pytest.raises(UsageError, match=r"int4 weights here: they must be one of fastest, native"):
+        parts.open(shown(), unknown)
 
 
 def test_drafters_of_a_host_share_a_module(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_heads_are_opened_once_per_model(method: str) -> None:
 
 
 def test_a_drafter_is_lent_again_unless_its_text_failed() -> None:
-    model, pace = new_model("llama"), Pace("anpd", budget=3)
+    model, pace = new_model("llama"), Pace("llma", budget=3)
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 8, 5]]), "max_new_tokens": 2}
     model.generate(**inputs, custom_generate=pace)
     known = pace._known

@@ -237,9 +237,12 @@ def test_references_reach_the_drafter(model: PreTrainedModel) -> None:
     request = {"inputs": torch.tensor([PROMPT]), "max_new_tokens": 40}
     answer = model.generate(**request)[0, len(PROMPT) :].tolist()
     pace = Pace("llma:tie=first", budget=16)
-    output = model.generate(**request, custom_generate=pace, references=[answer])
+    output = model.generate(**request, custom_generate=pace, references=[torch.tensor(answer)])
     assert output[0, len(PROMPT) :].tolist() == answer
     assert pace.stats[0].rounds < 20
+    for wrong, said in ((["a text"], "is token ids: encode it"), ([1, 2], "list")):
+        with pytest.raises(UsageError, match=said):
+            model.generate(**request, custom_generate=pace, references=wrong)
 
 
 @pytest.mark.parametrize(

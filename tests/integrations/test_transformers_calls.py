@@ -46,7 +46,7 @@ def answer(model: Any, prompt: list[int], **options: Any) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("method", ["anpd:persist=true", "suffix"])
+@pytest.mark.parametrize("method", ["anpd:persist=true", "suffix", "auto"])
 def test_a_call_during_another_has_its_own_streamer_and_drafter(
     model: PreTrainedModel, method: str
 ) -> None:
@@ -206,3 +206,23 @@ def test_methods_that_write_another_text_are_refused(
         answer(model, PROMPT, max_new_tokens=4, custom_generate=Pace("anpd"), **options)
     with pytest.raises(UsageError, match=words):
         answer(accelerate(model, "anpd"), PROMPT, max_new_tokens=4, **options)
+
+
+@pytest.mark.parametrize("holder", ["call", "configuration", "model"])
+def test_token_healing_is_refused_by_name(holder: str) -> None:
+    model, options = new_model("llama", pad_token_id=0), dict[str, Any](max_new_tokens=4)
+    if holder == "call":
+        options["token_healing"] = True
+    elif holder == "configuration":
+        options = {"generation_config": GenerationConfig(token_healing=True, max_new_tokens=4)}
+    else:
+        model.generation_config.token_healing = True
+    fast = accelerate(model, "anpd", budget=8)
+    for more in ({}, {"tokenizer": byte_tokenizer()}):
+        with pytest.raises(UsageError, match="token_healing is not supported: heal the prompt"):
+            answer(fast, PROMPT, **options, **more)
+    if holder == "model":
+        assert answer(fast, PROMPT, max_new_tokens=4, token_healing=False)
+    config = GenerationConfig(token_healing=True, max_new_tokens=4)
+    with pytest.raises(UsageError, match="token_healing is not supported"):
+        Pace("anpd")(model, torch.tensor([PROMPT]), generation_config=config)

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from tests.integrations.processors import Alternating
+from tests.tiny import byte_tokenizer
 from tests.tiny_models import new_model
+from torch import nn
 from transformers import (
     EosTokenCriteria,
+    GenerationConfig,
     LogitsProcessor,
     MaxLengthCriteria,
+    PrefixConstrainedLogitsProcessor,
     PreTrainedModel,
     StoppingCriteria,
+    TemperatureLogitsWarper,
     TopPLogitsWarper,
 )
 
+from paceline.draft_models import DraftModels
 from paceline.errors import UsageError
 from paceline.integrations import Pace
+from paceline.integrations.requests import sampler_of
 from paceline.integrations.rows import PromptRow, RowProcessor
+from paceline.session import Session
+from paceline.targets.engines import open_target
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
 
@@ -184,3 +193,91 @@ def test_filters_that_know_only_a_row_see_one_row(model: PreTrainedModel) -> Non
         seen.append(watched(torch.tensor([[5, 6, 7]]), scores))
         assert watched.stateless == (processor is not noted)
     assert torch.equal(*seen)
+
+
+class Narrower(PrefixConstrainedLogitsProcessor):
+    """Forbids odd tokens, too."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = super().__call__(input_ids, scores).clone()
+        scores[:, 1::2] = -torch.inf
+        return scores
+
+
+def test_a_subclass_of_the_rule_for_allowed_tokens_is_asked_itself(model: PreTrainedModel) -> None:
+    rules = {"logits_processor": [Narrower(lambda row, ids: [10, 11, int(ids[-1]) % 40], 1)]}
+    plain, fast = both(model, lambda: {**batch(), "max_new_tokens": 12, **rules})
+    assert torch.equal(plain, fast)
+    assert not (fast[:, len(PROMPT) :] % 2).any()
+
+
+class Asking(LogitsProcessor):
+    """Adds what a network says; `asked` notes the networks."""
+
+    asked: ClassVar[set[int]] = set()
+
+    def __init__(self) -> None:
+        self.network = nn.Embedding(64, 64)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.asked.add(id(self.network))
+        return scores + self.network(input_ids[:, -1])[:, : scores.shape[1]]
+
+
+def test_rows_share_a_network_that_a_processor_asks(model: PreTrainedModel) -> None:
+    Asking.asked.clear()
+    processor = Asking()
+    plain, fast = both(
+        model, lambda: {**batch(), "max_new_tokens": 6, "logits_processor": [processor]}
+    )
+    assert torch.equal(plain, fast)
+    assert Asking.asked == {id(processor.network)}
+
+
+def test_an_error_in_one_row_does_not_wait_for_the_others(model: PreTrainedModel) -> None:
+    def fail(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if input_ids[0, :9].sum() == 0:
+            raise ZeroDivisionError
+        return scores
+
+    pace = Pace("anpd", budget=8)
+    with pytest.raises(ZeroDivisionError):
+        model.generate(**batch(), max_new_tokens=60, logits_processor=[fail], custom_generate=pace)
+    assert sum(stats.rounds for stats in pace.stats) <= 2
+
+
+def test_the_scale_of_noise_is_that_of_all_temperatures() -> None:
+    row = PromptRow(0, 1, torch.tensor([[]], dtype=torch.long), torch.tensor([[5, 6]]))
+    config = GenerationConfig(do_sample=True, temperature=0.3)
+    warpers = [TemperatureLogitsWarper(0.3), TopPLogitsWarper(0.9), TemperatureLogitsWarper(2.0)]
+    sampler = sampler_of(row, config, warpers, 3)
+    assert sampler.noise_scale == sampler.coupled().noise_scale == pytest.approx(0.6)
+    assert sampler_of(row, GenerationConfig(do_sample=False), warpers, 3).noise_scale == 0
+
+
+@pytest.mark.parametrize("length", [4, 12])
+def test_a_draft_model_is_as_sure_as_in_a_session(model: PreTrainedModel, length: int) -> None:
+    """How far it drafts depends on what it takes for chances."""
+    settings = {"draft": new_model("llama", pad_token_id=0), "length": length, "confidence": 0.4}
+    target = open_target(model, weights="native")
+    session = Session(
+        target,
+        byte_tokenizer(),
+        "speculative",
+        settings=settings,
+        drafts=DraftModels(target.late_model, ""),
+        budget=8,
+    )
+    told = session.generate(PROMPT, max_new_tokens=40, temperature=0.3, seed=3)
+    pace = Pace("speculative", seed=3, budget=8, **settings)
+    found = model.generate(
+        torch.tensor([PROMPT]),
+        max_new_tokens=40,
+        do_sample=True,
+        temperature=0.3,
+        top_k=0,
+        custom_generate=pace,
+    )
+    assert found[0, len(PROMPT) :].tolist() == told.tokens
+    assert pace.stats[0].drafted == told.stats.drafted
+    assert pace.stats[0].rounds == told.stats.rounds

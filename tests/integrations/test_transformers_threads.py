@@ -108,9 +108,10 @@ def test_calls_of_threads_take_turns(model: PreTrainedModel) -> None:
     assert seen == {1}
 
 
-@pytest.mark.parametrize("method", ["speculative", "ouroboros"])
+@pytest.mark.parametrize("method", ["auto", "auto:-speculative", "speculative", "ouroboros"])
 def test_threads_share_a_draft_model(model: PreTrainedModel, method: str) -> None:
-    fast = accelerate(model, method, draft=new_model("llama"), budget=8)
+    settings = {} if method.startswith("auto") else {"draft": new_model("llama")}
+    fast = accelerate(model, method, budget=8, **settings)
     prompts = [PROMPT, OTHER, PROMPT[::-1]]
     calls = [
         Beside(lambda prompt=prompt: answer(fast, prompt, max_new_tokens=24)) for prompt in prompts

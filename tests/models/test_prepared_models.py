@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -178,3 +180,22 @@ def test_a_model_that_is_opened_late_is_the_one_that_was_started(
     save_gguf(tmp_path / "new.gguf", "llama", ("Q4_K", "Q8_0"), seed=1).replace(tmp_path / "m.gguf")
     with pytest.raises(ModelError, match=r"m\.gguf was replaced meanwhile: open it again"):
         _ = replaced.target.model
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_was_kept_is_free_with_its_session(root: Path, tmp_path: Path, asked: bool) -> None:
+    """Without waiting for a collection of garbage: models are large."""
+    file = save_gguf(tmp_path / "m.gguf")
+    start(file)
+    session = start(file)
+    session.generate(PROMPT, **OPTIONS)
+    if asked:
+        assert session.target.model  # type: ignore[attr-defined]
+    gone = ref(session.target)
+    gc.collect()
+    gc.disable()
+    try:
+        del session
+        assert gone() is None
+    finally:
+        gc.enable()

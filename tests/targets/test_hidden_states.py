@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import Thread
+from typing import Any
 
 import pytest
 import torch
 from tests.helpers import RandomTrees, play
 from tests.in_step import new_target
 from tests.tiny_models import new_model, some_prompt, tiny_model
+from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.errors import UsageError
@@ -17,6 +20,7 @@ from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
 from paceline.records import Round
 from paceline.stopping import Stopping
 from paceline.targets.engines import open_target
+from paceline.targets.hidden_states import call_with_states
 from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
 
@@ -167,3 +171,26 @@ def test_a_target_that_shows_nothing_is_refused() -> None:
 
     with pytest.raises(UsageError, match="needs hidden_states, which Blind does not offer"):
         play(Blind(), [Generation([1, 2], Watcher(0, 16), Stopping(3))])
+
+
+@pytest.mark.parametrize("layers", [(), (1, 2)])
+def test_another_threads_pass_of_the_model_is_not_watched(layers: tuple[int, ...]) -> None:
+    model, text = new_model("llama"), some_prompt(5)
+    others = [Thread(target=lambda: own_states(model, some_prompt(9)))]
+
+    def meanwhile(module: nn.Module, given: Any) -> None:
+        while others:
+            other = others.pop()
+            other.start()
+            other.join()
+
+    last = model.model.layers[2].register_forward_pre_hook(meanwhile)
+    with torch.no_grad():
+        logits, states = call_with_states(model, lambda: model(torch.tensor([text])).logits, layers)
+    last.remove()
+    assert not others
+    expected = own_states(model, text)
+    if layers:
+        expected = torch.cat([expected, own_outputs(model, text, layers)], dim=-1)
+    assert torch.equal(states[0], expected)
+    assert logits.shape[:2] == (1, 5)

@@ -122,7 +122,7 @@ class DraftChain(Speaker):
         drawn = self._sampler.decide_among(scores, context, self._vocab_size)
         numbers = drawn.numbers
         if not self._sampler.greedy:
-            numbers = numbers * self._sampler.temperature
+            numbers = numbers * self._sampler.noise_scale
         places, shares = likeliest(numbers.astype(np.float32, copy=False)[None], 1 + self._others)
         ranked = [
             (drawn.token(place), share)

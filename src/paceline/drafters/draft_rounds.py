@@ -122,7 +122,7 @@ class DraftRounds(Speaker):
         """The guesses of a round, with their runners-up.
 
         Chances are the softmax of the scores whose largest was drawn, in the scale of the logits:
-        logits + temperature x noise. At temperature 0 that is the model's own probability. With
+        logits + `noise_scale` x noise. At temperature 0 that is the model's own probability. With
         noise it says how far ahead of the others the token is, and so how much the target's logits
         may differ without drawing another one.
         """
@@ -136,7 +136,7 @@ class DraftRounds(Speaker):
         noted.clear()
         numbers = scores.float().cpu().numpy()
         if not self._sampler.greedy:
-            numbers = numbers * np.float32(self._sampler.temperature)
+            numbers = numbers * np.float32(self._sampler.noise_scale)
         # Only a few tokens: a softmax of all would take longer than the model's pass.
         places, shares = likeliest(numbers, 1 + self._others)
         ranked = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.noise import noise_at
+from paceline.noise import device_gumbel, noise_at
 
 if TYPE_CHECKING:
     import torch
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from paceline.drafters.medusa_heads import HeadModule
     from paceline.sampling import Sampler
 
-__all__ = ["DrawNoise"]
+__all__ = ["DrawNoise", "noise_of_draw"]
 
 
 class DrawNoise:
     """The noise of one text, in the scale of a drafter's logits.
 
     to: what has the logits. vocabulary: the target's; its draw makes noise for all of it. sampler:
-    the text's; if greedy or None, there is no noise.
+    the text's; if None, or if it draws the likeliest token, there is no noise.
     """
 
     def __init__(self, to: HeadModule, vocabulary: int, sampler: Sampler | None = None) -> None:
         self._to, self._vocabulary = to, vocabulary
-        self._sampler = None if sampler is None or sampler.greedy else sampler
+        self._sampler = None if sampler is None or sampler.draws_likeliest else sampler
         self._rows: dict[int, torch.Tensor] = {}
 
     def for_text(self, sampler: Sampler | None) -> DrawNoise:
-        """The noise of another text."""
-        return DrawNoise(self._to, self._vocabulary, sampler)
+        """The noise of another text, or of one that is resumed: what it needs again is kept."""
+        return self if sampler == self._sampler else DrawNoise(self._to, self._vocabulary, sampler)
 
     def rows(self, position: int, count: int) -> torch.Tensor | None:
         """The noise at `count` positions, float32 [count, outputs]; None for none. Each row is made
@@ -44,24 +44,29 @@ class DrawNoise:
 
         if self._sampler is None:
             return None
-        known = self._rows
-        self._rows = {
-            place: known[place] if place in known else self._row(self._sampler, place)
-            for place in range(position, position + count)
-        }
-        return torch.stack(list(self._rows.values()))
+        wanted = range(position, position + count)
+        known = {place: row for place, row in self._rows.items() if place >= position}
+        known |= {at: self._row(self._sampler, at) for at in wanted if at not in known}
+        self._rows = known
+        return torch.stack([known[place] for place in wanted])
 
     def _row(self, sampler: Sampler, position: int) -> torch.Tensor:
-        import torch
+        ids, device = self._to.token_ids, self._to.device
+        tokens = slice(self._to.outputs) if ids is None else ids
+        found = noise_of_draw(sampler.seed, position, self._vocabulary, tokens, device)
+        return (sampler.noise_scale * found).float().to(device)
 
-        from paceline.sampling import device_gumbel
-        from paceline.warping import draws_there
 
-        ids, outputs, device = self._to.token_ids, self._to.outputs, self._to.device
-        if draws_there(device):
-            noise = device_gumbel(sampler.seed, position, self._vocabulary, device)
-            found = noise[:outputs] if ids is None else noise[ids]
-        else:
-            tokens = slice(outputs) if ids is None else ids.cpu().numpy()
-            found = torch.from_numpy(noise_at(sampler.seed, position, self._vocabulary, tokens))
-        return (sampler.temperature * found).float().to(device)
+def noise_of_draw(
+    seed: int, position: int, size: int, tokens: torch.Tensor | slice, device: torch.device
+) -> torch.Tensor:
+    """The noise float64 of some of `size` tokens where logits are on this device, and the draw makes
+    its noise on it or on the CPU."""
+    import torch
+
+    from paceline.warping import draws_there
+
+    if draws_there(device):
+        return device_gumbel(seed, position, size, device)[tokens]
+    some = tokens if isinstance(tokens, slice) else tokens.cpu().numpy()
+    return torch.from_numpy(noise_at(seed, position, size, some))

@@ -241,9 +241,9 @@ class MedusaHeads(HeadModule):
         confidence in `ranks` guesses each; None if that takes more than one call. noise: [heads,
         outputs], see `DrawNoise`."""
         programs = self.programs
-        if not isinstance(programs, MedusaPrograms) or state.dtype != torch.float32:
+        if not isinstance(programs, MedusaPrograms):
             return None
-        return programs.tree(state, budget, ranks, noise)
+        return programs.tree(state.float(), budget, ranks, noise)
 
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None = None) -> Guesses:

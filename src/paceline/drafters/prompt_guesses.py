@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.drafters.draw_noise import noise_of_draw
 from paceline.drafters.host import Host
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.errors import ModelError
-from paceline.noise import noise_at
 from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.records import Round, TextStart
 from paceline.tree import ROOT
@@ -116,19 +116,23 @@ class PromptGuesses:
     ) -> tuple[list[int], list[float]]:
         """The likeliest tokens and their shares by the weighted sum of `rows`; one row is not
         copied. position: of the guessed token."""
-        from paceline.kernels.likeliest import likeliest  # torch takes a while to import
+        import torch  # takes a while
+
+        from paceline.kernels.likeliest import likeliest
 
         if self._epts > 1:
             scores = weights.to(logits.device) @ logits[list(rows)].float()
         else:
             scores = logits[rows[0]]
         numbers = scores[None].float().cpu().numpy()
-        if self._sampler is None or self._sampler.greedy or logits.device.type != "cpu":
+        if self._sampler is None or self._sampler.draws_likeliest:
             places, shares = likeliest(numbers, self._ranks)
         else:
             places, shares = likeliest(numbers, _HEARD * self._ranks)
-            noise = noise_at(self._sampler.seed, position, numbers.shape[1], places[0])
-            order, shares = _as_drawn(shares[0], self._sampler.temperature * noise)
+            tokens, device = torch.from_numpy(places[0]).to(logits.device), logits.device
+            size = numbers.shape[1]
+            noise = noise_of_draw(self._sampler.seed, position, size, tokens, device).cpu().numpy()
+            order, shares = _as_drawn(shares[0], self._sampler.noise_scale * noise)
             places, shares = places[:, order[: self._ranks]], shares[None, : self._ranks]
         return places[0].tolist(), shares[0].tolist()
 

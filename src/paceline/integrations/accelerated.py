@@ -19,6 +19,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from paceline.defaults import DEFAULT_METHOD
 from paceline.errors import UsageError
+from paceline.integrations.requests import HEALING
 from paceline.integrations.transformers import Pace
 from paceline.stats import Stats
 from paceline.targets.preparation import NATIVE
@@ -68,13 +69,14 @@ class Accelerated:
         """Generate; arguments and result are those of transformers' `generate`.
 
         Raises UsageError for unsupported requests, see `Pace`, for stop strings without a
-        tokenizer, and for another `custom_generate`.
+        tokenizer, for `token_healing`, and for another `custom_generate`.
         """
         if kwargs.pop("custom_generate", None) is not None:
             raise UsageError(
                 "an accelerated model generates in its own way: leave out custom_generate, or call "
                 "generate of the model itself"
             )
+        self._refuse_healing(generation_config, kwargs)
         criteria = StoppingCriteriaList(stopping_criteria or ())
         strings, generation_config = self._take_stop_strings(generation_config, kwargs)
         if strings is not None:
@@ -92,6 +94,15 @@ class Accelerated:
             custom_generate=partial(self.pace, streamer=streamer),
             **kwargs,
         )
+
+    def _refuse_healing(self, config: GenerationConfig | None, options: dict[str, Any]) -> None:
+        """Raise UsageError if tokens are to be healed, for which `generate` would want the
+        tokenizer that it drops."""
+        chosen = getattr(config, "token_healing", None)
+        if chosen is None:
+            chosen = self._wrapped.generation_config.token_healing
+        if options.get("token_healing", chosen):
+            raise UsageError(HEALING)
 
     def _take_stop_strings(
         self, config: GenerationConfig | None, options: dict[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -13,15 +14,17 @@ from transformers import PreTrainedModel
 
 from paceline.draft_models import DraftModels
 from paceline.drafters import Host
+from paceline.errors import ModelError
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Target
 from paceline.shared_batch import Turns
-from paceline.targets.late_model import LateModel
+from paceline.targets.hidden_states import Watcher
+from paceline.targets.late_model import LateModel, ModelFacts
 
-__all__ = ["KnownModel", "form_of"]
+__all__ = ["KnownModel", "form_of", "hooks_of"]
 
 
 @dataclass
@@ -30,7 +33,7 @@ class KnownModel:
 
     form: see `form_of`.
 
-    Does not keep the model alive unless drafters that work for one model only are made for it.
+    Does not keep the model alive unless something that drafters have opened for it does.
     """
 
     model: ReferenceType[PreTrainedModel]
@@ -42,6 +45,7 @@ class KnownModel:
     drafts: DraftModels | None = None
     shared: dict[Any, Any] = field(default_factory=dict)
     learned: dict[Any, Any] = field(default_factory=dict)
+    worth: dict[Any, Any] = field(default_factory=dict)
     _turns: Turns = field(default_factory=Turns)
 
     @classmethod
@@ -70,7 +74,7 @@ class KnownModel:
         """The host for the drafters of one call."""
         if self.drafts is None:
             self.drafts = DraftModels(
-                LateModel.opened(model),
+                LateModel(ModelFacts.of(model), partial(_alive, self.model)),
                 self.fingerprint,
                 device=torch.device(model.device),
                 dtype=model.dtype,
@@ -83,6 +87,7 @@ class KnownModel:
             open=self.drafts,
             shared=self.shared,
             learned=self.learned,
+            worth=self.worth,
             costs=self.planner.costs,
         )
 
@@ -90,3 +95,35 @@ class KnownModel:
 def form_of(model: PreTrainedModel) -> tuple[object, ...]:
     """What may change about a model between calls: device, dtype and size of the vocabulary."""
     return model.device, model.dtype, model.config.get_text_config().vocab_size
+
+
+def hooks_of(model: PreTrainedModel) -> tuple[object, ...]:
+    """The hooks of a model's modules, and replacements of their `forward`. Equal only if nothing
+    was added, removed or replaced in between."""
+    found: list[object] = []
+    for name, module in model.named_modules():
+        own = vars(module)
+        before, after = tuple(own["_forward_pre_hooks"]), tuple(own["_forward_hooks"].items())
+        # These keys are never used again, unlike ids. Ours watch one pass, perhaps another thread's.
+        keys = tuple(key for key, hook in after if not isinstance(hook, Watcher))
+        if before or keys or "forward" in own:
+            found.append((name, before, keys, _mark(own.get("forward"))))
+    return tuple(found)
+
+
+def _mark(function: Any) -> object:
+    """Tells a function from all others, without keeping it."""
+    try:
+        mark = ref(function)
+        hash(mark)
+    except TypeError:  # as for None
+        return id(function)
+    return mark
+
+
+def _alive(model: ReferenceType[PreTrainedModel]) -> PreTrainedModel:
+    """The model, which lives as long as a call."""
+    found = model()
+    if found is None:
+        raise ModelError("the model no longer exists: keep it while texts are generated")
+    return found

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 from transformers import (
     EpsilonLogitsWarper,
     InfNanRemoveLogitsProcessor,
@@ -55,7 +56,7 @@ _ALONE = _STATELESS - {RepetitionPenaltyLogitsProcessor}
 
 # What rows may share: it keeps nothing of a text, and some of it is large.
 _SHARED = _STATELESS | {MaxTimeCriteria, StopStringCriteria}
-_SHARED_PARTS = (PreTrainedModel, PreTrainedTokenizerBase)
+_SHARED_PARTS = (nn.Module, PreTrainedTokenizerBase)
 
 Rules = Sequence[Callable[..., Any]]
 """Logits processors, or stopping criteria, of transformers."""
@@ -115,11 +116,11 @@ class RowProcessor:
         """Scores of the text as if padding stood before it."""
         row, device = self.row, self.row.prompt.device  # where transformers has made its tensors
         full = torch.cat([row.padding, input_ids.to(device)], dim=1)
-        own, processor = scores.to(device), self.processor
+        own, processor = scores.to(device), cast("Any", self.processor)
         result: torch.Tensor
         if type(processor) in _ALONE:
             result = processor(full, own)
-        elif isinstance(processor, PrefixConstrainedLogitsProcessor):
+        elif type(processor) is PrefixConstrainedLogitsProcessor:
             rule = processor._prefix_allowed_tokens_fn  # it is told which row it is asked about
             alone = PrefixConstrainedLogitsProcessor(lambda _, ids: rule(row.index, ids), 1)
             result = alone(full, own)
@@ -127,6 +128,12 @@ class RowProcessor:
             result = processor(full.repeat(row.batch, 1), own.repeat(row.batch, 1))
             result = result[row.index : row.index + 1]
         return result.to(scores)
+
+    @property
+    def temperature(self) -> float:
+        """What it divides all scores by; see `Sampler.noise_scale`."""
+        warper: Any = self.processor
+        return warper.temperature if type(warper) is TemperatureLogitsWarper else 1.0
 
     @property
     def stateless(self) -> bool:

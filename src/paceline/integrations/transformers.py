@@ -26,14 +26,16 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from paceline.defaults import DEFAULT_METHOD
-from paceline.drafters import check_method, make_drafter, needs_host
+from paceline.drafters import check_method, make_drafter, method_named
+from paceline.drafters.settings import parse_method
 from paceline.errors import UsageError
-from paceline.integrations.known_model import KnownModel, form_of
+from paceline.integrations.known_model import KnownModel, form_of, hooks_of
 from paceline.integrations.lent_drafters import LentDrafters
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
 from paceline.integrations.rows import PromptRow, Rules, for_each_row, split_rows
 from paceline.kernels.attention import GROUPED, attending_by_text
 from paceline.loop import Generation, decode
+from paceline.messages import as_references
 from paceline.options import check_budget, whole_number
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target
@@ -60,7 +62,7 @@ class Pace:
     streamer: receives prompt and tokens like any streamer of transformers (one text at a time).
     budget: most nodes a drafter may propose per round; None plans the number each round from pass
     costs and acceptance rates. If no cost curve is stored, the first call with a model measures a
-    rough one.
+    rough one. It also opens what the method has for the model, such as the copy that `auto` makes.
 
     After a call `stats` holds the statistics of each row. Greedy output is identical to that of
     transformers; sampling draws from the same distribution with our own noise.
@@ -84,9 +86,11 @@ class Pace:
         check_budget(self.budget)
         check_method(method, **settings)
         self._make = partial(make_drafter, method, **settings)
-        # Kept between calls, so that a drafter can keep learning from one conversation. One that is
-        # trained for a model starts afresh with every call, which has a new target.
-        self._lent = None if needs_host(method) else LentDrafters(self._make)
+        # Kept between calls, so that a drafter can keep learning from one conversation. One that can
+        # use a host starts afresh with every call, which has a new target; `KnownModel` keeps what
+        # it has learned.
+        alone = method_named(parse_method(method)[0]).build_for is None
+        self._lent = LentDrafters(self._make) if alone else None
         self._plans = method != "plain" and budget is None
         self._known: KnownModel | None = None
 
@@ -112,6 +116,7 @@ class Pace:
         """
         config = generation_config or model.generation_config
         check_request(model, config, model_kwargs)
+        references = _token_references(references)
         rows = split_rows(input_ids, model_kwargs)
         streamer = self.streamer if streamer is None else streamer
         if streamer is not None and len(rows) > 1:
@@ -140,7 +145,8 @@ class Pace:
             with _opening:
                 if several or model.config._attn_implementation == GROUPED:
                     borrowed.enter_context(attending_by_text(model))
-                form, known = (model.config._attn_implementation, *form_of(model)), self._known
+                known = self._known
+                form = (model.config._attn_implementation, *form_of(model), hooks_of(model))
                 if known is not None and not known.fits(model):  # another model, or it has changed
                     known = None
                 checked = _checked.setdefault(model, set())
@@ -149,7 +155,10 @@ class Pace:
                     checked.add(form)
                 if known is None:
                     known = self._known = KnownModel.of(model, target, measure=self._plans)
-            yield target, known
+            try:
+                yield target, known
+            finally:
+                target.release()  # parts that are kept may refer to it
 
     def _generate(
         self,
@@ -213,6 +222,9 @@ class Pace:
 
         try:
             while (round := next_round()) is not None:
+                failed = next((text.error for text in generations if text.error), None)
+                if failed is not None:  # no text is returned, so the others need not end
+                    raise failed
                 stats[round.key].add(round)
                 if streamer is not None:
                     for token in round.path.tokens:
@@ -224,3 +236,13 @@ class Pace:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_known": None}  # it refers to the model weakly
+
+
+def _token_references(references: Sequence[Sequence[int]]) -> list[list[int]]:
+    """References as lists. Raises UsageError for what is not token ids."""
+    found: list[list[int]] = []
+    for each in as_references(references):
+        if isinstance(each, str):
+            raise UsageError("a reference of generate is token ids: encode it with the tokenizer")
+        found.append(each)
+    return found

@@ -62,6 +62,8 @@ def quicken(module: nn.Module, rows: int, kind: str = FASTEST) -> None:
 
     Raises UnpackableError for a kind that is not available.
     """
+    if kind != FASTEST and kind not in _KINDS:
+        raise UnpackableError(f"they must be one of {FASTEST}, {', '.join(_KINDS)}")
     layers = {
         name: layer
         for name, layer in module.named_modules()

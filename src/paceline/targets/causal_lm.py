@@ -41,8 +41,7 @@ PREFILL_CHUNK = 1024
 # Slots reserved up front for passes of static shape: captures are lost when the cache moves.
 STATIC_ROOM = 2048
 
-# The same on a CPU, where slots take no memory until they are written: moving the pool takes longer
-# than many passes.
+# The same on a CPU, where unwritten slots take no memory. Moving the pool is slower than many passes.
 _LAZY_ROOM = 16384
 
 
@@ -175,13 +174,12 @@ class CausalLMTarget(Target):
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go, see `ModelPass.device`."""
+        """See `ModelPass.device`."""
         return self._pass.device
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
         """Return the id of the first of `embeddings` [count, hidden]. See `Target`."""
-        known = len(self._virtual)
-        first = self._virtual.add(embeddings, self.device)
+        known, first = len(self._virtual), self._virtual.add(embeddings, self.device)
         if len(self._virtual) != known and self.static:
             self._passes.renew()  # captures read the old table
         return first
@@ -279,6 +277,11 @@ class CausalLMTarget(Target):
             with torch.inference_mode():
                 self._texts.make_room({slot: rows})
         return text
+
+    def release(self) -> None:
+        """Free the cache and compiled passes; only embeddings and output head are left."""
+        self._forget_all()
+        self._pass.compiled = self._pass.on_device = None
 
     def _forget_all(self) -> None:
         """Empty the cache; open texts have to be read again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 __all__ = [
+    "Watcher",
     "call_with_states",
     "decoder_layers",
     "first_of",
@@ -36,6 +38,19 @@ def first_of(output: Any) -> Any:
     return output[0] if isinstance(output, tuple | list) else output
 
 
+class Watcher:
+    """A forward hook that notes outputs in passes of the thread that made it: others may run the
+    same model meanwhile."""
+
+    def __init__(self, note: Callable[[Any], None]) -> None:
+        self._note, self._thread = note, get_ident()
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Called by the module."""
+        if get_ident() == self._thread:
+            self._note(output)
+
+
 def call_with_states(
     model: PreTrainedModel, call: Callable[[], torch.Tensor], layers: Sequence[int] = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,20 +65,20 @@ def call_with_states(
     """
     caught: list[torch.Tensor] = []
 
-    def catch(module: nn.Module, inputs: Any, output: Any) -> None:
+    def catch(output: Any) -> None:
         states = getattr(output, "last_hidden_state", None)
         caught.append(output[0] if states is None else states)
 
     outputs: dict[int, torch.Tensor] = {}
 
-    def note(number: int, module: nn.Module, inputs: Any, output: Any) -> None:
+    def note(number: int, output: Any) -> None:
         outputs[number] = first_of(output)
 
     own = decoder_layers(model) if layers else []
     with ExitStack() as hooks:
-        hooks.callback(model.get_decoder().register_forward_hook(catch).remove)
+        hooks.callback(model.get_decoder().register_forward_hook(Watcher(catch)).remove)
         for number in layers:
-            noted = own[number - 1].register_forward_hook(partial(note, number))
+            noted = own[number - 1].register_forward_hook(Watcher(partial(note, number)))
             hooks.callback(noted.remove)
         result = call()
     if len(caught) != 1 or not isinstance(caught[0], torch.Tensor):

@@ -18,8 +18,8 @@ static void some_units(void *given, int me, const struct pl_taken *taken) {
     at->tier->rest->attend(at->of, taken->first, taken->end, pl_room_of(at->needed, at->shared, me));
 }
 
-/* Parts per thread, so that none waits for long. */
-enum { PARTS_EACH = 4 };
+/* Parts per thread, so that none waits for long; floats of records that parts may take: 64 MiB. */
+enum { PARTS_EACH = 4, MOST_RECORDS = 16 << 20 };
 
 static int64_t seen_by(const struct pl_attention *of, int64_t row) {
     return (int64_t)of->count[row] + of->extra_begin[row + 1] - of->extra_begin[row];
@@ -72,10 +72,15 @@ int64_t pl_plan_attention(const struct pl_tier *tier, struct pl_attention *of,
     if (!is_sound(of)) return -1;
     const int64_t count = find_ranges(of, ranges);
     const int64_t record = (of->value_size + 15) / 16 * 16 + 16;
-    int64_t blocks = 0, unit = 0;
-    for (int64_t i = 0; i < count; i++) blocks += ranges[i].blocks;
+    int64_t blocks = 0, records = 0, unit = 0;
+    for (int64_t i = 0; i < count; i++) {
+        blocks += ranges[i].blocks;
+        records += (ranges[i + 1].row - ranges[i].row) * of->heads * ranges[i].blocks * record;
+    }
     of->ranges = ranges;
-    of->part = threads < 2 ? blocks : blocks * of->key_heads / (PARTS_EACH * threads);
+    /* Parts only balance threads: where each has a range, they are not worth that many records. */
+    const int whole = threads < 2 || (records > MOST_RECORDS && count * of->key_heads >= threads);
+    of->part = whole ? blocks : blocks * of->key_heads / (PARTS_EACH * threads);
     if (of->part < 1) of->part = 1;
     for (int64_t i = 0; i < count; i++) {
         struct pl_range *range = ranges + i;
