@@ -16,7 +16,6 @@ from paceline.drafters import (
     add_draft,
     check_method,
     make_drafter,
-    needs_host,
     open_settings,
     shapes_trees,
     with_settings,
@@ -75,7 +74,6 @@ def test_settings_reach_a_class_from_outside(
     assert type(drafter) is kind
     assert isinstance(drafter, Stutter)
     assert drafter.times == times
-    assert not needs_host(method)
     output, _, _ = generate(ToyTarget(), drafter, [3, 1, 4], 20)
     assert output == naive_stream(ToyTarget(), [3, 1, 4], 20)
 
@@ -88,7 +86,6 @@ def test_a_class_without_settings_takes_none() -> None:
 
 def test_one_that_works_for_a_model_gets_its_host() -> None:
     method, host = f"{HERE}:ATTACHED:times=2", host_on(ToyTarget())
-    assert needs_host(method)
     drafter = make_drafter(method, host)
     assert isinstance(drafter, Attached)
     assert (drafter.host, drafter.times) == (host, 2)

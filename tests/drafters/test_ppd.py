@@ -17,7 +17,7 @@ from tests.planning.tables import VICUNA
 from tests.prompt_parts import TOY, falling, host_on, random_parts, saved_parts, toy_drafter
 from tests.tiny_models import some_prompt, tiny_model
 
-from paceline.drafters import Host, Ppd, check_method, make_drafter, needs_host, parts
+from paceline.drafters import Host, Ppd, check_method, make_drafter, parts
 from paceline.errors import ModelError, UsageError
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.cost_curve import CostCurve, CostPoint
@@ -432,7 +432,6 @@ def test_a_width_without_room_for_a_tree_is_refused() -> None:
 
 def test_a_model_is_needed() -> None:
     check_method("ppd:size=30")
-    assert needs_host("ppd:size=30") and not needs_host("anpd")
     with pytest.raises(UsageError, match="works only for a given model"):
         make_drafter("ppd:size=30")
 

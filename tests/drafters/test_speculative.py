@@ -12,7 +12,7 @@ from tests.helpers import RandomTrees, generate, naive_stream
 from tests.one_pass import one_pass
 from tests.tiny_models import some_prompt, tiny_model
 
-from paceline.drafters import Host, Speculative, check_method, make_drafter, needs_host
+from paceline.drafters import Host, Speculative, check_method, make_drafter
 from paceline.drafters.draft_target import in_vocabulary
 from paceline.drafters.draft_text import DraftText, Guess
 from paceline.drafters.speculative import SpeculativeSettings, guess_tree
@@ -286,7 +286,6 @@ def test_each_mistake_has_its_sentence_before_there_is_a_model(method: str, said
 
 def test_a_method_within_a_method_gets_its_settings() -> None:
     check_method("speculative:draft=near,inner=(speculative:draft=far,inner=(anpd:n=4,k=10))")
-    assert needs_host("speculative:draft=near")
     with pytest.raises(UsageError, match="works only for a given model"):
         make_drafter("speculative:draft=near")
 

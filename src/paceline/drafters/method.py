@@ -57,11 +57,6 @@ class MethodSpec(Generic[S]):
             raise UsageError(f"method {self.name!r} needs build or build_for: give one")
 
     @property
-    def needs_host(self) -> bool:
-        """Whether it works for one model only."""
-        return self.build is None
-
-    @property
     def defaults(self) -> dict[str, Any]:
         """All settings, with their defaults."""
         return {each.name: each.default for each in fields(self.settings)}

@@ -29,7 +29,6 @@ __all__ = [
     "check_method",
     "make_drafter",
     "method_named",
-    "needs_host",
     "open_settings",
     "shapes_trees",
     "with_settings",
@@ -82,11 +81,6 @@ def method_named(name: str) -> MethodSpec[Any]:
         listed = ", ".join(known)
         raise UsageError(f"unknown method {name!r}{meant(name, known)}: use one of {listed}")
     return found
-
-
-def needs_host(method: str) -> bool:
-    """Whether the drafter works for one model only. Raises UsageError for an unknown method."""
-    return method_named(parse_method(method)[0]).needs_host
 
 
 def add_draft(method: str, draft: str) -> str | None:
