@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from weakref import ref
 
@@ -143,24 +144,46 @@ def test_a_named_source_must_exist(tmp_path: Path) -> None:
     for method, said in (
         ("auto:sources=anpd+eagle", "no EAGLE parts for this model"),
         (f"rest:datastore={tmp_path}", "tokenizer of this model is unknown"),
+        ("rest", "tokenizer of this model is unknown"),
+        ("auto:sources=anpd+rest", "tokenizer of this model is unknown"),
     ):
         with pytest.raises(ModelError, match=said):
             check(model, Pace(method, budget=8))
-    for method in ("rest", "sam", "auto:sources=anpd+rest"):
-        check(model, Pace(method, budget=8))
+    check(model, Pace("sam", budget=8))
 
 
 @needs_library
-def test_auto_makes_a_copy_of_a_model_once() -> None:
-    model, pace = new_model("llama"), Pace(budget=8)
+@pytest.mark.parametrize(
+    ("method", "made"), [("auto", 0), ("auto:sources=anpd+speculative:draft=self", 1)]
+)
+def test_a_model_is_copied_once_if_that_was_asked_for(method: str, made: int) -> None:
+    model, pace = new_model("llama"), Pace(method, budget=8)
     check(model, pace)
     assert pace._known is not None and pace._known.drafts is not None
     copies = [*pace._known.drafts._opened.values()]
     check(model, pace, ROWS)
-    assert [*pace._known.drafts._opened.values()] == copies and len(copies) == 1
+    assert [*pace._known.drafts._opened.values()] == copies and len(copies) == made
 
 
-@pytest.mark.parametrize("method", ["auto:-speculative", "suffix", "llma"])
+@needs_library
+def test_a_model_that_cannot_be_copied_says_so() -> None:
+    model = new_model("llama")
+    model.lock = Lock()
+    check(model, Pace(budget=8))
+    with pytest.raises(ModelError, match="this model cannot be copied"):
+        check(model, Pace("speculative:draft=self", budget=8))
+
+
+def test_few_forms_of_a_model_are_remembered() -> None:
+    model, pace = new_model("llama"), Pace("anpd", budget=8)
+    for _ in range(40):
+        hook = model.register_forward_hook(lambda *given: None)
+        model.generate(ROWS[:1], max_new_tokens=2, custom_generate=pace)
+        hook.remove()
+    assert 0 < len(transformers._checked[model]) <= 16
+
+
+@pytest.mark.parametrize("method", ["auto", "suffix", "llma"])
 def test_a_model_is_not_kept_by_drafters_that_have_opened_nothing(method: str) -> None:
     model, pace = new_model("llama"), Pace(method, budget=8)
     check(model, pace)

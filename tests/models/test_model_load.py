@@ -28,6 +28,8 @@ from fake_models import (
 )
 from gguf_files import save_gguf
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -35,6 +37,7 @@ from transformers import (
     BertForMaskedLM,
     GPT2Config,
     PreTrainedConfig,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     T5Config,
     T5ForConditionalGeneration,
@@ -280,6 +283,15 @@ def test_a_gguf_file_may_be_in_a_folder_of_its_hub_repository(
     path = save_tiny_gguf(tmp_path / "sub" / "model.gguf")
     monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *words, **more: str(path))
     assert load("owner/name:sub/model.gguf").fingerprint == load(str(path)).fingerprint
+
+
+def test_a_small_vocabulary_is_one(copy: Path) -> None:
+    words = {letter: place for place, letter in enumerate("ACGT")}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(words, "[UNK]")))
+    names = ("bos", "eos", "pad", "unk")
+    tokenizer.add_special_tokens({f"{name}_token": f"[{name.upper()}]" for name in names})
+    tokenizer.save_pretrained(copy)
+    assert load(str(copy)).tokenizer.encode("A") == [0]
 
 
 @pytest.mark.parametrize("kind", [Qwen2Config, GPT2Config])

@@ -15,6 +15,7 @@ from tests.training.methods_training import VOCAB, train
 from tests.training.shared import make, make_data, prompt_file
 
 from paceline.errors import UsageError
+from paceline.training.folder import check_same_run
 from paceline.training.methods.chimera import ChimeraSettings
 from paceline.training.methods.eagle import EagleSettings
 from paceline.training.methods.medusa import MedusaSettings
@@ -134,3 +135,8 @@ def test_batches_made_ahead_keep_their_order_and_errors() -> None:
     assert [next(ahead) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="the disk is gone"):
         next(ahead)
+
+
+def test_what_differs_is_named_even_if_one_side_has_none() -> None:
+    with pytest.raises(UsageError, match="another turns in its run"):
+        check_same_run(Path("x"), {"run": {}}, {"run": {"turns": None}}, "data made")

@@ -133,7 +133,7 @@ def _by_model(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
     """The defaults among these that exist for the host, by name, see `_BY_MODEL`."""
     if host is None:
         return {}
-    if "speculative" in names and (copy := _found(_COPY, host)) is not None:
+    if "speculative" in names and host.copies and (copy := _found(_COPY, host)) is not None:
         return {"speculative": copy}
 
     def by_chain() -> list[str]:

@@ -35,7 +35,10 @@ class DrawNoise:
 
     def for_text(self, sampler: Sampler | None) -> DrawNoise:
         """The noise of another text, or of one that is resumed: what it needs again is kept."""
-        return self if sampler == self._sampler else DrawNoise(self._to, self._vocabulary, sampler)
+        new = DrawNoise(self._to, self._vocabulary, sampler)
+        if _known_by(new._sampler) == _known_by(self._sampler):
+            new._rows = self._rows
+        return new
 
     def rows(self, position: int, count: int) -> torch.Tensor | None:
         """The noise at `count` positions, float32 [count, outputs]; None for none. Each row is made
@@ -55,6 +58,11 @@ class DrawNoise:
         tokens = slice(self._to.outputs) if ids is None else ids
         found = noise_of_draw(sampler.seed, position, self._vocabulary, tokens, device)
         return (sampler.noise_scale * found).float().to(device)
+
+
+def _known_by(sampler: Sampler | None) -> tuple[int, float] | None:
+    """What noise depends on besides the position."""
+    return None if sampler is None else (sampler.seed, sampler.noise_scale)
 
 
 def noise_of_draw(

@@ -46,7 +46,8 @@ class Host:
     vocabulary may be padded beyond. None for all.
     takes_over: the target takes over what that of the model it drafts for has read, so it is better
     asked after that.
-    open: makes hosts for other models; None if there are no others.
+    open: makes hosts for other models; None if there are no others. copies: whether a copy of the
+    model may be made unasked: that takes time and memory.
     datastore: that the session searches and adds to; None for none. finds_datastore: whether the
     model's own may be searched then.
     vocabulary: identifies the model's tokenizer, see `paceline.models.vocabulary`; None if unknown.
@@ -71,6 +72,7 @@ class Host:
     vocabulary: Callable[[], str] | None = None
     datastore: Datastore | None = None
     finds_datastore: bool = True
+    copies: bool = True
     shared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     learned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     worth: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)

@@ -158,10 +158,10 @@ def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
         return host.datastore
     mark = "" if host.vocabulary is None else host.vocabulary()
     if not mark:
-        if name:
+        if name or needed:
             raise ModelError(
-                "the tokenizer of this model is unknown, so the datastore "
-                f"{name} cannot be checked against it: leave out datastore="
+                "the tokenizer of this model is unknown, so no datastore can be checked against it: "
+                "open the model with paceline.load, or do without a datastore"
             )
         return None
     if not (name or host.finds_datastore):

@@ -88,6 +88,7 @@ class KnownModel:
             shared=self.shared,
             learned=self.learned,
             worth=self.worth,
+            copies=False,  # the process is another's, and may make a new `Pace` for every call
             costs=self.planner.costs,
         )
 

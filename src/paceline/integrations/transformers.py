@@ -47,6 +47,7 @@ from paceline.targets.preparation import NATIVE
 __all__ = ["Pace"]
 
 _opening = Lock()
+_MOST_FORMS = 16
 _checked: WeakKeyDictionary[PreTrainedModel, set[tuple[object, ...]]] = WeakKeyDictionary()
 """Forms in which a model was found to run. A check narrows its windows for a moment, which other
 threads must not meet in every call."""
@@ -62,7 +63,8 @@ class Pace:
     streamer: receives prompt and tokens like any streamer of transformers (one text at a time).
     budget: most nodes a drafter may propose per round; None plans the number each round from pass
     costs and acceptance rates. If no cost curve is stored, the first call with a model measures a
-    rough one. It also opens what the method has for the model, such as the copy that `auto` makes.
+    rough one. It also opens what the method has for the model. `auto` makes no copy of it unless
+    asked, as with "auto:sources=anpd+speculative:draft=self".
 
     After a call `stats` holds the statistics of each row. Greedy output is identical to that of
     transformers; sampling draws from the same distribution with our own noise.
@@ -152,6 +154,8 @@ class Pace:
                 checked = _checked.setdefault(model, set())
                 target = open_target(model, weights=NATIVE, check=form not in checked)
                 if target.runs_as_opened:  # otherwise only another check finds out how it runs
+                    if len(checked) == _MOST_FORMS:  # hooks that come and go make a form each
+                        checked.clear()
                     checked.add(form)
                 if known is None:
                     known = self._known = KnownModel.of(model, target, measure=self._plans)

@@ -227,7 +227,8 @@ def _load_tokenizer(source: ModelSource, hub: dict[str, Any]) -> PreTrainedToken
         source.location, trust_remote_code=False, **hub
     )
     # Some classes make up a vocabulary of special tokens where there are no files.
-    if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):
+    special = set(tokenizer.all_special_tokens)
+    if tokenizer.vocab_size <= len(special) and special.issuperset(tokenizer.get_vocab()):
         raise ValueError("Couldn't instantiate the backend tokenizer: it has no vocabulary")
     return tokenizer
 

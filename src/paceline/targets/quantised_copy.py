@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from paceline.errors import ModelError
 from paceline.kernels.blocks import rounded_size
 from paceline.kernels.linear import FastLinear
 from paceline.kernels.programs.rounding import Rounding
@@ -91,11 +92,17 @@ def has_own_weights(model: PreTrainedModel) -> bool:
 
 def twin_of(model: PreTrainedModel) -> PreTrainedModel:
     """A second model on the same weights, which `prepare` may change without changing the first.
-    model: with `has_own_weights`."""
+    model: with `has_own_weights`. Raises ModelError for one with attributes that have no copy."""
     known: dict[int, Any] = {id(each): each for each in model.buffers()}
     for each in model.parameters():
         known[id(each)] = nn.Parameter(each.detach(), requires_grad=False)
-    return deepcopy(model, known)
+    try:
+        return deepcopy(model, known)
+    except Exception as error:  # hooks and attributes may be anything
+        raise ModelError(
+            f"this model cannot be copied ({error}): remove what was added to it, or use another "
+            "method"
+        ) from error
 
 
 def rounded_bytes(model: PreTrainedModel, weights: str) -> int:

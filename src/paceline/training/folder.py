@@ -41,7 +41,9 @@ def _first_difference(
     name: str, found: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> tuple[str, Any, Any]:
     """The first entry that differs: its name within `name`, and both values."""
-    key = next(key for key in {**wanted, **found} if found.get(key) != wanted.get(key))
+    missing = object()
+    keys = {**wanted, **found}
+    key = next(key for key in keys if found.get(key, missing) != wanted.get(key, missing))
     return f"{key} in its {name}", found.get(key), wanted.get(key)
 
 

@@ -185,7 +185,7 @@ class HeadSettings(TrainerSettings):
         return True
 
     def as_json(self) -> dict[str, Any]:
-        """See `TrainerSettings`; as before there were bits, where there are none."""
+        """See `TrainerSettings`; without bits as before there were any."""
         found = super().as_json()
         if not self.bits:
             del found["bits"]
