@@ -41,6 +41,7 @@ def test_a_draft_is_trained_interrupted_or_not(
 ) -> None:
     words, out = small(*places), tmp_path / "draft"
     words += ["--texts", prompt_file(tmp_path, 9, "read.jsonl"), "--licence", "MIT"]
+    words += ["--read-share", 0.5]
     with monkeypatch.context() as patch:
         save = training_run.save_checkpoint
 

@@ -162,8 +162,10 @@ def test_the_models_own_datastore_is_found(tmp_path: Path, monkeypatch: pytest.M
         make_drafter("rest", private)
     off = make_drafter("sam:datastore=none,bias=0", host())
     assert on(off, 1, 2).propose(2).tokens == ()  # type: ignore[arg-type]
-    nameless = make_drafter("rest", Host(ToyTarget(), vocabulary=lambda: ""))
-    assert on(nameless, 1, 2).propose(2).tokens == ()  # type: ignore[arg-type]
+    nameless = Host(ToyTarget(), vocabulary=lambda: "")
+    assert on(make_drafter("sam:bias=0", nameless), 1, 2).propose(2).tokens == ()  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="tokenizer of this model is unknown"):
+        make_drafter("rest", nameless)
 
 
 def test_a_datastore_of_another_model_is_refused(tmp_path: Path) -> None:
