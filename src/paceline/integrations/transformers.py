@@ -47,7 +47,7 @@ from paceline.targets.preparation import NATIVE
 __all__ = ["Pace"]
 
 _opening = Lock()
-_MOST_FORMS = 16
+_MOST_FORMS = 16  # remembered for a model
 _checked: WeakKeyDictionary[PreTrainedModel, set[tuple[object, ...]]] = WeakKeyDictionary()
 """Forms in which a model was found to run. A check narrows its windows for a moment, which other
 threads must not meet in every call."""
