@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHAINS",
     "HIDDEN_STATES",
+    "LAST_STATES",
     "LAYER_OUTPUTS",
     "SHADOW_TOKENS",
     "TREES",
@@ -44,9 +45,11 @@ VIRTUAL_TOKENS = "virtual_tokens"
 
 HIDDEN_STATES = "hidden_states"
 """The capability of a target that has `Target.states`, `embed` and `output_head`."""
+LAST_STATES = 0
+"""The number of the states that the output head reads, among those of layers, from 1 up."""
 
 LAYER_OUTPUTS = "layer_outputs"
-"""The capability of a target that keeps layer outputs in addition to its last hidden states."""
+"""The capability of a target that keeps outputs of single layers, too."""
 
 SHADOW_TOKENS = "shadow_tokens"
 """The capability of a target that reads trees as in `Tree.as_read`, shadows as their tokens."""
@@ -73,8 +76,7 @@ class Drafter(ABC):
     requires: capabilities it needs of the target. sized_by: how a planner may size its trees.
     source_names: names of the sources whose guesses it merges, in the order of the bits of
     `Tree.sources`; () if it does not say which source proposed a node.
-    layers: numbers from 1, ascending, of the layers whose outputs it wants instead of the last
-    hidden states; () for none.
+    layers: whose outputs it wants as states, see `Target.keep_states`.
     promise: extra tokens per round that its parts were measured to gain when they were made; 0 if
     unknown.
     passive: it never guesses, and a constraint must not guess for it either.
@@ -86,7 +88,7 @@ class Drafter(ABC):
     requires: frozenset[str] = frozenset()
     sized_by: SizedBy = "nodes"
     source_names: tuple[str, ...] = ()
-    layers: tuple[int, ...] = ()
+    layers: tuple[int, ...] = (LAST_STATES,)
     promise: float = 0.0
     passive: bool = False
     Settings: ClassVar[type[Any] | None] = None
@@ -116,10 +118,10 @@ class Drafter(ABC):
     def observe_states(self, states: torch.Tensor) -> None:
         """Take the text's hidden states, before each `propose`, if `HIDDEN_STATES` is required.
 
-        states: [n, hidden], the last hidden states of the text's first n tokens, as the output head
-        reads them; or the outputs of `layers` side by side. In a text's first round n may be any
-        number, since the target may have read nothing yet; later it is all tokens but the last, the
-        root. The tensor is a view, which the next pass overwrites.
+        states: [n, hidden of each layer], the outputs of `layers`, side by side, for the text's
+        first n tokens. In a text's first round n may be any number, since the target may have read
+        nothing yet; later it is all tokens but the last, the root. The tensor is a view, which the
+        next pass overwrites.
         """
 
     def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
@@ -233,15 +235,14 @@ class Target(ABC):
         """
         return None
 
-    def keep_states(self, layers: Sequence[int] = ()) -> None:
-        """With `HIDDEN_STATES`: from now on keep the last hidden states of everything read; with
-        `LAYER_OUTPUTS` also the outputs of these layers, ascending from 1. Texts already open are
-        read again. Raises UsageError for a layer that the model does not have."""
+    def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
+        """With `HIDDEN_STATES`: from now on keep `LAST_STATES` of everything read, or with
+        `LAYER_OUTPUTS` the outputs of these layers, ascending, beside what is kept already. Texts
+        already open are read again. Raises UsageError for a layer that the model does not have."""
         raise self._lacks("hidden states")
 
-    def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
-        """With `HIDDEN_STATES`: states [cached tokens, hidden] of a text, or the outputs of
-        `layers`; see `Drafter.observe_states`."""
+    def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
+        """With `HIDDEN_STATES`: a text's states of these layers [cached tokens, hidden of each]."""
         raise self._lacks("hidden states")
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -259,8 +260,7 @@ class Target(ABC):
         raise self._lacks("hidden states")
 
     def _lacks(self, what: str) -> UsageError:
-        name = type(self).__name__
-        return UsageError(f"{name} has no {what}: choose another method or target")
+        return UsageError(f"{type(self).__name__} has no {what}: choose another method or target")
 
 
 class Planner(Protocol):

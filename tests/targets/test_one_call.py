@@ -90,7 +90,7 @@ def test_steps_that_were_written_are_read_as_they_were(name: str) -> None:
     assert again.describe() == target.describe()
     found = []
     for each in (target, again):
-        each.keep_states((1, 2))
+        each.keep_states((0, 1, 2))
         slot = each.open(some_prompt(40))
         rows = each.score({slot: TREE})[slot]
         found.append((rows, each.states(slot).clone(), each.states(slot, (1, 2)).clone()))
@@ -313,7 +313,7 @@ def test_a_last_layer_whose_output_is_the_last_state_is_kept_row_by_row() -> Non
     model = OPTForCausalLM(config).eval()
     found = []
     for each in (compiled(model), open_target(model, "transformers")):
-        each.keep_states((1, 2))
+        each.keep_states((0, 1, 2))
         slot = each.open(some_prompt(40))
         each.score({slot: TREE})
         each.commit({slot: Path((0,), (3, 4))})

@@ -65,7 +65,8 @@ class Auto(Drafter):
         self.source_names = tuple(sources)
         self.requires = frozenset().union(*(source.requires for source in sources.values()))
         self._sources = tuple(sources.values())
-        self.layers = tuple(sorted({n for each in sources.values() for n in each.layers}))
+        on_states = [each for each in sources.values() if HIDDEN_STATES in each.requires]
+        self.layers = tuple(sorted({layer for each in on_states for layer in each.layers}))
         self._states: Callable[[tuple[int, ...]], torch.Tensor] | None = None
         named = list(enumerate(self._sources))
         self._cheap = {place: each for place, each in named if isinstance(each, LookupDrafter)}
@@ -86,8 +87,7 @@ class Auto(Drafter):
         self._wanted, self._drafted, self._budget = 0.0, 0.0, 0
         self._forget_round()
         self._seconds = [0.0] * len(self._sources)
-        # Of sources that were not asked and did nothing.
-        self._idle = [
+        self._idle = [  # of sources that were not asked and did nothing
             SourceRound(name, False, 0, 0.0, place not in self._cheap)
             for place, name in enumerate(sources)
         ]

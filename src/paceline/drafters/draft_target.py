@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import pad
 
 from paceline.chains import ChainFound, ChainRequest
-from paceline.protocols import Target
+from paceline.protocols import LAST_STATES, Target
 from paceline.records import Path, TargetInfo
 from paceline.scores import TokenScores
 from paceline.tree import Tree
@@ -92,10 +92,10 @@ class DraftTarget(Target):
         """See `Target.describe`."""
         return self._target.describe()
 
-    def keep_states(self, layers: Sequence[int] = ()) -> None:
+    def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
         """See `Target`."""
         self._target.keep_states(layers)
 
-    def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
+    def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
         """See `Target`."""
         return self._target.states(slot, layers)

@@ -80,8 +80,8 @@ class Eagle(LevelDrafter["Levels"]):
         self._model = found.open(host, own.weights)
         super().__init__(host, self._model, own, partial(levels_of, self._model))
         self.promise = found.promise
-        self.layers = found.config.layers
-        if self.layers:
+        if found.config.layers:
+            self.layers = found.config.layers
             self.requires |= {LAYER_OUTPUTS}
 
     def _read(self, levels: Levels, text: Sequence[int], states: torch.Tensor) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from paceline.chains import ChainFound, ChainRequest
 from paceline.kernels.programs.steps import Lowered
-from paceline.protocols import CHAINS, Target
+from paceline.protocols import CHAINS, LAST_STATES, Target
 from paceline.records import Path, TargetInfo, WordTable
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
@@ -115,7 +115,7 @@ class CausalLMTarget(Target):
         self.max_context = facts.max_context
         self._virtual = VirtualTokens(words.embed, self.vocab_size)
         self._hidden_size = 0  # of the states that are kept
-        self._layers: tuple[int, ...] = ()  # whose outputs are kept beside them
+        self._layers: tuple[int, ...] = ()  # whose outputs they are
         self._texts = self._new_texts()
         self._pass = ModelPass(words.model, self._virtual, self._texts.cache)
         self._pass.by_text &= not self.static
@@ -184,17 +184,17 @@ class CausalLMTarget(Target):
             self._passes.renew()  # captures read the old table
         return first
 
-    def keep_states(self, layers: Sequence[int] = ()) -> None:
+    def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
         """See `Target.keep_states`."""
         kept = tuple(sorted({*self._layers, *layers}))
-        if not self._hidden_size or kept != self._layers:
+        if kept != self._layers:
             self._pass.keep_outputs(kept)
             self._hidden_size, self._layers = self._late.facts.hidden_size, kept
             self._forget_all()
 
-    def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
+    def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
         """See `Target.states`."""
-        places = [1 + self._layers.index(each) for each in layers] or [0]
+        places = [self._layers.index(each) for each in layers]
         return side_by_side(self._texts.states(slot), self._hidden_size, places)
 
     @torch.inference_mode()
@@ -293,7 +293,7 @@ class CausalLMTarget(Target):
     def _new_texts(self) -> TextSlots:
         return TextSlots(
             self._late.facts.layers,
-            self._hidden_size * (1 + len(self._layers)),
+            self._hidden_size * len(self._layers),
             self._late.facts.grain,
             KEPT_BYTES,
             STATIC_ROOM if self.static else _LAZY_ROOM * (self._late.facts.device == "cpu"),

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from paceline.errors import ModelError
+from paceline.protocols import LAST_STATES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -52,41 +53,34 @@ class Watcher:
 
 
 def call_with_states(
-    model: PreTrainedModel, call: Callable[[], torch.Tensor], layers: Sequence[int] = ()
+    model: PreTrainedModel, call: Callable[[], torch.Tensor], layers: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what `call`, which runs `model`, returns, and the hidden states of all rows of that
-    pass: the last ones [batch, width, hidden], after the last normalisation, with the outputs of
-    these layers, counted from 1, beside them.
+    pass [batch, width, hidden of each layer], see `Target.keep_states`.
 
     Hooks work with all architectures: `output_hidden_states` would keep the states of all layers,
     and some models return them from before the normalisation.
 
     Raises ModelError for a model whose decoder yields none.
     """
-    caught: list[torch.Tensor] = []
-
-    def catch(output: Any) -> None:
-        states = getattr(output, "last_hidden_state", None)
-        caught.append(output[0] if states is None else states)
-
-    outputs: dict[int, torch.Tensor] = {}
+    found: dict[int, list[Any]] = {each: [] for each in layers}
 
     def note(number: int, output: Any) -> None:
-        outputs[number] = first_of(output)
+        states = getattr(output, "last_hidden_state", None)
+        found[number].append(first_of(output) if states is None else states)
 
-    own = decoder_layers(model) if layers else []
+    modules = {LAST_STATES: model.get_decoder()} | dict(enumerate(decoder_layers(model), start=1))
     with ExitStack() as hooks:
-        hooks.callback(model.get_decoder().register_forward_hook(Watcher(catch)).remove)
         for number in layers:
-            noted = own[number - 1].register_forward_hook(Watcher(partial(note, number)))
+            noted = modules[number].register_forward_hook(Watcher(partial(note, number)))
             hooks.callback(noted.remove)
         result = call()
-    if len(caught) != 1 or not isinstance(caught[0], torch.Tensor):
+    if any(len(each) != 1 or not isinstance(each[0], torch.Tensor) for each in found.values()):
         raise ModelError(
             f"{type(model).__name__} does not expose its hidden states: choose another method"
         )
-    states = caught[0]
-    return result, torch.cat([states, *(outputs[each].to(states) for each in layers)], dim=-1)
+    states = [each for (each,) in found.values()]
+    return result, torch.cat([each.to(states[0]) for each in states], dim=-1)
 
 
 def side_by_side(rows: torch.Tensor, hidden: int, places: Sequence[int]) -> torch.Tensor:

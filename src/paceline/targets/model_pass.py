@@ -40,7 +40,7 @@ class ModelPass:
     virtual: the embeddings of ids beyond the vocabulary.
 
     cache: where keys and values go. windows: see `attention_windows`. by_text: each text attends to
-    its own stretch. keeps_states: the cache also keeps the last hidden states. compiled, on_device:
+    its own stretch. keeps_states: the cache also keeps hidden states. compiled, on_device:
     one of them runs passes in the model's place; if both are None, the model's own forward runs,
     and own_forward says why. as_opened: whether no check has switched any of this off.
     min_rows: fewer rows cost no less. grain: see `slot_grain`.
@@ -131,8 +131,8 @@ class ModelPass:
             self.windows = attention_windows(config)
 
     def keep_outputs(self, layers: tuple[int, ...]) -> None:
-        """Keep the outputs of these layers, ascending and counted from 1, beside the last states
-        from now on. Raises UsageError for a layer the model does not have."""
+        """Keep the outputs of these layers from now on, see `Target.keep_states`. Raises UsageError
+        for a layer the model does not have."""
         if self.compiled is not None:
             self.compiled.keep_outputs(layers)
         elif self.on_device is not None:

@@ -18,6 +18,7 @@ from paceline.prefix import common_prefix
 from paceline.protocols import (
     CHAINS,
     HIDDEN_STATES,
+    LAST_STATES,
     LAYER_OUTPUTS,
     SHADOW_TOKENS,
     TREES,
@@ -141,17 +142,17 @@ class ToyTarget(Target):
         embedding."""
         return self.vocab_size
 
-    def keep_states(self, layers: Sequence[int] = ()) -> None:
+    def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
         """See `Target`. Nothing is kept: states follow from the cache."""
 
-    def states(self, slot: int, layers: Sequence[int] = ()) -> torch.Tensor:
+    def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
         """States [cached tokens, vocab_size]: a token's state is the logits after it; layer n's
         output is the same, rotated by n."""
         cached = self._slots[slot].cached
         ends = range(1, len(cached) + 1)
         rows = [self._row(tuple(cached[max(0, end - self._order) : end])) for end in ends]
         found = torch.stack(rows) if rows else torch.zeros(0, self.vocab_size)
-        return torch.cat([found.roll(each, dims=1) for each in layers or [0]], dim=1)
+        return torch.cat([found.roll(each, dims=1) for each in layers], dim=1)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """One-hot vectors, [..., vocab_size]."""

@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.protocols import LAST_STATES
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import prepare
 from paceline.training.dataset import Text
@@ -94,7 +95,7 @@ class _Packed:
     def __init__(self, model: PreTrainedModel, taps: Sequence[int]) -> None:
         self._taps = taps
         self._target = CausalLMTarget(model, preparation=prepare(model), static=False)
-        self._target.keep_states(taps)
+        self._target.keep_states([LAST_STATES, *taps])
 
     def read(self, texts: Sequence[Text]) -> list[torch.Tensor]:
         """States [tokens, taps + 1, hidden] of each text."""

@@ -12,8 +12,9 @@ import torch
 from paceline.errors import UsageError
 from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
+from paceline.kernels.programs.early_selection import select_early
 from paceline.kernels.programs.program import CacheLayer, PassTexts, Program
-from paceline.kernels.programs.steps import LAST, Lowered, Op, Step
+from paceline.kernels.programs.steps import Lowered, Op, Step
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import TextRows
@@ -47,19 +48,17 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
 
 
 def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
-    """Return steps that keep the last states and, beside them, the outputs of these layers, counted
-    from 1.
+    """Return steps that keep the outputs of these layers side by side, see `Target.keep_states`.
 
     Raises UsageError for a layer the model does not have.
     """
-    kept = [LAST, *layers]
 
     def chosen() -> Iterator[Step]:
         for step in steps.steps:
             if step.op != Op.STATES:
                 yield step
-            elif step.layer in kept:
-                yield replace(step, at=kept.index(step.layer) * step.count)
+            elif step.layer in layers:
+                yield replace(step, at=layers.index(step.layer) * step.count)
 
     found = [*chosen()]
     there = {step.layer for step in found if step.op == Op.STATES}
@@ -114,9 +113,9 @@ class CompiledPass:
         return self._chain, cache.all_states() if keeps_states else None
 
     def keep_outputs(self, layers: Sequence[int]) -> None:
-        """Keep the outputs of these layers, ascending and counted from 1, beside the last states
-        from now on. Raises UsageError for a layer the model does not have."""
-        steps = kept_outputs(self.steps, layers)
+        """Keep the outputs of these layers from now on, see `Target.keep_states`. Raises UsageError
+        for a layer the model does not have."""
+        steps = select_early(kept_outputs(self.steps, layers))
         self._program, self._chain = Program(steps), ChainPass(steps, self._windows)
         self._known: TreeCache | None = None  # the cache in use, as of `_moves`
 

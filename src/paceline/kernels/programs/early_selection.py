@@ -1,0 +1,68 @@
+"""Select the rows whose logits are wanted right after the last attention, not after the last norm.
+
+The last layer stores keys and values of all rows. What else it makes of them, only logits need:
+
+    attend ─ product ─ sum ─ norm ─ products … ─ norm ─ select ─ head
+    attend ─ select ─ product ─ sum ─ norm ─ products … ─ norm ─ head
+
+Of a prompt, the logits of one row are wanted, so this saves most of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Value
+
+__all__ = ["select_early"]
+
+_BY_ROW = {Op.MAP, Op.MEAN, Op.RMS_NORM, Op.LAYER_NORM, Op.GATHER, Op.PRODUCT}
+"""A row of their output depends on the same row of their inputs alone."""
+
+
+def select_early(lowered: Lowered) -> Lowered:
+    """Steps that compute the same logits; the same steps if this saves no product."""
+    selects = [step for step in lowered.steps if step.op == Op.SELECT]
+    late = _late(lowered.steps, selects[0]) if len(selects) == 1 else []
+    if not any(step.op == Op.PRODUCT for step in late):
+        return lowered
+    (select,), at = selects, lowered.steps.index(selects[0])
+    made = [step.out for step in late if step.out is not None]
+    read = dict.fromkeys(value for step in late for value in step.reads() if value not in made)
+    kept = {value: Value(value.number, value.count, Kind.KEPT) for value in [*read, *made]}
+    earlier = [Step(Op.SELECT, each.count, kept[each], (_whole(each),)) for each in read]
+    kept |= {out: kept[each] for out, each in zip([select.out], select.reads()) if out is not None}
+    steps = [
+        *(step for step in lowered.steps[:at] if step not in late),
+        *earlier,
+        *(_on(kept, step) for step in [*late, *lowered.steps[at + 1 :]]),
+    ]
+    return Lowered(steps, lowered.logits, lowered.tables)
+
+
+def _late(steps: Sequence[Step], select: Step) -> list[Step]:
+    """Steps that only `select` needs, directly or through others of them."""
+    readers: dict[Value, set[Step]] = {}
+    for step in steps:
+        for value in step.reads():
+            readers.setdefault(value, set()).add(step)
+    late = {select} if select.of[0].whole else set()
+    for step in reversed(steps):
+        of_rows = step.op in _BY_ROW and all(value.kind == Kind.ROWS for value in step.reads())
+        if of_rows and step.out is not None and readers.get(step.out, {step}) <= late:
+            late.add(step)
+    return [step for step in steps if step in late and step is not select]
+
+
+def _on(kept: Mapping[Value, Value], step: Step) -> Step:
+    """The step on kept rows."""
+    of = [
+        each if each.value is None else replace(each, value=kept.get(each.value, each.value))
+        for each in step.of
+    ]
+    return replace(step, of=of, out=None if step.out is None else kept.get(step.out, step.out))
+
+
+def _whole(value: Value) -> Operand:
+    return Operand(value.count, value)
