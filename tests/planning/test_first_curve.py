@@ -67,9 +67,21 @@ def test_what_was_measured_well_is_left_alone(
 ) -> None:
     tuned = CostCurve((CostPoint(1, 8, 5.0),))
     save_curve(curve_key(target, "mark"), tuned)
-    calls = times(monkeypatch, STEADY)
-    assert known_curve(target, "mark") == known_curve(target, "mark", measure=False) == tuned
-    assert not calls
+    for plain in (0.0035, 0.02):  # a slower pass may be due to other work
+        calls = times(monkeypatch, STEADY, plain)
+        assert known_curve(target, "mark") == known_curve(target, "mark", measure=False) == tuned
+        assert not calls
+
+
+def test_a_curve_of_a_busy_machine_is_replaced(
+    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = curve_key(target, "mark")
+    save_curve(key, CostCurve((CostPoint(1, 128, 5.0),)))
+    calls = times(monkeypatch, STEADY, plain=0.001)
+    curve = known_curve(target, "mark")
+    assert curve is not None and curve.cost(1) == 1.0 and len(calls) == 1
+    assert load_curve(key, cache) == curve
 
 
 def test_without_a_sketch_there_is_none(
@@ -106,7 +118,7 @@ def test_a_cache_folder_that_cannot_be_written_is_no_reason_to_stop(
 
 
 @pytest.mark.parametrize(
-    ("plain", "repeats"), [(0.001, 5), (0.04, 5), (0.1, 3), (0.2, 2), (1.5, 1)]
+    ("plain", "repeats"), [(0.001, 5), (0.04, 5), (0.1, 3), (0.15, 2), (1.5, 1)]
 )
 def test_slow_passes_are_timed_less_often(
     target: Target, monkeypatch: pytest.MonkeyPatch, plain: float, repeats: int
@@ -125,7 +137,7 @@ def test_real_passes_of_models_with_little_room(room: int) -> None:
         assert curve is None
     else:
         assert curve is not None
-        assert curve.widths == tuple(w for w in (1, 2, 4, 6, 8, 12, 16, 32, 64) if w < room)
+        assert curve.widths == tuple(w for w in (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64) if w < room)
     target.close(target.open([0]))
 
 

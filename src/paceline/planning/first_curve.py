@@ -16,13 +16,13 @@ from paceline.protocols import Target
 
 __all__ = ["known_curve"]
 
-_WIDTHS = (1, 2, 4, 6, 8, 12, 16, 32, 64)
+_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 _CONTEXT = 128
 _REPEATS = 5
 _STEADY = 1.5
 _SECONDS = 5.0
 """Slow passes are timed less often, to fit into this: they vary less, and the user is waiting."""
-_SWEEP = 15
+_SWEEP = 17
 """Timing every width once takes about as long as this many passes of one row."""
 
 
@@ -32,23 +32,28 @@ def known_curve(
     measure: bool = True,
     progress: ProgressCallback = ignore_progress,
 ) -> CostCurve | None:
-    """The stored curve of a target on this machine, or else a rough one, which is then stored.
+    """The stored curve of a target on this machine, or else a rough one, which is then stored. A
+    stored curve is replaced if a pass is now much faster: other work slowed down its own passes.
 
-    fingerprint: as in `Session.fingerprint`. measure: whether to measure a missing curve; if not,
-    None is returned. progress: told before passes are timed.
+    fingerprint: as in `Session.fingerprint`. measure: whether to time passes; if not, a missing
+    curve is None. progress: told before a curve is measured.
 
-    Measuring takes as long as about ninety tokens of plain decoding, or about forty if they are
+    Measuring takes as long as about a hundred tokens of plain decoding, or about forty if they are
     slow. The result is stored unless other work on the machine disturbs it or the cache folder
     cannot be written. The target keeps nothing of closed texts afterwards. Returns None for a model
     without room for two tokens.
     """
     key, root = curve_key(target, fingerprint), cache_root()
     curve = load_curve(key, root)
-    if curve is not None or not measure:
+    if not measure:
         return curve
-    progress("measure", 0, None)
     try:
-        times = time_passes(target, _WIDTHS, (_CONTEXT,), _repeats(target))
+        ((plain,),) = time_passes(target, (1,), (1,), 1).values()
+        if curve is not None and curve.cost(1) <= _STEADY * 1e3 * plain:
+            return curve
+        progress("measure", 0, None)
+        repeats = max(1, min(_REPEATS, round(_SECONDS / (_SWEEP * plain))))
+        times = time_passes(target, _WIDTHS, (_CONTEXT,), repeats)
     except UsageError:
         return None
     # With few passes the fastest one separates widths best: disturbances only slow passes down.
@@ -57,11 +62,6 @@ def known_curve(
         with suppress(ModelError):
             save_curve(key, curve, root)
     return curve
-
-
-def _repeats(target: Target) -> int:
-    ((plain,),) = time_passes(target, (1,), (1,), 1).values()
-    return max(1, min(_REPEATS, round(_SECONDS / (_SWEEP * plain))))
 
 
 def _is_steady(times: PassTimes) -> bool:
