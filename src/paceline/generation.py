@@ -36,6 +36,7 @@ class Generation:
     budget: most nodes of a tree; None leaves that to the planner.
     matcher: says which tokens may come next; its `push` is a condition of `stopping`.
     logprobs: alternatives reported with each token's log-probability; None reports neither.
+    record: see `TextStart`.
     reused: prompt tokens found in the target's cache, known once the text has joined a batch.
     error: why the text was aborted.
 
@@ -52,6 +53,7 @@ class Generation:
     budget: int | None = None
     matcher: Matcher | None = None
     logprobs: int | None = None
+    record: bool = True
     context: list[int] = field(init=False)
     reused: int = field(init=False, default=0)
     error: BaseException | None = field(init=False, default=None)
@@ -86,7 +88,8 @@ class Generation:
         sampler = self.sampler
         if self.typical is not None:  # accepts likely tokens, whichever would be drawn
             sampler = replace(sampler, temperature=0.0)
-        return TextStart(self.context, self.references, sampler, key, self.stopping.remaining)
+        room = self.stopping.remaining
+        return TextStart(self.context, self.references, sampler, key, room, self.record)
 
     def fit(self, target: Target) -> None:
         """Check that `target` can serve this text, and prepare both for it.
@@ -188,6 +191,7 @@ class Generation:
             vocab_size=self._vocab_size,
             sources=sources,
             logprobs=self._path_logprobs,
+            room=self.stopping.remaining + len(path.tokens) - 1,
         )
         self.drafter.observe(round)
         return round

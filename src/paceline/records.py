@@ -50,6 +50,7 @@ class TextStart:
     noise is right more often; it must use `Sampler.coupled`, never this sampler itself.
     key: of the text in its batch, as in `Round.key`.
     room: most tokens still to come.
+    record: whether its tokens may become guesses for later texts.
     """
 
     context: Sequence[int]
@@ -57,6 +58,7 @@ class TextStart:
     sampler: Sampler | None = None
     key: int = 0
     room: int = sys.maxsize
+    record: bool = True
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,7 @@ class Round:
     sources: what each source of the drafter did, if it has any.
     logprobs: of the path's tokens, if requested.
     vocab_size: of the target; nodes with ids at or beyond it are virtual.
+    room: most guesses that the text had room for.
     """
 
     key: int
@@ -162,6 +165,7 @@ class Round:
     sources: tuple[SourceRound, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
     begin: int = 0
+    room: int = sys.maxsize
 
     def with_(self, **fields: Any) -> Round:
         """A copy with these fields changed. Every round needs it, and it takes a fifth of the time

@@ -218,9 +218,8 @@ class Session:
             matcher = self._grammars.matcher(options.constraint)
             conditions.append(matcher.push)
         # A constraint says where the text may end, and it ends with one of these ids.
-        endless = options.ignore_eos and matcher is None
-        ends, held = () if endless else self.eos_ids, matcher is not None
-        stopping = Stopping(options.max_new_tokens, ends, conditions, held)
+        ends = () if options.ignore_eos and matcher is None else self.eos_ids
+        stopping = Stopping(options.max_new_tokens, ends, conditions, matcher is not None)
         return lambda drafter: Generation(
             prompt,
             drafter,
@@ -231,6 +230,7 @@ class Session:
             self.budget_of(options),
             matcher,
             options.logprobs,
+            options.record,
         )
 
     def compiled(self, constraint: Constraint) -> object | None:

@@ -593,7 +593,7 @@ def test_a_store_keeps_answers_until_it_is_cleared(
     assert info.out.startswith(f"{path}: 1 answer, ")
     cleared = command("store", "clear", path)
     assert (cleared.code, cleared.out) == (0, "")
-    assert "1 entries removed" in cleared.err
+    assert "1 answer removed" in cleared.err
     assert ": 0 answers" in command("store", "info", path).out
 
 

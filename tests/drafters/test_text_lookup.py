@@ -195,3 +195,13 @@ def test_guesses_are_of_the_kind_that_trees_take() -> None:
     tree = on(Sam(), 1, 2, 3, 1, 2).propose(3)
     assert all(type(token) is int for token in tree.tokens + tree.parents)
     assert torch.tensor(tree.tokens).dtype == torch.int64
+
+
+def test_an_answer_that_may_not_be_recorded_is_not_kept() -> None:
+    answers = Answers(2048)
+    for record, kept in ((False, 0), (True, 4)):
+        drafter = Suffix(answers=answers)
+        drafter.start(TextStart([1, 2], record=record))
+        tell(drafter, [3])
+        drafter.stop()
+        assert len(answers.array) == kept

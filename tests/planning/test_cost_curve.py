@@ -35,8 +35,11 @@ def test_between_two_widths_the_cost_is_interpolated() -> None:
     assert [curve.cost(width) for width in (2, 3, 5, 6)] == [11.0, 12.0, 15.0, 17.0]
 
 
-def test_beyond_the_widest_the_cost_grows_with_the_rows() -> None:
-    assert curve_of({1: 10.0, 8: 20.0}).cost(24) == 60.0
+def test_beyond_the_widest_a_row_costs_what_the_last_ones_did() -> None:
+    assert curve_of({1: 10.0, 4: 10.0, 8: 20.0}).cost(24) == 60.0
+    assert curve_of({1: 10.0, 32: 10.5, 64: 11.0}).cost(128) == 12.0
+    assert curve_of({1: 10.0, 32: 12.0, 64: 11.0}).cost(128) == 11.0  # noise: no row is for free
+    assert curve_of({1: 10.0}).cost(3) == 30.0
 
 
 @pytest.mark.parametrize(

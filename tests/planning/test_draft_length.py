@@ -188,6 +188,14 @@ def test_what_follows_a_doubtful_guess_is_not_worth_a_row() -> None:
     assert DraftLength(STEEP).worth == 0.0  # nothing is known of tokens
 
 
+def test_a_token_of_one_text_among_many_is_worth_its_share_of_a_pass() -> None:
+    share = CostCurve((CostPoint(1, 0, 1.0), CostPoint(5, 0, 1.1)))
+    plan = DraftLength(share, costs=lambda context: share)
+    for _ in range(4):
+        plan.played(10.0, 11.0, 1, 50)
+    assert plan.token_milliseconds == 1.0
+
+
 def test_observed_costs_replace_the_curve() -> None:
     found: list[int] = []
 

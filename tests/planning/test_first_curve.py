@@ -34,15 +34,17 @@ def target() -> Target:
     return ToyTarget()
 
 
-def times(monkeypatch: pytest.MonkeyPatch, found: PassTimes, plain: float = 0.001) -> list[object]:
+def times(
+    monkeypatch: pytest.MonkeyPatch, found: PassTimes, plain: float = 0.001, wide: float = 0.0
+) -> list[object]:
     """Passes take so long; returns how often each width is asked for."""
     calls: list[object] = []
 
     def time_passes(
         target: Target, widths: Sequence[int], contexts: Sequence[int], repeats: int
     ) -> PassTimes:
-        if widths == (1,):
-            return {(1, 1): [plain]}
+        if widths == (1, 8):
+            return {(1, 1): [plain], (8, 1): [wide or 2 * plain]}
         calls.append(repeats)
         return found
 
@@ -65,7 +67,7 @@ def test_it_is_made_once_and_kept(
 def test_what_was_measured_well_is_left_alone(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuned = CostCurve((CostPoint(1, 8, 5.0),))
+    tuned = CostCurve((CostPoint(1, 8, 5.0), CostPoint(8, 8, 9.0)))
     save_curve(curve_key(target, "mark"), tuned)
     for plain in (0.0035, 0.02):  # a slower pass may be due to other work
         calls = times(monkeypatch, STEADY, plain)
@@ -73,12 +75,13 @@ def test_what_was_measured_well_is_left_alone(
         assert not calls
 
 
+@pytest.mark.parametrize(("plain", "wide"), [(0.001, 0.01), (0.005, 0.006)])
 def test_a_curve_of_a_busy_machine_is_replaced(
-    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch, plain: float, wide: float
 ) -> None:
     key = curve_key(target, "mark")
-    save_curve(key, CostCurve((CostPoint(1, 128, 5.0),)))
-    calls = times(monkeypatch, STEADY, plain=0.001)
+    save_curve(key, CostCurve((CostPoint(1, 128, 5.0), CostPoint(8, 128, 10.0))))
+    calls = times(monkeypatch, STEADY, plain, wide)
     curve = known_curve(target, "mark")
     assert curve is not None and curve.cost(1) == 1.0 and len(calls) == 1
     assert load_curve(key, cache) == curve

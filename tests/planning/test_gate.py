@@ -144,3 +144,12 @@ def test_a_trial_costs_what_it_loses() -> None:
                 gate.judge(-loss, -loss)
     assert tried[0.2] * 0.2 <= SAVINGS * 2000 + TRIAL * 0.2
     assert SAVINGS * 2000 / 2 <= tried[0.02] * 0.02 <= SAVINGS * 2000 + TRIAL * 0.2
+
+
+def test_a_long_pause_delays_trials_no_longer_than_a_short_one() -> None:
+    trials = TrialBudget()
+    for lost in (0.5, 1000.0):
+        trials.receive(-lost)
+    for _ in range(900):
+        trials.earn(1.0)
+    assert trials.can_pay(4.0)

@@ -74,6 +74,15 @@ def test_a_width_that_was_slow_for_a_while_and_is_avoided_is_believed_again() ->
     assert relative(costs, 8) == pytest.approx(CLIFF[8] / CLIFF[1], rel=0.05)
 
 
+def test_a_width_beyond_the_measured_ones_is_believed_at_once() -> None:
+    costs = PassCosts(curve_of(CLIFF))
+    for _ in range(4):
+        costs.observe(1, CLIFF[1])
+    for _ in range(2):  # the first one may have been warming up
+        costs.observe(64, 20 * CLIFF[1])
+    assert relative(costs, 64) == pytest.approx(20, rel=0.3)
+
+
 def test_a_text_that_grows_longer_makes_no_width_look_costly() -> None:
     """Wide passes only, while every pass slowly comes to take half as long again."""
     costs = PassCosts(curve_of(CLIFF))

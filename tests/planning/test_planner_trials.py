@@ -8,6 +8,7 @@ import pytest
 from tests.planning.replay import FLAT, STEEP, Device, Scripted, replay, table
 from tests.planning.test_planner import STORY, always, curve_of, never, planner_for
 
+from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.planner import MOST_NODES, TreePlanner
 from paceline.protocols import Propose, SizedBy
 from paceline.tree import EMPTY, Tree
@@ -20,6 +21,32 @@ class SlowAtFirst(Scripted):
         assert self.device is not None
         self.milliseconds = 50.0 if self.asked == 0 else 0.1
         return super().propose(budget)
+
+
+@pytest.mark.parametrize("texts", [16, 32, 64])
+@pytest.mark.parametrize("row", [0.0, 0.5])
+def test_passes_wider_than_any_that_was_measured(texts: int, row: float) -> None:
+    """Where rows beyond 64 are nearly free they are used; where they are not, that is soon known."""
+
+    def cost(rows: int) -> float:
+        return 10.0 + 0.004 * min(rows, 64) + (row or 0.004) * max(0, rows - 64)
+
+    curve = CostCurve(tuple(CostPoint(rows, 0, cost(rows)) for rows in (1, 8, 16, 32, 64)))
+    spent = []
+    for plan in (TreePlanner(curve), 0, 1, 2):
+        device, story = Device(cost), STORY[:300]
+        replay(device, [Scripted(story, lambda place: 2) for _ in range(texts)], story, plan)
+        spent.append(device.spent)
+    assert spent[0] < 1.4 * min(spent[1:])
+
+
+def test_texts_without_room_for_guesses_say_nothing_about_others() -> None:
+    planner = planner_for(FLAT, True)
+    for length in [2] * 400 + [400]:
+        device, story = Device(table(FLAT)), STORY[:length]
+        drafter = Scripted(story, always, sized_by="whole", device=device, milliseconds=0.1)
+        rounds = replay(device, [drafter], story, planner)
+    assert len(rounds) < 80
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -106,7 +133,7 @@ def test_whole_trees_that_are_costly_are_tried_again() -> None:
 def test_only_trees_that_may_be_cut_are_limited() -> None:
     asked: dict[str, int] = {}
     drafters = [Scripted(STORY, always, sized_by="whole"), Scripted(STORY, always)]
-    planner = TreePlanner(curve_of(FLAT))
+    planner = TreePlanner(CostCurve((CostPoint(1, 0, 10.0), CostPoint(64, 0, 12.0))))
     for key, drafter in enumerate(drafters):
         planner.add(key, drafter)
 

@@ -41,7 +41,10 @@ def build(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", min=1, help="Most tokens to keep, also later; the oldest texts are dropped."
+            "--limit",
+            min=1,
+            help="Most tokens to keep, also later; the oldest texts are dropped. Default: the "
+            "datastore's earlier limit, at first 20 million.",
         ),
     ] = None,
 ) -> None:

@@ -37,9 +37,26 @@ TokensOption = Annotated[
 TemperatureOption = Annotated[
     float, typer.Option("--temperature", help="0 is greedy.", rich_help_panel=SAMPLING)
 ]
-TopKOption = Annotated[int | None, typer.Option("--top-k", rich_help_panel=SAMPLING)]
-TopPOption = Annotated[float | None, typer.Option("--top-p", rich_help_panel=SAMPLING)]
-MinPOption = Annotated[float | None, typer.Option("--min-p", rich_help_panel=SAMPLING)]
+TopKOption = Annotated[
+    int | None,
+    typer.Option("--top-k", help="Draw from the K likeliest tokens.", rich_help_panel=SAMPLING),
+]
+TopPOption = Annotated[
+    float | None,
+    typer.Option(
+        "--top-p",
+        help="Draw from the likeliest tokens that reach this total probability.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+MinPOption = Annotated[
+    float | None,
+    typer.Option(
+        "--min-p",
+        help="Drop tokens below this share of the likeliest one's probability.",
+        rich_help_panel=SAMPLING,
+    ),
+]
 SeedOption = Annotated[
     int, typer.Option("--seed", help="Same seed, same text.", rich_help_panel=SAMPLING)
 ]
@@ -85,7 +102,7 @@ WeightsOption = Annotated[
     str,
     typer.Option(
         "--weights",
-        help="auto, native, packed, packed+plain, bfloat16, int8, int4; see docs/speed.md.",
+        help="auto, native, packed, packed+plain, bfloat16, int8, int4, fused; see docs/speed.md.",
         rich_help_panel=MACHINE,
     ),
 ]

@@ -20,7 +20,7 @@ Name = Annotated[str, typer.Argument(help="An alias, see `paceline models list`.
 
 @app.command("list")
 def list_() -> None:
-    """Show every alias, whether it is here, and its licence."""
+    """Show every alias, whether it is downloaded, and its licence."""
     from paceline.models import list_models
 
     rows = [
@@ -65,7 +65,7 @@ def gguf(
     name: Name,
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
 ) -> None:
-    """Write the GGUF file that a model is made from, for software that reads no other format."""
+    """Fetch the GGUF file that a model is made from, and write it to FILE."""
     from paceline.models import ModelStore, RichProgress
 
     with interruptible(), RichProgress(name) as progress:

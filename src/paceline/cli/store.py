@@ -39,7 +39,7 @@ def clear(path: StorePath) -> None:
     path = _existing(path)
     with ReferenceStore(path) as store:
         removed = store.clear()
-    note(f"cleared {path}, {removed} entries removed")
+    note(f"cleared {path}, {count(removed, 'answer')} removed")
 
 
 def _existing(path: Path) -> Path:

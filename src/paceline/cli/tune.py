@@ -95,10 +95,9 @@ def tune(
     be at little more than the cost of one token. The curve is kept in the cache folder: from now on
     it plans the trees of requests that set no budget.
 
-    With --method ppd: the expected gain of its trees by width, and the best
-    one as a picture; with --verify, what those around it gain on prompts, by default the bundled
-    ones. With one that has a draft model or a window: the best of its settings, tried on such
-    prompts.
+    With --method ppd: the expected gain of its trees by width, and the best one as a picture; with
+    --verify, what those around it gain on prompts. With --method ouroboros, speculative or
+    lookahead: the best of its settings, tried on prompts. By default these are the bundled ones.
     """
     common.check_writable(json_file, tried.files())
     method, model = choice.wanted, choice.model

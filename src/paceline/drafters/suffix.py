@@ -100,7 +100,7 @@ class Suffix(TextLookup):
         self._lengths, self._persist = own.lengths, own.persist
         self._answers = answers or Answers(own.most)
         self._near = NearTexts(own.near, own.k)
-        self._prompt = 0
+        self._prompt, self._record = 0, True
 
     @classmethod
     def on(cls, host: Host, settings: SuffixSettings) -> Suffix:
@@ -111,11 +111,11 @@ class Suffix(TextLookup):
         """See `TextLookup.start`."""
         super().start(text)
         self._near.forget()
-        self._prompt = len(text.context)
+        self._prompt, self._record = len(text.context), text.record
 
     def stop(self) -> None:
-        """Add the answer to the session's."""
-        if self._persist and len(self._text) > self._prompt:
+        """Add the answer to the session's, if it may be recorded."""
+        if self._persist and self._record and len(self._text) > self._prompt:
             self._answers.add(self._text[max(0, self._prompt - PROMPT_TOKENS) :])
         self._prompt = len(self._text)
 

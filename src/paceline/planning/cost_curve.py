@@ -83,7 +83,8 @@ class CostCurve:
         """Milliseconds of a pass over `width` rows.
 
         context: rounded to the nearest measured one; None is the shortest. Between two measured
-        widths the cost is interpolated; beyond the widest it is proportional to the rows.
+        widths the cost is interpolated; beyond the widest a row costs as much as between the last
+        two.
 
         Raises ValueError for a width below 1.
         """
@@ -95,8 +96,10 @@ class CostCurve:
         for (below, low), (above, high) in pairwise(costs.items()):
             if below < width < above:
                 return low + (high - low) * (width - below) / (above - below)
-        widest, milliseconds = list(costs.items())[-1]
-        return milliseconds * width / widest
+        *others, (widest, milliseconds) = costs.items()
+        below, low = others[-1] if others else (0, 0.0)
+        row = max(0.0, milliseconds - low) / (widest - below)
+        return milliseconds + row * (width - widest)
 
     def relative(self, width: int) -> float:
         """Cost of a pass over `width` rows relative to one row; see `cost`."""

@@ -60,6 +60,7 @@ class DraftLength:
     # What it knows, as `ChainEnd` needs it.
     _chances: ChanceTable = field(default_factory=lambda: chance_table(LONGEST))
     _priced: tuple[CostCurve | None, int, Sequence[float]] | None = None
+    _share: float | None = None  # milliseconds of plain decoding, for a text among others
     _useful: int = LONGEST
     _draft_pass: RunningTime = field(default_factory=RunningTime)
     _plain_pass: RunningTime = field(default_factory=RunningTime)
@@ -129,11 +130,12 @@ class DraftLength:
 
     @property
     def token_milliseconds(self) -> float | None:
-        """Current time per token, at most a target pass without guesses; None before the first
-        round."""
+        """Current time per token, at most a text's share of a target pass without guesses; None
+        before the first round."""
         if not self._gained or self._plain_pass.value is None:
             return None
-        return min(self._plain_pass.value, self._spent / self._gained)
+        known = self._plain_pass.value, self._spent / self._gained
+        return min(known) if self._share is None else min(*known, self._share)
 
     def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None:
         """Record a pass of the draft model that took `milliseconds` and gained `tokens` guesses.
@@ -156,7 +158,8 @@ class DraftLength:
         context: tokens in the cache.
         """
         if self.costs is not None and self._rounds % _LOOK == 0:
-            self.curve = self.costs(context) or self.curve
+            live = self.costs(context)
+            self.curve, self._share = live or self.curve, live.cost(1) if live else None
         self._rounds += 1
         # The curve only says what guesses add: passes slow down as the text grows.
         relative = 1.0 if self.curve is None else self.curve.relative(1 + self._scored)

@@ -17,6 +17,8 @@ from paceline.protocols import Target
 __all__ = ["known_curve"]
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
+_NOW = (1, 8)
+"""Widths that are timed once to see whether a stored curve still holds."""
 _CONTEXT = 128
 _REPEATS = 5
 _STEADY = 1.5
@@ -48,8 +50,9 @@ def known_curve(
     if not measure:
         return curve
     try:
-        ((plain,),) = time_passes(target, (1,), (1,), 1).values()
-        if curve is not None and curve.cost(1) <= _STEADY * 1e3 * plain:
+        now = {width: times[0] for (width, _), times in time_passes(target, _NOW, (1,), 1).items()}
+        plain = now[1]
+        if curve and all(curve.cost(each) <= _STEADY * 1e3 * now[each] for each in now):
             return curve
         progress("measure", 0, None)
         repeats = max(1, min(_REPEATS, round(_SECONDS / (_SWEEP * plain))))

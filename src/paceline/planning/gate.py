@@ -55,7 +55,9 @@ class TrialBudget:
         self._passes -= passes
 
     def receive(self, passes: float) -> None:
-        """Put this in, up to the limit; a negative amount is taken out."""
+        """Put this in, up to the limit. A negative amount is taken out, but only so much at once: a
+        pause of the machine would delay all other trials by a hundred times as long."""
+        passes = max(passes, -_MOST_SAVED)
         self._passes = min(self._passes + passes, max(self._passes, self._room))
 
 

@@ -174,7 +174,8 @@ class PassCosts:
         if first and error > _WARM_UP:
             return
         if width not in self._widths:
-            self._widths[width] = _Term(self._correction(width), self._doubt, self._measured)
+            doubt = _GUESS_DOUBT if self._is_beyond(width) else self._doubt
+            self._widths[width] = _Term(self._correction(width), doubt, self._measured)
             insort(self._known, width)
         own = self._widths[width]
         level.variance += _DRIFT
@@ -192,6 +193,10 @@ class PassCosts:
         if self._curve is not None and self._measured % _AGED == 0:
             self._fade()
         self._correct_factors(width)
+
+    def _is_beyond(self, width: int) -> bool:
+        """Whether a pass of this width has more rows than any that was measured beforehand."""
+        return self._curve is not None and width - 1 + self._texts > self._curve.widths[-1]
 
     def _make_relative(self) -> None:
         """Move the correction of plain decoding into the level; no estimate changes."""

@@ -7,6 +7,7 @@ does not pay. No decision made here can change a text.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -32,7 +33,9 @@ _WAIT = 5.0
 stricter of the two limits that Sarathi-Serve is held to (Agrawal et al. 2024, arXiv 2403.02310,
 section 5). If many texts wait the limit is higher: each gets as much time as one being written."""
 _PIECES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8)
-_FIRST_LOOKS = 2
+_FIRST_LOOKS, _WIDE = 2, 4
+"""Passes of plain decoding to begin with, where costs are unknown: without a curve, and beside so
+many texts that a few rows each are more than were measured."""
 _STALE, _SOON, _LOOK = 64, 4, 2.0
 _FORGOTTEN = 0.9
 
@@ -59,7 +62,7 @@ class TreePlanner:
     _texts: dict[int, PlannedText] = field(default_factory=dict)
     _all: SessionCalibration = field(default_factory=lambda: new_calibration(_SESSION_MEMORY))
     _passes: dict[int, _Passes] = field(default_factory=dict)
-    _plain_passes: int = 0
+    _plain_passes: Counter[int] = field(default_factory=Counter)  # by load, to a power of two
     _trials: TrialBudget = field(default_factory=TrialBudget)
     _gates: Gates = field(init=False)
     _usual: float = PlannedText.usual
@@ -132,7 +135,7 @@ class TreePlanner:
         passes.since_plain = 0 if width == 1 else passes.since_plain + 1
         # Passes beside prompts are not timed, but count: where many come, there may be no others.
         if not all(round.prefill and round.first for round in rounds):
-            self._plain_passes += width == 1
+            self._plain_passes[count.bit_length()] += width == 1
         if new := sum(round.first for round in rounds):
             passes.costs.expect_change(new / count)
         if not any(round.prefill for round in rounds):
@@ -151,7 +154,9 @@ class TreePlanner:
                 spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)
                 price = (spent + drafting) * count / plain
                 gained = len(round.path.tokens)
-                text.gate.judge((gained - price) / count, text.gained(gained) - price)
+                # Of the shortest texts no round says anything about others.
+                if round.room and not (round.first and text.sized_by == "whole"):
+                    text.gate.judge((gained - price) / count, text.gained(gained) - price)
 
     def _planned(
         self, texts: Mapping[int, PlannedText], proposals: Mapping[int, Propose], fixed: int
@@ -223,7 +228,8 @@ class TreePlanner:
 
     def _looks_at_plain(self, passes: _Passes) -> bool:
         """Whether this pass is plain decoding, only to learn what that costs."""
-        if self.curve is None and self._plain_passes < _FIRST_LOOKS:
+        unknown = self.curve is None or _WIDE * self._together >= self.curve.widths[-1]
+        if unknown and self._plain_passes[self._together.bit_length()] < _FIRST_LOOKS:
             return True
         if passes.costs.doubts_plain:  # an outlier, or all gains are judged by a wrong time
             if passes.since_plain < _SOON:

@@ -66,7 +66,9 @@ class TrainerSettings:
         "float16", "Type of the saved weights: float16, bfloat16, float32, int8.", WHAT
     )
     start: str = option(
-        "", "Folder of trained parts to start from; packaged: those that paceline brings.", WHAT
+        "",
+        "Folder of trained parts to start from; 'packaged': those that ship with paceline.",
+        WHAT,
     )
     steps: int = option(2000, "Batches to learn from.")
     rows: int = option(16, "Windows per batch.")

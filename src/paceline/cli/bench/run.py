@@ -36,7 +36,7 @@ def run(
 ) -> None:
     """Measure methods and baselines on suites of prompts, in turns, against plain decoding.
 
-    Every trial is written at once: --resume continues a run, `bench report` makes tables of it.
+    Each trial is saved immediately: --resume continues a run, `bench report` makes tables of it.
     """
     options = request.options()
     names = contenders.names()

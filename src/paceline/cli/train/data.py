@@ -12,6 +12,7 @@ import typer
 from paceline.cli import common, flags
 from paceline.cli.groups import Placement, grouped
 from paceline.defaults import DEFAULT_MODEL
+from paceline.tables import count
 
 if TYPE_CHECKING:
     from paceline.training.answering import Asking
@@ -94,4 +95,5 @@ def _report(manifest: Manifest, out: Path, asking: Asking) -> None:
             f"prompts left out: {manifest.skipped}, longer than {asking.longest_prompt} tokens or "
             "the model's context"
         )
-    common.note(f"{out} holds {manifest.answers} answers with {manifest.tokens} tokens")
+    answers, tokens = count(manifest.answers, "answer"), count(manifest.tokens, "token")
+    common.note(f"{out} holds {answers} with {tokens}")

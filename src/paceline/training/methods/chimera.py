@@ -41,7 +41,7 @@ class ChimeraSettings(HeadSettings):
     rank: int = option(0, "Rank of the matrices of n-gram block and heads; 0: full.", WHAT)
     residual: bool = option(True, "Heads also see the model's last state.", WHAT)
     bottom: Bottom = option(
-        "ngram", "ngram; for the study: transformer frozen, transformer finetune.", WHAT
+        "ngram", "ngram; for ablations: transformer frozen, transformer finetune.", WHAT
     )
     block: Block = option(
         "random", "How the context encoder starts: random, or last-layer (the model's).", WHAT

@@ -53,7 +53,7 @@ class PpdSettings(TrainerSettings):
     )
     points: int = option(64, "Places of a window to learn from in a step.")
     learning_rate: float = option(1e-2, "Learning rate of AdamW after the warm-up.")
-    head_rate: float = option(0.1, "Rate of an output head, relative to learning_rate.")
+    head_rate: float = option(0.1, "Rate of an output head, relative to --learning-rate.")
     schedule: Schedule = option("cosine", "constant (then linear to 0) or cosine.")
 
     def __post_init__(self) -> None:
