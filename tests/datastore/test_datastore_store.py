@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,15 @@ def test_a_limit_holds_for_what_is_added_later(
 def test_of_a_text_beyond_the_limit_the_end_is_kept(tmp_path: Path) -> None:
     Datastore(tmp_path, MARK).build([[1, 2, 3, 4, 5]], 3)
     assert known(Datastore(tmp_path, MARK)) == [[3, 4, 5]]
+
+
+@pytest.mark.parametrize("most", [0, -2])
+def test_a_limit_leaves_room_for_a_token(folder: Path, most: int) -> None:
+    with pytest.raises(UsageError, match=f"most is {most}: give a number of tokens above 0"):
+        Datastore(folder, MARK).build([[1, 2, 3, 4, 5]], most)
+    assert known(Datastore(folder, MARK)) == TEXTS
+    Datastore(folder, MARK).build([[1, 2, 3, 4, 5]], 1)
+    assert known(Datastore(folder, MARK)) == [[5]]
 
 
 def test_ids_of_another_tokenizer_are_refused(folder: Path) -> None:
@@ -288,6 +299,17 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
 def test_numbers_are_stored_little_endian(folder: Path) -> None:
     content = (folder / "index").read_bytes()
     assert np.array([1, 2, 3, 4, BORDER], dtype="<i4").tobytes() in content
+
+
+def test_an_index_is_read_as_it_always_was(tmp_path: Path) -> None:
+    """Written by hand, as the description of the file says."""
+    header = {"vocabulary": MARK, "tokens": 4, "places": 2, "documents": 2, "largest": 9}
+    text = json.dumps(header).encode().ljust(112)
+    numbers = np.array([5, 9, BORDER, 9, 0, 3], dtype="<i4")
+    content = b"PLINDEX1" + len(text).to_bytes(8, "little") + text + numbers.tobytes()
+    (tmp_path / "index").write_bytes(content + hashlib.sha256(content).digest())
+    Datastore(tmp_path, MARK).add([[7]])
+    assert known(Datastore(tmp_path, MARK)) == [[5, 9], [9], [7]]
 
 
 def test_only_the_owner_can_read_what_was_said_and_permissions_stay(tmp_path: Path) -> None:

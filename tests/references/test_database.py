@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import StoreError
-from paceline.references import ReferenceStore
+from paceline.references import ReferenceStore, database
 
 
 @pytest.fixture
@@ -89,6 +89,25 @@ def test_threads_share_a_store(path: Path) -> None:
 def test_opening_at_once_makes_one_file(path: Path) -> None:
     assert run_all([lambda: ReferenceStore(path).close()] * 8) == []
     assert len(ReferenceStore(path)) == 0
+
+
+def test_text_that_a_reader_holds_on_disk_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_BUSY_SECONDS", 0.1)
+    with ReferenceStore(path) as store:
+        store.add("cats", "secretoutput")
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN")
+        assert other.execute("SELECT count(*) FROM entries").fetchone() == (1,)
+        with pytest.raises(StoreError, match="still on disk, as another process reads") as told:
+            store.clear()
+        assert str(path) in str(told.value) and "\n" not in str(told.value)
+        assert len(store) == 0
+        other.close()
+        assert store.clear() == 0
+        kept = b"".join(file.read_bytes() for file in path.parent.iterdir())
+        assert b"secret" not in kept
 
 
 def test_a_closed_store_is_refused(path: Path) -> None:

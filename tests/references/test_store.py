@@ -205,6 +205,38 @@ def test_max_age(path: Path) -> None:
         assert len(store) == 1
 
 
+def test_a_full_store_keeps_what_is_new_after_the_clock_was_set_back(path: Path) -> None:
+    clock = Clock()
+    with ReferenceStore(path, max_entries=3, clock=clock) as store:
+        for number in range(3):
+            store.add(f"old {number}", f"old output {number}")
+        clock.now -= 500_000
+        store.add("new 0", "new output 0")
+        assert outputs(store, "new") == ["new output 0"]
+        store.search("old 1")  # was used after all others, so it stays longest
+        store.add("new 1", "new output 1")
+        assert sorted(outputs(store, "new")) == ["new output 0", "new output 1"]
+        for number in range(2, 5):
+            assert outputs(store, "old 1") == ["old output 1"]
+            store.add(f"new {number}", f"new output {number}")
+        assert sorted(outputs(store, "new")) == ["new output 3", "new output 4"]
+
+
+def test_what_was_added_before_the_clock_was_set_back_expires(path: Path) -> None:
+    clock = Clock()
+    with ReferenceStore(path, max_age_days=1, clock=clock) as store:
+        store.add("old cats", "purr")
+        clock.now -= 500_000
+        store.add("new cats", "meow")
+        assert sorted(outputs(store, "cats")) == ["meow", "purr"]
+        newest = store.info().newest
+        assert newest is not None and newest <= clock.now
+        clock.now += 90_000
+        assert outputs(store, "cats") == []
+        store.add("dogs", "bark")
+        assert len(store) == 1
+
+
 @pytest.mark.parametrize("limits", [{"max_entries": 0}, {"max_bytes": -1}, {"max_age_days": 0.0}])
 def test_limits_are_positive(path: Path, limits: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="above 0"):

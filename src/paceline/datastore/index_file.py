@@ -16,17 +16,18 @@ import mmap
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from paceline.datastore.private_files import draft_of, open_private
+from paceline.datastore.private_files import damaged, draft_of, open_private
 from paceline.datastore.sorting import Int32
-from paceline.errors import StoreError
 
-__all__ = ["INDEX", "INDEX_MAGIC", "Header", "read_index", "write_draft"]
+__all__ = ["INDEX", "INDEX_MAGIC", "Header", "Index", "read_index", "write_draft"]
 
 INDEX_MAGIC = b"PLINDEX1"
 _DIGEST = 32
+_NAMED = 8  # bytes of it that tell an index from others
 _ALIGNED = 64
 _TYPE = np.dtype("<i4")
 
@@ -51,8 +52,18 @@ class Header:
     most: int | None = None
 
 
-def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> Path:
-    """Write the draft of the file at `path`, and return the draft's path. Raises OSError."""
+class Index(NamedTuple):
+    """An index: its header, tokens and order, both mapped, and a name that no other index has."""
+
+    header: Header
+    tokens: Int32
+    order: Int32
+    name: str
+
+
+def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> tuple[Path, str]:
+    """Write the draft of the file at `path`, and return the draft's path and the name of the index.
+    Raises OSError."""
     text = json.dumps(asdict(header)).encode()
     text += b" " * (-(len(INDEX_MAGIC) + 8 + len(text)) % _ALIGNED)
     draft = draft_of(path)
@@ -65,31 +76,33 @@ def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> Path
         stream.write(digest.digest())
         stream.flush()
         os.fsync(stream.fileno())  # before it replaces what a power failure must not take
-    return draft
+    return draft, _name(digest.digest())
 
 
-def read_index(path: Path) -> tuple[Header, Int32, Int32]:
-    """Read an index: header, tokens and order, both mapped. Reads the whole file to check its hash.
+def read_index(path: Path) -> Index:
+    """Read an index. Reads the whole file to check its hash.
 
     Raises StoreError if the file is damaged or not an index, OSError if it cannot be read.
     """
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    damaged = StoreError(
-        f"the datastore file {path} is damaged: delete it with 'paceline datastore clear "
-        f"{path.parent}' and build it again"
-    )
     # Check the hash first: the header itself may be damaged.
     body = memoryview(content)[: max(0, size - _DIGEST)]
-    if hashlib.sha256(body).digest() != bytes(content[len(body) :]) or body[:8] != INDEX_MAGIC:
-        raise damaged
+    digest = hashlib.sha256(body).digest()
+    wrong = damaged(path, content[: len(INDEX_MAGIC)] == INDEX_MAGIC)
+    if digest != bytes(content[len(body) :]) or body[:8] != INDEX_MAGIC:
+        raise wrong
     begin = len(INDEX_MAGIC) + 8 + int.from_bytes(body[8:16], "little")
     try:
         header = Header(**json.loads(bytes(body[16:begin])))
         numbers = np.frombuffer(body, dtype=_TYPE, offset=begin)
     except (ValueError, TypeError, RecursionError) as error:
-        raise damaged from error
+        raise wrong from error
     if len(numbers) != header.tokens + header.places:
-        raise damaged
-    return header, numbers[: header.tokens], numbers[header.tokens :]
+        raise wrong
+    return Index(header, numbers[: header.tokens], numbers[header.tokens :], _name(digest))
+
+
+def _name(digest: bytes) -> str:
+    return digest[:_NAMED].hex()

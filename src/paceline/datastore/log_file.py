@@ -4,13 +4,19 @@
     32 bytes  mark of the tokenizer
     then documents: 4 bytes count, 4 bytes crc32 of the tokens, int32 tokens; little-endian
 
-A process killed while it writes leaves a partial document at the end. Readers ignore it, and the
-next writer cuts it off. A damaged document before others is passed over.
+A process killed while it writes leaves a partial document at the end, and a power failure may
+leave zeros. Readers ignore them, and the next writer cuts them off. A damaged document before
+others is passed over, even if its count is damaged. No document is empty.
+
+A merge moves documents to a new index. `.log.NAME` is the log that belongs to the index of that
+name, with the documents that it lacks. It is written before the index is put in place and renamed
+to `log` afterwards; a process may be killed between, so it goes before `log` where it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shutil import copymode
@@ -20,22 +26,25 @@ from zlib import crc32
 import numpy as np
 
 from paceline.datastore.index_file import INDEX
-from paceline.datastore.private_files import draft_of, open_private, put_in_place
+from paceline.datastore.log_scan import records_after
+from paceline.datastore.private_files import damaged, draft_of, open_private, put_in_place
 from paceline.datastore.sorting import Int32
 from paceline.errors import StoreError
 
-__all__ = ["LOG_MAGIC", "Log"]
+__all__ = ["LOG_MAGIC", "Log", "logs_to_come"]
 
 LOG_MAGIC = b"PLALOG01"
 _MARK = 32
 _BEGIN = len(LOG_MAGIC) + _MARK
 _TYPE = np.dtype("<i4")
+_ANY_NAME = "[0-9a-f]" * 16
 
 
 class Log:
     """A log as one process knows it: nothing is read twice.
 
-    vocabulary: the tokenizer's mark; "" for any. A missing file is an empty log.
+    vocabulary: the tokenizer's mark; "" for any. index: the name of the index beside it; "" if there
+    is none. A missing file is an empty log.
 
     documents: all documents read so far, in order. tokens: their total.
 
@@ -43,11 +52,13 @@ class Log:
     written.
     """
 
-    def __init__(self, path: Path, vocabulary: str) -> None:
-        self._path, self._vocabulary = path, vocabulary
+    def __init__(self, path: Path, vocabulary: str, index: str) -> None:
+        self._path, self._vocabulary, self._index = path, vocabulary, index
         self._forget()
-        with suppress(FileNotFoundError, NotADirectoryError), path.open("rb") as stream:
-            self._catch_up(stream)
+        for each in (_log_of(path, index), path):
+            with suppress(FileNotFoundError, NotADirectoryError), each.open("rb") as stream:
+                self._catch_up(stream)
+                break
 
     def append(self, documents: Sequence[Int32]) -> bool:
         """Read what other processes have added, then add documents; the caller holds the
@@ -55,6 +66,7 @@ class Log:
 
         Returns whether the log still begins with what was known; if not, `documents` starts afresh.
         """
+        _take_over(self._path, self._index)  # if a merge was killed before it did
         known, index = self._path.exists(), self._path.with_name(INDEX)
         with open_private(self._path, "r+b" if known else "w+b") as stream:
             if not known and index.exists():
@@ -69,17 +81,27 @@ class Log:
         self._take(data, _BEGIN if self._end == 0 else 0)
         return kept
 
-    def drop(self, count: int) -> None:
-        """Drop the first `count` documents; the caller holds the datastore's lock. Other processes
-        notice the replaced log and read it from the start."""
-        left = self.documents[count:]
-        if not left:
-            self._path.unlink(missing_ok=True)
+    def keep(self, count: int, index: str) -> None:
+        """Write the log that belongs to a coming index, which includes the first `count` documents;
+        the caller holds the datastore's lock."""
+        _take_over(self._path, self._index)
+        for stale in list(logs_to_come(self._path)):
+            stale.unlink()
+        if not self._path.exists():
             return
         draft = draft_of(self._path)
         with open_private(draft, "wb") as stream:
-            stream.write(self._head() + b"".join(map(_record, left)))
-        put_in_place(draft, self._path)
+            stream.write(self._head() + b"".join(map(_record, self.documents[count:])))
+            stream.flush()
+            os.fsync(stream.fileno())  # the index counts on it
+        copymode(self._path, draft)
+        # If the index stays what it is, this is its log from now on: it must be whole.
+        draft.replace(_log_of(self._path, index))
+
+    def drop(self, index: str) -> None:
+        """Drop the documents that this index includes, if `keep` has prepared that; the caller holds
+        the datastore's lock. Other processes notice the replaced log and read it from the start."""
+        _take_over(self._path, index)
 
     def _forget(self) -> None:
         """Reset what is known: the documents, and where and with what the last whole one ends."""
@@ -98,9 +120,9 @@ class Log:
         begin = 0
         new = stream.read()
         if self._end == 0:
+            self._check(new[:_BEGIN])
             if len(new) < _BEGIN:  # its writer was killed inside the head
                 return kept
-            self._check(new)
             begin = _BEGIN
         self._take(new, begin)
         return kept
@@ -116,20 +138,31 @@ class Log:
     def _head(self) -> bytes:
         return LOG_MAGIC + self._vocabulary.encode().ljust(_MARK)[:_MARK]
 
-    def _check(self, known: bytes) -> None:
-        mark = (
-            self._head()[len(LOG_MAGIC) :] if self._vocabulary else known[len(LOG_MAGIC) : _BEGIN]
-        )
-        if not known.startswith(LOG_MAGIC) or not mark.isascii():
-            raise StoreError(
-                f"the datastore file {self._path} is damaged: delete it with 'paceline datastore "
-                f"clear {self._path.parent}' and build it again"
-            )
-        if known[:_BEGIN] != LOG_MAGIC + mark:
+    def _check(self, begin: bytes) -> None:
+        """Raises StoreError unless the head of a log begins so."""
+        ours = LOG_MAGIC.startswith(begin[: len(LOG_MAGIC)])
+        head = self._head() if self._vocabulary else LOG_MAGIC + begin[len(LOG_MAGIC) :]
+        if not ours or not head.isascii():
+            raise damaged(self._path, ours)
+        if not head.startswith(begin):
             raise StoreError(
                 f"the datastore {self._path.parent} holds the tokens of a model with another "
                 "tokenizer, or its log is damaged: use another folder for this model"
             )
+
+
+def logs_to_come(log: Path) -> Iterator[Path]:
+    """The logs beside this one that belong to an index, which may not be there."""
+    return log.parent.glob(f".{log.name}.{_ANY_NAME}")
+
+
+def _log_of(log: Path, index: str) -> Path:
+    return log.with_name(f".{log.name}.{index}")
+
+
+def _take_over(log: Path, index: str) -> None:
+    with suppress(FileNotFoundError):
+        put_in_place(_log_of(log, index), log)
 
 
 def _record(document: Int32) -> bytes:
@@ -140,13 +173,20 @@ def _record(document: Int32) -> bytes:
 def _read(data: bytes, at: int) -> tuple[list[Int32], int]:
     """Return the whole documents from `at` on, and where the last one ends."""
     documents, end = [], at
-    while at + 8 <= len(data):
-        count, check = np.frombuffer(data, dtype="<u4", count=2, offset=at).tolist()
-        part = data[at + 8 : at + 8 + 4 * count]
-        if len(part) < 4 * count:
-            break
-        at += 8 + len(part)
-        if crc32(part) == check:
-            documents.append(np.frombuffer(part, dtype=_TYPE))
-            end = at
+    while (document := _document(data, end)) is not None:
+        documents.append(document)
+        end += 8 + document.nbytes
+    for begin in records_after(data, end):
+        document = _document(data, begin)
+        if begin >= end and document is not None:
+            documents.append(document)
+            end = begin + 8 + document.nbytes
     return documents, end
+
+
+def _document(data: bytes, at: int) -> Int32 | None:
+    """Return the document whose record begins there, None if that is damaged or not whole."""
+    count, check = (int.from_bytes(data[at + 4 * n : at + 4 * n + 4], "little") for n in (0, 1))
+    part = data[at + 8 : at + 8 + 4 * count]
+    whole = count > 0 and len(part) == 4 * count and crc32(part) == check
+    return np.frombuffer(part, dtype=_TYPE) if whole else None

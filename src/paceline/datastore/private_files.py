@@ -10,7 +10,7 @@ from typing import IO
 
 from paceline.errors import StoreError
 
-__all__ = ["begins", "check_folder", "draft_of", "open_private", "put_in_place"]
+__all__ = ["begins", "check_folder", "damaged", "draft_of", "open_private", "put_in_place"]
 
 
 def open_private(path: Path, mode: str) -> IO[bytes]:
@@ -36,6 +36,21 @@ def put_in_place(draft: Path, path: Path) -> None:
     if path.exists():
         copymode(path, draft)
     draft.replace(path)
+
+
+def damaged(path: Path, ours: bool) -> StoreError:
+    """What to raise for a file that cannot be read as one of a datastore.
+
+    ours: whether it begins as such; `clear_datastore` may refuse to delete any other."""
+    if ours:
+        return StoreError(
+            f"the datastore file {path} is damaged: delete it with 'paceline datastore clear "
+            f"{path.parent}' and build it again"
+        )
+    return StoreError(
+        f"the datastore file {path} is damaged, or a file of another program: name another folder "
+        "for the datastore, or delete this file yourself"
+    )
 
 
 def check_folder(folder: Path, ours: Iterable[str]) -> None:

@@ -2,13 +2,12 @@
 
 - `index` holds most texts, sorted (`index_file.py`); one rename puts a new one in its place, and
   processes that have mapped the old one keep it.
-- `log` holds what was added since (`log_file.py`).
+- `log` holds what was added since (`log_file.py`); after a merge that was killed, `.log.NAME` does.
 - `.lock` is held while either changes, `.merging` while a new index is built.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,13 +16,21 @@ from threading import Lock, Thread
 
 import numpy as np
 
-from paceline.datastore.index_file import INDEX, INDEX_MAGIC, Header, read_index, write_draft
-from paceline.datastore.log_file import LOG_MAGIC, Log
+from paceline.datastore.documents import bounded, check_limit, checked
+from paceline.datastore.index_file import (
+    INDEX,
+    INDEX_MAGIC,
+    Header,
+    Index,
+    read_index,
+    write_draft,
+)
+from paceline.datastore.log_file import LOG_MAGIC, Log, logs_to_come
 from paceline.datastore.private_files import begins, check_folder, draft_of, put_in_place
 from paceline.datastore.recent_texts import RecentTexts, joined
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
-from paceline.errors import MergeError, StoreError, UsageError
+from paceline.errors import MergeError, StoreError
 from paceline.models.cache import LOCK, cache_root, held
 
 __all__ = ["MOST_TOKENS", "Datastore", "DatastoreInfo", "clear_datastore"]
@@ -104,7 +111,7 @@ class Datastore:
         Other processes see the documents when they open or change the datastore. Raises UsageError
         for invalid ids. An error of the thread is raised once, by the next call, which still adds
         its documents, as MergeError."""
-        new = [_checked(document) for document in documents]
+        new = [checked(document) for document in documents]
         trouble, self._trouble = self._trouble, None  # not that of a thread started below
         with self._changing():
             if self._index_stamp() != self._stamp:
@@ -131,9 +138,10 @@ class Datastore:
         `most` tokens, borders included, the oldest documents are dropped. None: the limit of before,
         at first `MOST_TOKENS`.
 
-        Takes about a second per million tokens. Raises UsageError for invalid ids."""
-        new = [_checked(document) for document in documents]
-        self._merge(new, most)
+        Takes about a second per million tokens. Raises UsageError for invalid ids, and for a
+        limit below 1."""
+        check_limit(most)
+        self._merge([checked(document) for document in documents], most)
 
     @property
     def _merging(self) -> bool:
@@ -152,41 +160,44 @@ class Datastore:
 
         least: do nothing if the log has fewer tokens: another process was faster."""
         with _explained(self.folder, "change"), held(self.folder / _MERGING):
-            before, known, _ = self._read_index()
-            log = Log(self.folder / _LOG, self._vocabulary)
+            before = self._read_index()
+            log = Log(self.folder / _LOG, self._vocabulary, before.name)
             if log.tokens >= least:
-                most = before.most if most is None else most
-                every = [*_documents(known), *log.documents, *new]
-                kept = _bounded(every, MOST_TOKENS if most is None else most)
-                self._put(joined(kept), len(kept), most, len(log.documents))
+                most = before.header.most if most is None else most
+                every = [*_documents(before.tokens), *log.documents, *new]
+                kept = bounded(every, MOST_TOKENS if most is None else most)
+                self._put(kept, most, before.name, len(log.documents))
 
-    def _put(self, tokens: Int32, documents: int, most: int | None, logged: int) -> None:
+    def _put(self, documents: list[Int32], most: int | None, before: str, logged: int) -> None:
         """Sort the texts and make them the index. It includes the first `logged` documents of the
-        log; those added since stay in the log."""
+        log; those added since stay in the log. before: the name of the index that it replaces."""
+        tokens = joined(documents)
         order = sort_places(tokens)
-        sizes = len(tokens), len(order), documents, _largest(tokens)
+        sizes = len(tokens), len(order), len(documents), _largest(tokens)
         header = Header(self._vocabulary, *sizes, most)
-        draft = write_draft(self.folder / INDEX, header, tokens, order)
+        draft, name = write_draft(self.folder / INDEX, header, tokens, order)
         with self._changing():
+            log = Log(self.folder / _LOG, self._vocabulary, before)
+            log.keep(logged, name)
             put_in_place(draft, self.folder / INDEX)  # not mapped yet, which Windows would refuse
-            Log(self.folder / _LOG, self._vocabulary).drop(logged)
+            log.drop(name)
             # As others have it: not what was built in memory.
-            self._now(self._index_stamp(), *read_index(self.folder / INDEX))
+            self._now(self._index_stamp(), read_index(self.folder / INDEX))
 
     def _open(self) -> None:
         """Read the index and the log."""
         while True:
             stamp = self._index_stamp()
-            self._now(stamp, *self._read_index())
+            self._now(stamp, self._read_index())
             # A merge that ends meanwhile has moved documents of the log to another index.
             if self._index_stamp() == stamp:
                 return
 
-    def _now(self, stamp: _Stamp | None, header: Header, tokens: Int32, order: Int32) -> None:
+    def _now(self, stamp: _Stamp | None, index: Index) -> None:
         """Switch to this index; other threads may look texts up meanwhile."""
-        log = Log(self.folder / _LOG, header.vocabulary)
+        log = Log(self.folder / _LOG, index.header.vocabulary, index.name)
         with self._lock:
-            self._stamp, self._header, self._tokens, self._order = stamp, header, tokens, order
+            self._stamp, (self._header, self._tokens, self._order, _) = stamp, index
             self._log, self._recent, self._sorted = log, RecentTexts(), 0
             self.version += 1
 
@@ -198,13 +209,13 @@ class Datastore:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _read_index(self) -> tuple[Header, Int32, Int32]:
+    def _read_index(self) -> Index:
         try:
             found = read_index(self.folder / INDEX)
         except (FileNotFoundError, NotADirectoryError):  # perhaps cleared just now
             nothing = np.zeros(0, dtype=np.int32)
-            return Header(self._vocabulary, 0, 0, 0, -1), nothing, nothing
-        if self._vocabulary not in ("", found[0].vocabulary):
+            return Index(Header(self._vocabulary, 0, 0, 0, -1), nothing, nothing, "")
+        if self._vocabulary not in ("", found.header.vocabulary):
             raise StoreError(
                 f"the datastore {self.folder} holds the tokens of a model with another tokenizer: "
                 "build one for this model in another folder"
@@ -220,19 +231,30 @@ class Datastore:
 def clear_datastore(folder: Path) -> int:
     """Delete a datastore's files, damaged or not, and return the bytes freed.
 
-    Raises StoreError if they cannot be deleted, or the folder never was a datastore."""
-    freed, files = 0, (folder / INDEX, folder / _LOG)
-    drafts = map(draft_of, files)  # of a process that was killed
+    Raises StoreError if they cannot be deleted, or none of them is a datastore's."""
+    freed, index, log = 0, folder / INDEX, folder / _LOG
     with _explained(folder, "change"):
-        locked = any((folder / name).exists() for name in (LOCK, _MERGING))
-        if not locked and not any(map(begins, files, (INDEX_MAGIC, LOG_MAGIC))):
-            raise StoreError(f"{folder} holds no datastore: name another folder")
+        _check_clearable(folder)
     with _explained(folder, "change"), held(folder / _MERGING), held(folder / LOCK):
-        for path in (*files, *drafts):
+        # Drafts are of a process that was killed.
+        for path in (index, log, draft_of(index), draft_of(log), *logs_to_come(log)):
             if path.exists():
                 freed += path.stat().st_size
                 path.unlink()
     return freed
+
+
+def _check_clearable(folder: Path) -> None:
+    """Raises StoreError for a folder without a datastore. Locks show that there was one; other
+    programs use their names as well, so they say nothing about files that hold something."""
+    index, log = folder / INDEX, folder / _LOG
+    indexes, logs = [index, draft_of(index)], [log, draft_of(log), *logs_to_come(log)]
+    ours = any(begins(path, INDEX_MAGIC) for path in indexes)
+    ours = ours or any(begins(path, LOG_MAGIC) for path in logs)
+    empty = not any(map(_size, (*indexes, *logs)))
+    locked = any((folder / name).exists() for name in (LOCK, _MERGING))
+    if not ours and not (empty and locked):
+        raise StoreError(f"{folder} holds no datastore: name another folder")
 
 
 @contextmanager
@@ -244,15 +266,6 @@ def _explained(folder: Path, what: str) -> Iterator[None]:
             f"cannot {what} the datastore {folder} ({error.strerror or error}): free some space, "
             "fix its permissions, or name another folder"
         ) from error
-
-
-def _checked(document: Sequence[int] | Int32) -> Int32:
-    tokens = np.asarray(document)
-    if tokens.ndim != 1 or (len(tokens) and tokens.dtype.kind not in "iu"):
-        raise UsageError("a document must be a list of token ids that fit into 32 bits")
-    if len(tokens) and not 0 <= tokens.min() <= tokens.max() < 2**31 - 1:
-        raise UsageError("a token id is negative or does not fit into 32 bits")
-    return tokens.astype(np.int32)
 
 
 def _size(path: Path) -> int:
@@ -273,21 +286,3 @@ def _documents(tokens: Int32) -> list[Int32]:
     borders = np.flatnonzero(tokens == BORDER)
     begins, ends = [0, *(borders + 1)], [*borders, len(tokens)]
     return [tokens[begin:end] for begin, end in zip(begins, ends, strict=True)]
-
-
-def _bounded(documents: Sequence[Int32], most: int) -> list[Int32]:
-    """Return the newest documents that fit into `most` tokens, borders included, each once; if not
-    even the newest fits, its end."""
-    kept: dict[bytes, Int32] = {}
-    room = most
-    for document in reversed(documents):
-        digest = hashlib.sha256(document.tobytes()).digest()
-        if len(document) == 0 or digest in kept:
-            continue
-        room -= len(document) + 1
-        if room < 0:
-            if not kept:
-                kept[digest] = document[-most:]
-            break
-        kept[digest] = document
-    return list(kept.values())[::-1]

@@ -94,6 +94,18 @@ class Database:
         with self.connected() as connection, _transaction(connection):
             yield connection
 
+    def shrink(self) -> None:
+        """Take what was deleted off the disk. Raises StoreError if that has to wait for a reader."""
+        with self.connected() as connection:
+            connection.execute("VACUUM")
+            # Only this writes it to the file itself; until then the old text stays there.
+            busy, _, _ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if busy:
+            raise StoreError(
+                f"the deleted text of the reference store {self.path} is still on disk, as another "
+                "process reads the file: clear it again when that one has finished"
+            )
+
     def close(self) -> None:
         """Close the file; any use afterwards raises StoreError, except closing again."""
         if self._process != os.getpid():

@@ -7,6 +7,7 @@ one and leaves open how. Words need nothing but SQLite; a sentence encoder also 
 from __future__ import annotations
 
 import re
+import sqlite3
 import threading
 from collections.abc import Sequence
 from math import log
@@ -25,6 +26,7 @@ __all__ = [
     "match_expression",
     "nearest",
     "query_terms",
+    "shared_weights",
     "split_terms",
     "term_weight",
 ]
@@ -75,6 +77,28 @@ def match_expression(terms: Sequence[str]) -> str:
     '"cats" OR "and" OR "dogs"'
     """
     return " OR ".join(f'"{term}"' for term in terms)
+
+
+def shared_weights(
+    connection: sqlite3.Connection, terms: Sequence[str], entries: Sequence[int]
+) -> dict[int, float]:
+    """Share of a query that each entry's query has: the weight of the terms in both over that of
+    all its terms."""
+    (texts,) = connection.execute("SELECT count(*) FROM entries").fetchone()
+    shared, total = dict.fromkeys(entries, 0.0), 0.0
+    # Whole numbers from the table itself, so they are safe in the statement.
+    among = ", ".join(map(str, entries))
+    for term in terms:
+        holding, found = connection.execute(
+            f"SELECT count(*), group_concat(CASE WHEN rowid IN ({among}) THEN rowid END)"  # noqa: S608
+            " FROM query_terms WHERE query_terms MATCH ?",
+            (match_expression([term]),),
+        ).fetchone()
+        weight = term_weight(texts, holding)
+        total += weight
+        for entry in map(int, found.split(",") if found else ()):
+            shared[entry] += weight
+    return {entry: weight / total for entry, weight in shared.items()}
 
 
 def nearest(

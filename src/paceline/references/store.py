@@ -7,6 +7,7 @@ earlier queries similar to the new one are the references from which the new out
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import sqlite3
 import time
@@ -23,8 +24,8 @@ from paceline.references.retrieval import (
     match_expression,
     nearest,
     query_terms,
+    shared_weights,
     split_terms,
-    term_weight,
 )
 
 __all__ = ["Entry", "ReferenceStore", "StoreInfo"]
@@ -79,7 +80,7 @@ class ReferenceStore:
     Without an encoder, similarity is the share of the searched query's words that the other one
     has, where rare words count more and a shared "the" counts almost nothing; with one it is the
     cosine.
-    clock: seconds since 1970.
+    clock: seconds since 1970; it may be set back.
 
     Threads may share a store, and processes its file; after a fork reopen it.
 
@@ -137,16 +138,18 @@ class ReferenceStore:
         if size > self._max_bytes:
             return
         digest = hashlib.sha256(f"{len(query)} {query}{output}".encode()).digest()
-        now = self._clock()
         with self._database.transaction() as connection:
+            # Only now, after the wait for other processes: what they added is not in the future.
+            now = self._clock()
+            used = _time_of_use(connection, now)
             renewed = connection.execute(
-                "UPDATE entries SET added = ?, used = ? WHERE digest = ?", (now, now, digest)
+                "UPDATE entries SET added = ?, used = ? WHERE digest = ?", (now, used, digest)
             ).rowcount
             if not renewed:
                 added = connection.execute(
                     "INSERT INTO entries (digest, bytes, added, used, query, output)"
                     " VALUES (?, ?, ?, ?, ?, ?)",
-                    (digest, size, now, now, query, output),
+                    (digest, size, now, used, query, output),
                 )
                 connection.execute(
                     "INSERT INTO query_terms (rowid, terms) VALUES (?, ?)",
@@ -171,13 +174,16 @@ class ReferenceStore:
         return self._fetch(self._rank_by_meaning(self._encoder, query, since, limit))
 
     def clear(self) -> int:
-        """Delete everything, also from disk, and return how many pairs there were."""
+        """Delete everything, also from disk, and return how many pairs there were.
+
+        Raises StoreError if another process reads the file for so long that the text stays on disk;
+        the pairs are no longer found all the same.
+        """
         with self._database.connected() as connection:
             count = connection.execute("DELETE FROM entries").rowcount
             # The words of deleted queries would stay in the index until it is rebuilt.
             connection.execute("INSERT INTO query_terms (query_terms) VALUES ('rebuild')")
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._database.shrink()
         return count
 
     def info(self) -> StoreInfo:
@@ -191,6 +197,8 @@ class ReferenceStore:
         return StoreInfo(self.path, count, text_bytes, file_bytes, oldest, newest)
 
     def _enforce_limits(self, connection: sqlite3.Connection, now: float) -> None:
+        # Added before the clock was set back; such a pair would outlive all others.
+        connection.execute("UPDATE entries SET added = ? WHERE added > ?", (now, now))
         connection.execute("DELETE FROM entries WHERE added < ?", (now - self._max_seconds,))
         count, size = connection.execute(
             "SELECT count(*), coalesce(sum(bytes), 0) FROM entries"
@@ -213,7 +221,7 @@ class ReferenceStore:
                 " WHERE query_terms MATCH ? AND added >= ? ORDER BY rank, used DESC, id DESC LIMIT ?",
                 (match_expression(terms), since, _CANDIDATES * limit),
             ).fetchall()
-            shares = _shares(connection, terms, [entry for entry, _ in ranked])
+            shares = shared_weights(connection, terms, [entry for entry, _ in ranked])
         return [(entry, score) for entry, score in ranked if shares[entry] >= self._floor][:limit]
 
     def _rank_by_meaning(
@@ -258,8 +266,9 @@ class ReferenceStore:
             return found
         now = self._clock()
         with self._database.transaction() as connection:
+            used = _time_of_use(connection, now)
             for entry, score in ranked:
-                connection.execute("UPDATE entries SET used = ? WHERE id = ?", (now, entry))
+                connection.execute("UPDATE entries SET used = ? WHERE id = ?", (used, entry))
                 rows = connection.execute(
                     "SELECT query, output, added FROM entries WHERE id = ?", (entry,)
                 )
@@ -268,26 +277,10 @@ class ReferenceStore:
         return found
 
 
-def _shares(
-    connection: sqlite3.Connection, terms: Sequence[str], entries: Sequence[int]
-) -> dict[int, float]:
-    """Share of a query that each entry's query has: the weight of the terms in both over that of
-    all its terms."""
-    (texts,) = connection.execute("SELECT count(*) FROM entries").fetchone()
-    shared, total = dict.fromkeys(entries, 0.0), 0.0
-    # Whole numbers from the table itself, so they are safe in the statement.
-    among = ", ".join(map(str, entries))
-    for term in terms:
-        holding, found = connection.execute(
-            f"SELECT count(*), group_concat(CASE WHEN rowid IN ({among}) THEN rowid END)"  # noqa: S608
-            " FROM query_terms WHERE query_terms MATCH ?",
-            (match_expression([term]),),
-        ).fetchone()
-        weight = term_weight(texts, holding)
-        total += weight
-        for entry in map(int, found.split(",") if found else ()):
-            shared[entry] += weight
-    return {entry: weight / total for entry, weight in shared.items()}
+def _time_of_use(connection: sqlite3.Connection, now: float) -> float:
+    """A time for what is used now, after all uses before, even if the clock was set back since."""
+    (latest,) = connection.execute("SELECT max(used) FROM entries").fetchone()
+    return now if latest is None else max(now, math.nextafter(latest, math.inf))
 
 
 def _storable(text: str) -> str:
