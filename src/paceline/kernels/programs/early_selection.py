@@ -23,40 +23,41 @@ _BY_ROW = {Op.MAP, Op.MEAN, Op.RMS_NORM, Op.LAYER_NORM, Op.GATHER, Op.PRODUCT}
 
 def select_early(lowered: Lowered) -> Lowered:
     """Steps that compute the same logits; the same steps if this saves no product."""
-    selects = [step for step in lowered.steps if step.op == Op.SELECT]
-    late = _late(lowered.steps, selects[0]) if len(selects) == 1 else []
+    at = next((n for n, step in enumerate(lowered.steps) if step.op == Op.SELECT), 0)
+    before, select, after = lowered.steps[:at], lowered.steps[at], lowered.steps[at + 1 :]
+    late = _late(before, select)
     if not any(step.op == Op.PRODUCT for step in late):
         return lowered
-    (select,), at = selects, lowered.steps.index(selects[0])
     made = [step.out for step in late if step.out is not None]
     read = dict.fromkeys(value for step in late for value in step.reads() if value not in made)
     kept = {value: Value(value.number, value.count, Kind.KEPT) for value in [*read, *made]}
-    earlier = [Step(Op.SELECT, each.count, kept[each], (_whole(each),)) for each in read]
-    kept |= {out: kept[each] for out, each in zip([select.out], select.reads()) if out is not None}
-    steps = [
-        *(step for step in lowered.steps[:at] if step not in late),
-        *earlier,
-        *(_on(kept, step) for step in [*late, *lowered.steps[at + 1 :]]),
-    ]
+    selects = [Step(Op.SELECT, each.count, kept[each], (_whole(each),)) for each in read]
+    selected, out = select.of[0].value, select.out
+    if selected is not None and out is not None:
+        kept[out] = kept[selected]
+    early = [step for step in before if step not in late]
+    steps = [*early, *selects, *(_with(kept, step) for step in [*late, *after])]
     return Lowered(steps, lowered.logits, lowered.tables)
 
 
 def _late(steps: Sequence[Step], select: Step) -> list[Step]:
-    """Steps that only `select` needs, directly or through others of them."""
+    """Those of the steps before `select` that only it needs, directly or through others of them."""
+    if select.op != Op.SELECT or not select.of[0].whole:
+        return []
     readers: dict[Value, set[Step]] = {}
-    for step in steps:
+    for step in [*steps, select]:
         for value in step.reads():
             readers.setdefault(value, set()).add(step)
-    late = {select} if select.of[0].whole else set()
+    late = {select}
     for step in reversed(steps):
         of_rows = step.op in _BY_ROW and all(value.kind == Kind.ROWS for value in step.reads())
         if of_rows and step.out is not None and readers.get(step.out, {step}) <= late:
             late.add(step)
-    return [step for step in steps if step in late and step is not select]
+    return [step for step in steps if step in late]
 
 
-def _on(kept: Mapping[Value, Value], step: Step) -> Step:
-    """The step on kept rows."""
+def _with(kept: Mapping[Value, Value], step: Step) -> Step:
+    """The step on the values of kept rows."""
     of = [
         each if each.value is None else replace(each, value=kept.get(each.value, each.value))
         for each in step.of
