@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
-from statistics import mean
+from statistics import mean, median
 
 import papers
 from papers import SMALL, Columns, crossed, entries, figures, found, listed, made, orders
 
 from paceline.bench.entries import Entry, Key
-from paceline.bench.metrics import MethodSummary
+from paceline.bench.metrics import Cell, MethodSummary, by_text
 from paceline.tables import markdown_table
 
 # The papers' settings. Older files, where they were the defaults, have them under the bare names.
@@ -107,15 +106,19 @@ def traces(kind: str, model: str) -> str:
 def texts(kind: str, model: str) -> str:
     """What methods do to single texts, and two bounds: free drafting, and the fastest method for
     each text, `auto` aside. Every method writes the same number of tokens per text."""
-    group = found(f"{kind}-{model}")[1].overall
+    name = f"{kind}-{model}"
+    group = found(name)[1].overall
     plain = group.methods["plain"].times
-    best = _fastest(f"{kind}-{model}")
+    lines = entries(name)[1]
+    cells = by_text(line for line in lines if isinstance(line, Entry) and not line.error)
+    best = _fastest(cells)
 
     def below(m: MethodSummary) -> str:
         return f"{sum(ratio < _SLOW for ratio in m.speedups.values())} of {m.texts}"
 
     def free(m: MethodSummary) -> str:
-        without = m.seconds - m.stats.draft_seconds
+        trials = [cells[key][m.method] for key in m.times]
+        without = sum(median(t.seconds - t.stats.draft_seconds for t in each) for each in trials)
         return f"{sum(plain[key] for key in m.times) / without:.2f}x"
 
     return listed(
@@ -134,21 +137,18 @@ def texts(kind: str, model: str) -> str:
     )
 
 
-def _fastest(name: str) -> float | None:
+def _fastest(cells: Mapping[Key, Cell]) -> float | None:
     """Speed-up with the method, `auto` aside, that was fastest on each text in the first repeat,
     timed in the later ones: chosen and timed by the same trials, it would gain by chance alone.
     None for a run without repeats."""
-    chosen: dict[Key, dict[str, float]] = defaultdict(dict)
-    timed: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for line in entries(name)[1]:
-        if isinstance(line, Entry) and not line.error and line.method != "auto":
-            if line.repeat:
-                timed[line.key][line.method].append(line.seconds)
-            else:
-                chosen[line.key][line.method] = line.seconds
-    best = {key: min(chosen[key], key=chosen[key].__getitem__) for key in timed}
-    fastest = sum(mean(timed[key][method]) for key, method in best.items())
-    return sum(mean(each["plain"]) for each in timed.values()) / fastest if timed else None
+    plain = fastest = 0.0
+    for cell in cells.values():
+        others = {name: [t.seconds for t in cell[name]] for name in cell if name != "auto"}
+        best = min(others.values(), key=lambda seconds: seconds[0])
+        if len(best) > 1:
+            plain += mean(others["plain"][1:])
+            fastest += mean(best[1:])
+    return plain / fastest if fastest else None
 
 
 def paper(name: str, table: str, source: str) -> str:

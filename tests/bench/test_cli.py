@@ -233,6 +233,23 @@ def test_compare_says_what_was_left_out(command: Command, tmp_path: Path) -> Non
     assert "long" not in result.out
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_compare_says_that_it_was_interrupted(
+    command: Command, strangers: list[Contender], tmp_path: Path, written: bool
+) -> None:
+    prompts, path = write(tmp_path / "prompts.jsonl", *PROMPTS), tmp_path / "report.json"
+    given = ("--json", path) if written else ()
+    assert compare(command, prompts, *given).code == 0
+    assert not written or json.loads(path.read_bytes())["interrupted"] is False
+    strangers.append(Fixed("stranger", [[1], [1], KeyboardInterrupt()]))
+    result = compare(command, prompts, *given)
+    assert result.code == 130
+    shown = f"{path} and these tables show" if written else "these tables show"
+    assert result.notes == [f"interrupted: {shown} what was measured so far"]
+    assert "stranger" in result.out
+    assert not written or json.loads(path.read_bytes())["interrupted"] is True
+
+
 def test_where_nothing_can_be_compared_compare_says_why(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -432,11 +449,33 @@ def test_bench_run_waits_for_nobody_who_writes_the_same_file(command: Command, d
 
 def test_bench_run_leaves_out_what_does_not_fit(command: Command, data: Path) -> None:
     write(data / "small.jsonl", LONG, *PROMPTS)
-    assert bench(command, data, "small").code == 0
+    result = bench(command, data, "small")
+    assert result.code == 0
+    reason = REASON.replace("6", "5", 1)
+    assert result.notes[0] == f"long was left out: {reason}"
     left_out = [each for each in read_results(result_file(data))[1] if isinstance(each, LeftOut)]
-    assert [(each.prompt, each.reason) for each in left_out] == [
-        ("long", REASON.replace("6", "5", 1))
-    ]
+    assert [(each.prompt, each.reason) for each in left_out] == [("long", reason)]
+
+
+def test_bench_run_says_that_it_measured_nothing(command: Command, data: Path) -> None:
+    write(data / "small.jsonl", LONG)
+    reason = REASON.replace("6", "5", 1)
+    result = bench(command, data, "small")
+    assert (result.code, result.out) == (2, "")
+    assert result.notes == [f"error: there is nothing to compare: long was left out: {reason}"]
+    refused = command("bench", "report", result_file(data).parent)
+    assert refused.code == 2
+    assert f"there is nothing to compare with (left out: {reason})" in refused.err
+
+
+def test_bench_run_names_what_failed(
+    command: Command, data: Path, strangers: list[Contender]
+) -> None:
+    strangers.append(Fixed("crashing", [[1], RuntimeError("it\nbroke"), [1]]))
+    result = bench(command, data, "small")
+    assert result.code == 0
+    assert result.notes[0] == "error: crashing failed on talk#1: RuntimeError: it broke"
+    assert len(result.notes) == 2
 
 
 @pytest.mark.parametrize(

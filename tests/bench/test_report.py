@@ -8,6 +8,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -145,12 +146,12 @@ def test_the_sentences_state_exactly_the_known_numbers(tmp_path: Path) -> None:
         "distinguishable from plain decoding. "
         "Fastest task: copy, 2.00x (2.00 to 2.00, 3 texts); slowest: chat, 0.80x (0.80 to "
         "0.80, 2 texts). "
-        "Slower than plain decoding on 1 of 2 tasks: chat (on fewer than 5 texts)."
+        "Slower than plain decoding on 1 of 2 tasks: chat (on fewer than 5 prompts)."
     )
     assert limits(run) == [
         "No output of plain decoding loops (a fifth or more of its tokens in runs of twenty that "
         "occur more than once).",
-        "Tasks whose intervals come from fewer than 5 texts: copy (3), chat (2).",
+        "Tasks whose intervals come from fewer than 5 prompts: copy (3), chat (2).",
     ]
 
 
@@ -158,8 +159,42 @@ def test_one_text_has_no_interval_and_is_not_judged(tmp_path: Path) -> None:
     write(tmp_path, [trial("plain", "copy/0", 2.0), guesser("copy/0", 4.0)])
     assert sentences(tmp_path)["anpd"] == (
         "On 1 text of 1 task, anpd wrote the same tokens as plain decoding everywhere and ran at "
-        "0.50x its speed (one text, no interval)."
+        "0.50x its speed (one prompt, no interval)."
     )
+
+
+def test_cautions_count_prompts_as_intervals_do(tmp_path: Path) -> None:
+    """Six turns of two conversations, six of one, and five texts of their own."""
+    texts = [("talk", str(turn % 2), turn // 2) for turn in range(6)]
+    texts += [("long", "0", turn) for turn in range(6)]
+    texts += [("chat", str(place), 0) for place in range(5)]
+    lines: list[Entry | LeftOut] = []
+    for suite, prompt, turn in texts:
+        name = f"{suite}/{prompt}"
+        lines += [trial("plain", name, 2.0, turn=turn), guesser(name, 4.0, turn=turn)]
+    write(tmp_path, lines)
+    (run,) = read_folder(tmp_path).runs
+    said = sentences(tmp_path)["anpd"]
+    assert (
+        "Slower than plain decoding on 2 of 3 tasks: talk, chat (1 of them on fewer than 5 " in said
+    )
+    assert "slowest: chat, 0.50x (0.50 to 0.50, 5 texts)" in said
+    assert limits(run)[-1] == "Tasks whose intervals come from fewer than 5 prompts: talk (2)."
+
+
+def test_a_conversation_alone_has_no_interval(tmp_path: Path) -> None:
+    lines = [
+        line
+        for turn in range(6)
+        for line in (trial("plain", "a/0", 2.0, turn=turn), guesser("a/0", 1.0, turn=turn))
+    ]
+    lines += [trial("plain", "b/0", 2.0, loop_share=0.5), guesser("b/0", 1.0)]
+    write(tmp_path, lines)
+    (run,) = read_folder(tmp_path).runs
+    said = sentences(tmp_path)["anpd"]
+    assert "Fastest task: a, 2.00x (one prompt, no interval)" in said
+    assert "Without the texts that loop: 2.00x (one prompt, no interval) on 6 texts." in said
+    assert not any("fewer than" in each for each in limits(run))
 
 
 def test_an_interval_that_rounds_to_one_is_not_called_faster(tmp_path: Path) -> None:
@@ -251,7 +286,7 @@ def test_rivals_are_told_apart_and_their_texts_compared(tmp_path: Path) -> None:
         "and ran at 0.50x its speed (95 % interval 0.50 to 0.50): slower. "
     )
     assert (
-        "Slower than plain decoding on all 2 tasks (each on fewer than 5 texts)."
+        "Slower than plain decoding on all 2 tasks (each on fewer than 5 prompts)."
         in told["transformers"]
     )
     assert (
@@ -435,6 +470,30 @@ def test_a_cost_curve_joins_the_run_of_its_model(tmp_path: Path) -> None:
     assert "Reading all weights once takes 1.50 ms at 40.0 GB/s, the floor." in markdown
 
 
+@pytest.mark.parametrize("content", [b"{torn", b"[" * 100_000, b"caf\xe9", b""])
+def test_json_that_is_none_is_skipped_with_a_note(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes,
+) -> None:
+    """It may be anybody's; the results are reported all the same."""
+    write(tmp_path, two_tasks())
+    (tmp_path / "other.json").write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["paceline", "bench", "report", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    said = " ".join(capsys.readouterr().err.split())
+    assert said == f"{tmp_path}/other.json was skipped: it is not JSON in UTF-8"
+    assert (tmp_path / "report.md").exists()
+
+
+def test_a_tuning_may_begin_with_a_mark(tmp_path: Path) -> None:
+    (tmp_path / "tune.json").write_text(json.dumps(tuned()), encoding="utf-8-sig")
+    assert [each.floor for each in read_folder(tmp_path).tunings] == [1.5]
+
+
 def test_a_file_of_any_name_has_a_report_of_its_own(tmp_path: Path) -> None:
     lines = [trial("plain", "copy/1", 4.0), trial("fast", "copy/1", 2.0)]
     file = write(tmp_path, lines, "published-tiny")
@@ -473,6 +532,18 @@ def test_names_that_are_no_text_are_reported(tmp_path: Path) -> None:
     assert "caf?" in page and "caf?" in markdown
 
 
+def test_tasks_and_methods_that_are_no_text_are_drawn(tmp_path: Path) -> None:
+    lines: list[Entry | LeftOut] = []
+    for task in ("\ud800", "\udfff"):
+        lines += [
+            trial("plain", f"copy/{ord(task)}", 2.0, task=task),
+            replace(guesser(f"copy/{ord(task)}", 1.0, task=task), method="\ud801"),
+        ]
+    write(tmp_path, lines)
+    _, markdown = report(tmp_path)
+    assert "copy/?" in markdown
+
+
 def test_what_cannot_be_reported_is_refused_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         write_report(tmp_path / "nowhere")
@@ -490,14 +561,14 @@ def test_what_cannot_be_reported_is_refused_in_one_sentence(tmp_path: Path) -> N
     with pytest.raises(UsageError, match=r"run-tiny\.jsonl holds no trial of plain decoding"):
         write_report(tmp_path)
     path.write_text(whole)
-    for text, wrong in (
-        ("{torn", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        (json.dumps(tuned() | {"curve": [{"width": 0}]}), "damaged"),
-    ):
-        (tmp_path / "tune.json").write_text(text)
-        with pytest.raises(UsageError, match=rf"tune\.json is {wrong}"):
+    for changes in ({"curve": [{"width": 0}]}, {"floor_milliseconds": 10**400}):
+        (tmp_path / "tune.json").write_text(json.dumps(tuned() | changes))
+        with pytest.raises(UsageError, match=r"tune\.json is damaged"):
             write_report(tmp_path)
+    (tmp_path / "tune.json").unlink()
+    (tmp_path / "tune.json").mkdir()
+    with pytest.raises(UsageError, match=r"cannot read .*tune\.json: Is a directory"):
+        write_report(tmp_path)
     assert not (tmp_path / "report.html").exists()
 
 

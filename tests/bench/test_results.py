@@ -85,6 +85,7 @@ def test_a_run_is_a_header_and_a_line_for_each_trial(undisturbed: bytes, tmp_pat
     [
         Entry("s", "", "p", 0, 0, "plain", 3, error="broke"),
         LEFT_OUT,
+        replace(TRIAL, difference=Difference(1, 2, 3, math.inf)),
         Entry(
             "s",
             "t",
@@ -294,9 +295,16 @@ def test_another_run_is_named(tmp_path: Path, name: str, value: object) -> None:
         (line_of(seconds=0.0), r"line 2 is not the result of a trial (it has no tokens or no time"),
         (line_of(tokens=0), "line 2 is not the result of a trial (it has no tokens or no time"),
         (line_of(seconds="1"), "line 2 is not the result of a trial (seconds is '1'"),
-        (line_of(seconds=math.inf), "line 2 is not the result of a trial (it has no tokens or no"),
+        (line_of(seconds=math.inf), "line 2 is not the result of a trial (seconds is out of range"),
         (line_of(prompt=["p"]), "line 2 is not the result of a trial (prompt is ['p']"),
         (line_of(peak_bytes="1"), "line 2 is not the result of a trial (peak_bytes is '1'"),
+        (line_of(seconds=10**400), "line 2 is not the result of a trial (seconds is out of range"),
+        (line_of(tokens=10**16), "line 2 is not the result of a trial (tokens is out of range"),
+        (line_of(output=[10**400]), "line 2 is not the result of a trial (its tokens are out of"),
+        (line_of(output=[-1]), "line 2 is not the result of a trial (its tokens are out of range"),
+        (line_of(output=["1"]), "line 2 is not the result of a trial ("),
+        (line_with(acceptance={"1": 10**30}), "line 2 is not the result of a trial (its counts"),
+        (line_with(depths={"9" * 30: 1}), "line 2 is not the result of a trial (its counts are"),
         (line_with(rounds=None), "line 2 is not the result of a trial (rounds is None"),
         (line_with(acceptance={"1": "2"}), "line 2 is not the result of a trial ("),
         (
@@ -325,6 +333,30 @@ def test_a_damaged_line_is_named(
     path.write_bytes(undisturbed)
     killed.run(path, resume=True)
     assert path.read_bytes() == undisturbed
+
+
+@pytest.mark.parametrize("first", [b'{"format":1,"run":{"ki', b"", b"[" * 100_000])
+def test_a_damaged_first_line_is_not_to_be_deleted(
+    undisturbed: bytes, tmp_path: Path, first: bytes
+) -> None:
+    """The others would be results of nobody knows what."""
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b"".join([first, b"\x00\n", undisturbed.partition(b"\n")[2]]))
+    for act in (lambda: read_results(path), lambda: ResultFile(path, HEADER, resume=True)):
+        message = refusal(act)
+        assert f"{path}: its first line, which describes the run, is damaged" in message
+        assert "restore it from a copy, or choose another --out" in message
+        assert "delete" not in message
+
+
+def test_a_mark_at_the_beginning_is_passed_over(undisturbed: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(undisturbed)
+    whole = read_results(path)
+    path.write_bytes(b"\xef\xbb\xbf" + undisturbed)
+    assert read_results(path) == whole
+    killed.run(path, resume=True)
+    assert path.read_bytes() == b"\xef\xbb\xbf" + undisturbed
 
 
 def test_a_line_lost_in_the_middle_is_measured_again(undisturbed: bytes, tmp_path: Path) -> None:

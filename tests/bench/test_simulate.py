@@ -294,6 +294,14 @@ def test_the_command(on_the_toy: Session, tmp_path: File) -> None:
     assert other.exit_code != 0
 
 
+def test_the_command_names_the_file_of_system_messages(tmp_path: File) -> None:
+    (tmp_path / "talks.jsonl").write_text("{}\n")
+    words = ["bench", "simulate", "talks", "--data", str(tmp_path), "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, [*words, "--system", str(tmp_path / "nope")])
+    assert result.exit_code != 0
+    assert f"cannot read the system message file {tmp_path}/nope" in str(result.exception)
+
+
 def test_the_command_refuses_what_cannot_be_forced(on_the_toy: Session, tmp_path: File) -> None:
     result = CliRunner().invoke(
         app, ["bench", "simulate", "x.jsonl", "--out", str(tmp_path), "--methods", "transformers"]

@@ -83,6 +83,24 @@ def test_a_run_becomes_answers() -> None:
     assert [a.question_id for a in answers_of(RUN, "plain", "m", words)] == [81, "other"]
 
 
+def test_half_a_conversation_is_no_answer() -> None:
+    """An interrupted run lacks the turns that were still to come."""
+    found = answers_of([each for each in RUN if each != RUN[5]], "anpd", "m", words)
+    assert [[choice.index for choice in answer.choices] for answer in found] == [[0]]
+    begun = [RUN[0], RUN[1], RUN[3], *RUN[6:7]]
+    assert list(answers_of(begun, "anpd", "m", words)) == []
+    assert [a.question_id for a in answers_of(begun, "plain", "m", words)] == [81, "other"]
+    again = [*RUN[:2], replace(RUN[0], repeat=1)]
+    (answer,) = answers_of(again, "plain", "m", words)
+    assert [choice.index for choice in answer.choices] == [0]
+
+
+def test_names_that_are_no_text_are_written_as_they_were(tmp_path: Path) -> None:
+    (answer,) = answers_of([replace(RUN[6], task="\ud800")], "plain", "m", words)
+    write_answers(tmp_path / "a.jsonl", [answer])
+    assert read_answers(tmp_path / "a.jsonl") == [answer]
+
+
 def test_questions_of_several_suites_stay_apart() -> None:
     run = [
         replace(entry(method, prompt, 0, [1], output=(1,)), suite=suite)
@@ -106,6 +124,9 @@ def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     answers = list(answers_of(RUN, "plain", "m", words))
     write_answers(tmp_path / "a.jsonl", answers)
     assert read_answers(tmp_path / "a.jsonl") == answers
+    content = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "marked.jsonl").write_bytes(b"\xef\xbb\xbf" + content)  # as editors may
+    assert read_answers(tmp_path / "marked.jsonl") == answers
     record = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])
     # What Spec-Bench's own files have, no more and no less.
     assert set(record) == {
@@ -143,10 +164,29 @@ def test_speeds_are_means_over_questions_as_in_spec_bench() -> None:
         compare(base, other[2:])
 
 
+def line_with(**changes: object) -> str:
+    """An answer with one choice, of which something is different."""
+    choice: dict[str, object] = {
+        "index": 0,
+        "turns": ["x"],
+        "decoding_steps": [1],
+        "new_tokens": [1],
+        "wall_time": [1.0],
+        "accept_lengths": [1],
+    }
+    record = {"question_id": 1, "category": "qa", "model_id": "m", "choices": [choice | changes]}
+    return json.dumps(record)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         ("", "holds no answers"),
+        (line_with(new_tokens=[10**400]), "line 1 .* out of range"),
+        (line_with(new_tokens=[10**400, -(10**400)]), "line 1 .* out of range"),
+        (line_with(wall_time=[10**400]), "line 1 .* out of range"),
+        (line_with(accept_lengths=[10**16]), "line 1 .* out of range"),
+        (line_with(wall_time=["1"]), "line 1"),
         ("{", "line 1 is not an answer in Spec-Bench's format"),
         ('{"question_id": 1, "category": "qa", "model_id": "m", "choices": []}', "line 1"),
         ("[1]", "line 1"),
@@ -163,6 +203,20 @@ def test_other_files_are_refused(tmp_path: Path, content: str, reason: str) -> N
     (tmp_path / "a.jsonl").write_text(content)
     with pytest.raises(UsageError, match=reason):
         read_answers(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("run", [{}, {"model": None}, {"model": {}}, {"model": {"name": 1}}])
+def test_a_file_that_names_no_model_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run: dict[str, Any],
+) -> None:
+    results = ResultFile(tmp_path / "run.jsonl", {"run": {"kind": "run", **run}})
+    results.append(RUN[0])
+    words = ("bench", "spec-bench", "export", results.path, "--out", tmp_path)
+    refused = runner(monkeypatch, capsys)(*words)
+    assert (refused.code, "does not name the model" in refused.said) == (2, True)
 
 
 @pytest.mark.model

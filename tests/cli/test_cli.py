@@ -225,6 +225,8 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate", "either a prompt or --prompt-file"),
         ("generate hi --prompt-file {dir}/good.jsonl", "either a prompt or --prompt-file"),
         ("compare hi --prompt-file {dir}/good.jsonl", "either a prompt or --prompt-file"),
+        ("generate hi --limit 2", "--limit counts the records of a prompt file"),
+        ("compare hi --limit 2", "--limit counts the records of a prompt file"),
         ("generate -", "the prompt is empty"),
         ("generate --prompt-file {dir}/missing", "cannot read the prompt file"),
         ("generate --prompt-file {dir}", "cannot read the prompt file"),
@@ -519,12 +521,13 @@ def test_generate_keeps_what_was_done_before_an_error(
     command: Command, tiny: Path, tmp_path: Path
 ) -> None:
     prompts, path = tmp_path / "prompts.jsonl", tmp_path / "result.json"
-    records = [{"prompt": "once"}, {"turns": ["talk", "x" * 5000]}, {"prompt": "twice"}]
+    long = {"id": "long", "turns": ["talk", "x" * 5000]}
+    records = [{"prompt": "once"}, long, {"prompt": "twice"}]
     prompts.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
     result = command("generate", "--prompt-file", prompts, "-m", tiny, "-n", 5, "--json", path)
     assert result.code == 2
-    assert result.notes[-1].startswith("error: the prompt has 50")
-    assert [record["id"] for record in read_json(path)] == ["1", "2"]
+    assert result.notes[-1].startswith("error: record long: the prompt has 50")
+    assert [record["id"] for record in read_json(path)] == ["1", "long"]
 
 
 def test_generate_works_without_a_chat_template(

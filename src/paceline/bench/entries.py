@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from math import inf
 from operator import index
 from types import NoneType
 from typing import Any
@@ -14,7 +13,11 @@ from paceline.bench.loops import loop_share
 from paceline.bench.trial import Trial
 from paceline.stats import SourceStats, Stats
 
-__all__ = ["Difference", "Entry", "Key", "LeftOut", "parse_line"]
+__all__ = ["MOST", "Difference", "Entry", "Key", "LeftOut", "parse_line"]
+
+MOST = 10**15
+"""No number of a result is larger, unless its file is damaged."""
+_TOKENS = 2**31
 
 Key = tuple[str, str, int]
 """Suite, prompt and turn: one text."""
@@ -115,7 +118,7 @@ class Entry:
         values = dict(record)
         values["stats"] = _stats_from_json(record["stats"], record.get("tokens", 0))
         if "output" in record:
-            values["output"] = tuple(record["output"])
+            values["output"] = tuple(map(index, record["output"]))
         if "difference" in record:
             values["difference"] = Difference(**record["difference"])
         return cls(**values)
@@ -148,7 +151,10 @@ def _stats_from_json(record: dict[str, Any], tokens: int) -> Stats:
 
 
 def _counter(record: dict[str, Any]) -> Counter[int]:
-    return Counter({int(key): index(times) for key, times in record.items()})
+    found = Counter({int(key): index(times) for key, times in record.items()})
+    if not all(0 <= number <= MOST for pair in found.items() for number in pair):
+        raise ValueError("its counts are out of range")
+    return found
 
 
 def parse_line(record: dict[str, Any]) -> Entry | LeftOut:
@@ -161,17 +167,24 @@ def parse_line(record: dict[str, Any]) -> Entry | LeftOut:
     for part in (entry, entry.stats, *entry.stats.sources.values(), entry.difference):
         if part is not None:
             _check(part)
-    if not entry.error and not (entry.tokens > 0 < entry.seconds < inf):
+    if not entry.error and not (entry.tokens > 0 < entry.seconds):
         raise ValueError("it has no tokens or no time")
+    if not all(0 <= token < _TOKENS for token in entry.output or ()):
+        raise ValueError("its tokens are out of range")
     return entry
 
 
 def _check(part: Any) -> None:
-    """Raises TypeError for a value of another kind than its field."""
+    """Raises TypeError for a value of another kind than its field, and ValueError for a number
+    out of range."""
     for each in fields(part):
         value, kind = getattr(part, each.name), _KINDS.get(each.type)
         if kind is not None and not isinstance(value, kind):
             raise TypeError(f"{each.name} is {value!r}")
+        # Logits, and so gaps, may be infinite.
+        free = isinstance(part, Difference) and isinstance(value, float)
+        if isinstance(value, int | float) and not (free or abs(value) <= MOST):
+            raise ValueError(f"{each.name} is out of range")
 
 
 def completed(trial: Trial, plain: Sequence[int] | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from paceline.bench.text_times import TextTimes, by_prompt, decode_ratio, interv
 from paceline.bench.trial import PLAIN
 from paceline.stats import Stats
 
-__all__ = ["Group", "MethodSummary", "Summary", "summarise"]
+__all__ = ["Cell", "Group", "MethodSummary", "Summary", "by_text", "summarise"]
 
 Trials = Sequence[Entry]
 Cell = Mapping[str, Trials]
@@ -116,24 +116,27 @@ class Summary:
 def summarise(lines: Iterable[Entry | LeftOut]) -> Summary:
     """Summarise a run. Raises ValueError if it has no trial of plain decoding."""
     lines = list(lines)
-    cells = _cells(line for line in lines if isinstance(line, Entry))
+    left_out = [line for line in lines if isinstance(line, LeftOut)]
+    cells = by_text(line for line in lines if isinstance(line, Entry))
     if not any(PLAIN in cell for cell in cells.values()):
-        raise ValueError("no trial of plain decoding: there is nothing to compare with")
+        why = f" (left out: {left_out[0].reason})" if left_out else ""
+        raise ValueError(f"no trial of plain decoding: there is nothing to compare with{why}")
     calm = {key: cell for key, cell in cells.items() if not _loops(cell)}
     return Summary(
         overall=_group("overall", cells),
         groups=_by_task(cells),
         overall_without_loops=_group("overall", calm) if calm else None,
         groups_without_loops=_by_task(calm),
-        left_out=[line for line in lines if isinstance(line, LeftOut)],
+        left_out=left_out,
     )
 
 
-def _cells(entries: Iterable[Entry]) -> dict[Key, Cell]:
+def by_text(entries: Iterable[Entry]) -> dict[Key, Cell]:
+    """Text -> method, by first appearance -> its trials, by repeat."""
     cells: dict[Key, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
     for entry in entries:
         cells[entry.key][entry.method].append(entry)
-    order = {method: None for cell in cells.values() for method in cell}  # by first appearance
+    order = {method: None for cell in cells.values() for method in cell}
     return {
         key: {
             method: sorted(cell[method], key=lambda trial: trial.repeat)

@@ -85,8 +85,10 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
     with readable(f"the results {path}"):
         content = path.read_bytes()
         # If no line is complete, keep the only one, so that the error names it.
-        lines = content[: content.rfind(b"\n") + 1 or None].decode().split("\n")
-    records = [_parse(line, f"{path}, line {number}") for number, line in _full(lines)]
+        # Editors may begin a file with a mark.
+        text = content[: content.rfind(b"\n") + 1 or None].decode("utf-8-sig")
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line]
+    records = [_parse(path, number, line, number == lines[0][0]) for number, line in lines]
     if (
         not records
         or records[0].get("format") != FORMAT
@@ -94,10 +96,10 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
     ):
         raise UsageError(f"{path} is not a result file of this version of paceline")
     entries: list[Entry | LeftOut] = []
-    for (number, _), record in list(zip(_full(lines), records))[1:]:
+    for (number, _), record in list(zip(lines, records))[1:]:
         try:
             entries.append(parse_line(record))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise UsageError(
                 f"{path}, line {number} is not the result of a trial ({error}): delete the line "
                 "and continue with --resume"
@@ -105,19 +107,20 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
     return records[0], entries
 
 
-def _full(lines: list[str]) -> Iterator[tuple[int, str]]:
-    return ((number, line) for number, line in enumerate(lines, start=1) if line)
-
-
-def _parse(line: str, where: str) -> dict[str, Any]:
+def _parse(path: Path, number: int, line: str, first: bool) -> dict[str, Any]:
     try:
         record = parse_json(line)
     except ValueError as error:
+        if first:  # without it nobody knows what the others are results of
+            raise UsageError(
+                f"{path}: its first line, which describes the run, is damaged: restore it from a "
+                "copy, or choose another --out"
+            ) from error
         raise UsageError(
-            f"{where} is damaged: delete the line and continue with --resume"
+            f"{path}, line {number} is damaged: delete the line and continue with --resume"
         ) from error
     if not isinstance(record, dict):
-        raise UsageError(f"{where} is not a JSON object: this is not a result file")
+        raise UsageError(f"{path}, line {number} is not a JSON object: this is not a result file")
     return record
 
 

@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any
 from uuid import uuid4
 
-from paceline.bench.entries import Entry
+from paceline.bench.entries import MOST, Entry
 from paceline.bench.suites import MT_BENCH, MULTI_TURN, WITH_MT_BENCH
 from paceline.bench.trial import PLAIN
 from paceline.errors import UsageError, readable
@@ -82,7 +82,8 @@ class Row:
 def answers_of(
     entries: Sequence[Entry], method: str, model_id: str, decode: Decode
 ) -> Iterator[Answer]:
-    """Yield the answers of one method of a run, without the questions on which it failed.
+    """Yield the answers of one method of a run, without the questions on which it failed, and
+    without repeats that lack a turn which plain decoding has: the run was interrupted there.
 
     Raises UsageError for an answer whose text cannot be known.
     """
@@ -93,10 +94,18 @@ def answers_of(
     for entry in entries:
         if entry.method == method:
             conversations[entry.suite, entry.prompt][entry.repeat].append(entry)
+    known: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for suite, prompt, turn in (entry.key for entry in entries if entry.method == PLAIN):
+        known[suite, prompt].add(turn)
     asked = {(entry.suite, entry.prompt) for entry in entries}
     numbered = Counter(_question(prompt) for _, prompt in asked)
-    for (suite, prompt), repeats in conversations.items():
-        if any(turn.error for turns in repeats.values() for turn in turns):
+    for (suite, prompt), begun in conversations.items():
+        repeats = {
+            repeat: turns
+            for repeat, turns in sorted(begun.items())
+            if known[suite, prompt] <= {turn.turn for turn in turns}
+        }
+        if not repeats or any(turn.error for turns in begun.values() for turn in turns):
             continue
         question = _question(prompt)
         if numbered[question] > 1:  # each of several suites begins with 0
@@ -107,7 +116,7 @@ def answers_of(
             model_id=model_id,
             choices=[
                 _choice(repeat, sorted(turns, key=lambda turn: turn.turn), plain, decode)
-                for repeat, turns in sorted(repeats.items())
+                for repeat, turns in repeats.items()
             ],
         )
 
@@ -154,7 +163,8 @@ def write_answers(path: Path, answers: Sequence[Answer]) -> None:
     stamp = {"tstamp": time.time()}
     records = [{**asdict(answer), "answer_id": uuid4().hex, **stamp} for answer in answers]
     lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-    path.write_text("".join(lines), encoding="utf-8")
+    # Names may be no text; written so, JSON still reads them as they were.
+    path.write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
 
 
 def read_answers(path: Path) -> list[Answer]:
@@ -163,7 +173,7 @@ def read_answers(path: Path) -> list[Answer]:
     Raises UsageError, naming the line, if the file cannot be read or has another format.
     """
     with readable(f"the answers {path}"):
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     answers: dict[int | str, Answer] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
@@ -184,8 +194,9 @@ def _parsed(line: str, where: str) -> Answer:
         answer = Answer(
             record["question_id"], str(record["category"]), str(record["model_id"]), choices
         )
-        sums = [sum(choices[0].new_tokens), sum(choices[0].accept_lengths)]
-        if not (sum(choices[0].wall_time) > 0 and min(sums) >= 0):
+        first = choices[0]  # the only one that is compared
+        numbers = [*first.new_tokens, *first.accept_lengths, *first.wall_time]
+        if not (all(0 <= each <= MOST for each in numbers) and sum(first.wall_time) > 0):
             raise ValueError("its times or counts are out of range")
         hash(answer.question_id)
     except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -10,7 +10,7 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
-from paceline.cli.findings import Findings, method_as_json
+from paceline.cli.findings import Findings, method_as_json, note_exceptions
 from paceline.cli.groups import Machine, Prompts, Request, grouped
 from paceline.defaults import DEFAULT_MODEL
 from paceline.tables import Table
@@ -49,9 +49,11 @@ def compare(
     asked = options | {"repeats": repeats}
     report = _report(session, model, records, asked, contenders.state, found)
     # First, because whoever reads the tables may have enough.
-    common.write_json(json_file, report)
+    common.write_json(json_file, report | {"interrupted": interrupted})
     _show(found, len(records) > 1)
     if interrupted:
+        kept = f"{json_file} and these tables show" if json_file else "these tables show"
+        common.note(f"interrupted: {kept} what was measured so far")
         raise KeyboardInterrupt
     if found.failures:
         raise typer.Exit(1)
@@ -104,10 +106,7 @@ def _show(found: Findings, by_prompt: bool) -> None:
     if by_prompt:
         common.print_table(_prompt_table(found))
     _print_mismatches(found)
-    for sentence in found.left_out:
-        common.note(sentence)
-    for (method, label), error in found.failures.items():
-        common.note(f"error: {method} failed on {label}: {error}", style="red")
+    note_exceptions(found)
 
 
 def _table(found: Findings) -> Table:

@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from paceline.cli import common
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.bench.entries import Difference, Entry, Key, LeftOut
     from paceline.bench.metrics import MethodSummary
 
-__all__ = ["Findings", "method_as_json"]
+__all__ = ["Findings", "method_as_json", "note_exceptions"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,14 @@ class Findings:
             for key, places in method.differences.items()
             for place in dict.fromkeys(places)
         ]
+
+
+def note_exceptions(found: Findings) -> None:
+    """Say what was left out, and what failed."""
+    for sentence in found.left_out:
+        common.note(sentence)
+    for (method, label), error in found.failures.items():
+        common.note(f"error: {method} failed on {label}: {error}", style="red")
 
 
 def method_as_json(found: Findings, method: MethodSummary) -> dict[str, Any]:

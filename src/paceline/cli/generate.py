@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,6 +12,7 @@ from paceline.cli import common, flags
 from paceline.cli.constrained import Constrained
 from paceline.cli.groups import Choice, Kept, Machine, Output, Prompts, Request, grouped
 from paceline.cli.show import print_stream, summary
+from paceline.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
@@ -38,26 +40,38 @@ def generate(
     answers: list[dict[str, Any]] = []
     try:
         for record in records:
-            for completion in _answer(session, record, references, options, output.show_drafts):
-                answers.append(_as_json(record, completion))
-                common.note(summary(completion))
-                if completion.finish_reason == "interrupted":
-                    raise typer.Exit(130)
+            texts = [*references, *record.references]
+            with _named(record if prompts.prompt_file else None):
+                for completion in _answer(session, record, texts, options, output.show_drafts):
+                    answers.append(_as_json(record, completion))
+                    common.note(summary(completion))
+                    if completion.finish_reason == "interrupted":
+                        raise typer.Exit(130)
     finally:  # whatever happens, the file gets the answers that are finished
         if answers:
             common.write_json(output.json_file, answers)
 
 
+@contextmanager
+def _named(record: PromptRecord | None) -> Iterator[None]:
+    """Put the record's id in front of the sentence of a UsageError; None changes nothing."""
+    try:
+        yield
+    except UsageError as error:
+        if record is None:
+            raise
+        raise UsageError(f"record {record.id}: {error}") from error
+
+
 def _answer(
     session: Session,
     record: PromptRecord,
-    references: list[str],
+    texts: list[str],
     options: dict[str, Any],
     show_drafts: bool,
 ) -> Iterator[Completion]:
     """Answer all turns of one record, with the model's answers in between."""
     console = common.output_console()
-    texts = [*references, *record.references]
     if record.raw or not session.tokenizer.chat_template:
         stream = session.stream("\n\n".join(record.turns), references=texts, **options)
         yield print_stream(stream, console, show_drafts)

@@ -132,6 +132,11 @@ class Prompts(References):
         if self.prompt_file is not None:
             found = read_prompts(self.prompt_file, self.limit)
             return [replace(one, raw=self.raw or one.raw) for one in found]
+        if self.limit is not None:
+            raise UsageError(
+                "--limit counts the records of a prompt file: leave it out, or give --prompt-file "
+                "instead of a prompt"
+            )
         if self.prompt == "-":
             common.check_stdin()
         try:

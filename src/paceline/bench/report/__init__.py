@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from paceline.errors import UsageError
 __all__ = ["write_report"]
 
 
-def write_report(results: Path) -> list[Path]:
+def write_report(results: Path, note: Callable[[str], None] = lambda text: None) -> list[Path]:
     """Write report.html, report.md and the plots of report.md into the folder of the results; for
     a single file, into a folder beside it with its name.
+
+    note: is told which files were skipped.
 
     Returns the paths of both reports.
 
@@ -28,7 +31,7 @@ def write_report(results: Path) -> list[Path]:
     for package in ("jinja2", "matplotlib"):
         if find_spec(package) is None:
             raise UsageError(f"the report needs {package}: pip install 'paceline[bench]'")
-    made = document(read_folder(results))
+    made = document(read_folder(results, note))
     folder = (
         results if results.is_dir() else results.with_suffix("" if results.suffix else ".report")
     )

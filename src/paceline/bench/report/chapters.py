@@ -25,7 +25,7 @@ _WORDS = {
     "speed-up": "tokens per second relative to plain decoding of the same texts; the time of a "
     "text is the median of its trials, from the token ids of the prompt to those of the output",
     "interval": "95 % confidence interval of the speed-up, from resampling prompts in pairs; it "
-    "covers differences between texts, not between machines; a single text has none",
+    "covers differences between texts, not between machines; a single prompt has none",
     "after the prompt": "the speed-up without the first pass, which reads the prompt",
     "ratio of means": "mean speed of texts divided by plain decoding's, as in Spec-Bench",
     "acceptance length": "tokens gained per round, including the one that needs no guess",

@@ -17,7 +17,7 @@ from paceline.bench.report.colours import (
     RIVAL_HUES,
     method_hues,
 )
-from paceline.bench.report.drawing import WIDE, Canvas, canvas, folded, grid
+from paceline.bench.report.drawing import WIDE, Canvas, canvas, drawable, folded, grid
 from paceline.bench.report.folder import Run, Tuning
 from paceline.bench.report.tables import PARTS, guessing, milliseconds_per_token
 from paceline.bench.trial import PLAIN
@@ -180,7 +180,7 @@ def gains(name: str, group: Group) -> Plot | None:
             for gained, rounds in histogram.items():
                 shares[min(gained, _MOST_GAINED)] += 100 * rounds / histogram.total()
             axes.bar(list(shares), list(shares.values()), width=0.82, color=hues[method])
-            axes.set_title(method, loc="right", fontsize=11.5, y=0.72)
+            axes.set_title(drawable(method), loc="right", fontsize=11.5, y=0.72)
             highest = max(highest, *shares.values())
             grid(axes, "y")
         longest = max(max(method.stats.acceptance_histogram) for method in found.values())

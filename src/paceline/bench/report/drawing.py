@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["WIDE", "WIDTH", "Canvas", "canvas", "folded", "grid"]
+__all__ = ["WIDE", "WIDTH", "Canvas", "canvas", "drawable", "folded", "grid"]
 
 WIDTH, WIDE = 480, 600
 """Widths of figures in points; browsers show them as pixels."""
@@ -84,9 +84,14 @@ def grid(axes: Axes, direction: Literal["x", "y"]) -> None:
     axes.tick_params(length=0)
 
 
+def drawable(label: str) -> str:
+    """The label with "?" for what is no text, which matplotlib refuses."""
+    return label.encode(errors="replace").decode()
+
+
 def folded(label: str) -> str:
-    """Break a label into lines that fit beside an axis."""
-    spaced = re.sub(r"(?<=[,:/])(?=\S)", "\x00", label)
+    """Break a label into lines that fit beside an axis; see `drawable`."""
+    spaced = re.sub(r"(?<=[,:/])(?=\S)", "\x00", drawable(label))
     pieces: list[str] = [""]
     for piece in spaced.split("\x00"):
         if pieces[-1] and len(pieces[-1] + piece) > _LABEL_LETTERS:

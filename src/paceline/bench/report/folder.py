@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -91,10 +91,11 @@ class Folder:
         return bool(self.runs or self.ablations or self.tunings)
 
 
-def read_folder(path: Path) -> Folder:
+def read_folder(path: Path, note: Callable[[str], None] = lambda text: None) -> Folder:
     """Read a folder's result files and those of `paceline tune --json`.
 
     path: may also be one result file, whatever its name.
+    note: is told which files were skipped.
 
     Raises UsageError if there are none, or one cannot be read.
     """
@@ -113,7 +114,7 @@ def read_folder(path: Path) -> Folder:
         elif kind == _ABLATION:
             found.ablations.append(_ablation(file))
     for file in sorted(path.glob("*.json")):
-        tuning = _tuning(file)
+        tuning = _tuning(file, note)
         if tuning is not None:
             found.tunings.append(tuning)
     if not found:
@@ -141,12 +142,15 @@ def _ablation(path: Path) -> Ablation:
     )
 
 
-def _tuning(path: Path) -> Tuning | None:
-    """Read a tuning; None for other JSON files."""
+def _tuning(path: Path, note: Callable[[str], None]) -> Tuning | None:
+    """Read a tuning; None for other files."""
+    with readable(f"{path}"):
+        content = path.read_bytes()
     try:
-        record = parse_json(_text(path))
-    except ValueError as error:
-        raise UsageError(f"{path} is not JSON: delete it, or make it again") from error
+        record = parse_json(content.decode("utf-8-sig"))
+    except ValueError:  # it may be anybody's
+        note(f"{path} was skipped: it is not JSON in UTF-8")
+        return None
     if not (isinstance(record, dict) and {"curve", "floor_milliseconds"} <= record.keys()):
         return None
     try:
@@ -158,7 +162,7 @@ def _tuning(path: Path) -> Tuning | None:
             float(record["bandwidth_gb_per_s"]),
             float(record["floor_share"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(
             f"{path} is damaged ({error}): make it again with 'paceline tune --json {path}'"
         ) from error
@@ -166,7 +170,7 @@ def _tuning(path: Path) -> Tuning | None:
 
 def _text(path: Path) -> str:
     with readable(f"{path}"):
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
 
 
 def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -17,7 +17,8 @@ from paceline.tables import count
 
 __all__ = ["basis", "limits", "verdicts"]
 
-_FEW_TEXTS = 5
+_FEW_PROMPTS = 5  # prompts are resampled, not texts
+_ONE_PROMPT = "one prompt, no interval"
 _PLAIN = "plain decoding"
 
 
@@ -69,14 +70,19 @@ def verdicts(run: Run) -> list[Verdict]:
 def limits(run: Run) -> list[str]:
     """Caveats: texts left out, loops, plain decoding's own failures and differences."""
     sentences = [*_about_plain(run), _about_loops(run.summary.overall), *_left_out(run)]
-    few = [
-        f"{group.name} ({group.texts})" for group in run.summary.groups if group.texts < _FEW_TEXTS
-    ]
+    fewest = {group.name: _fewest_prompts(group) for group in run.summary.groups}
+    few = [f"{name} ({prompts})" for name, prompts in fewest.items() if prompts < _FEW_PROMPTS]
     if few:
         sentences.append(
-            f"Tasks whose intervals come from fewer than {_FEW_TEXTS} texts: {', '.join(few)}."
+            f"Tasks whose intervals come from fewer than {_FEW_PROMPTS} prompts: {', '.join(few)}."
         )
     return sentences
+
+
+def _fewest_prompts(group: Group) -> int:
+    """Of the group's intervals; if there are none, enough."""
+    methods = [method for method in group.methods.values() if words.interval(method)]
+    return min((method.prompts for method in methods), default=_FEW_PROMPTS)
 
 
 def _about(run: Run, method: MethodSummary) -> list[str]:
@@ -100,7 +106,7 @@ def _speed(run: Run, method: MethodSummary) -> str:
         start = f"{where}, {name} ran at {speed} the speed of {_PLAIN}"
     interval = words.interval(method)
     if not interval:
-        return f"{start} (one text, no interval)."
+        return f"{start} ({_ONE_PROMPT})."
     sentence = f"{start} (95 % interval {interval})"
     if words.tone(method) == words.EVEN:
         return f"{sentence}: the interval includes 1, not distinguishable from {_PLAIN}."
@@ -141,7 +147,7 @@ def _tasks(run: Run, name: str) -> list[str]:
     ):
         such = [task for task in found if words.tone(found[task]) == tone]
         if such:
-            few = sum(found[task].texts < _FEW_TEXTS for task in such)
+            few = sum(found[task].prompts < _FEW_PROMPTS for task in such)
             sentences.append(f"{judgement} {_on_tasks(such, list(found))}{_on_few(few, such)}.")
     return sentences
 
@@ -157,16 +163,16 @@ def _on_tasks(such: Sequence[str], every: Sequence[str]) -> str:
 
 
 def _on_few(few: int, such: Sequence[str]) -> str:
-    """How few texts a judgement on tasks is based on."""
+    """How few prompts a judgement on tasks is based on."""
     if not few:
         return ""
     which = f"{few} of them " if few < len(such) else "each " if few > 1 else ""
-    return f" ({which}on fewer than {_FEW_TEXTS} texts)"
+    return f" ({which}on fewer than {_FEW_PROMPTS} prompts)"
 
 
 def _task(task: str, method: MethodSummary) -> str:
-    texts = count(method.texts, "text")
-    sure = f"{words.interval(method) or 'no interval'}, {texts}"
+    interval, texts = words.interval(method), count(method.texts, "text")
+    sure = f"{interval}, {texts}" if interval else _ONE_PROMPT
     return f"{task}, {words.times(method.speedup)} ({sure})"
 
 
@@ -175,7 +181,7 @@ def _without_loops(run: Run, name: str) -> list[str]:
     if calm is None or not overall.looping or name not in calm.methods:
         return []
     method = calm.methods[name]
-    sure = words.interval(method) or "one text, no interval"
+    sure = words.interval(method) or _ONE_PROMPT
     return [
         f"Without the texts that loop: {words.times(method.speedup)} ({sure}) on "
         f"{count(method.texts, 'text')}."

@@ -25,6 +25,6 @@ def report(
     from paceline.bench.report import write_report
 
     with common.writing(f"the report of {results}"):
-        written = write_report(results)
+        written = write_report(results, common.note)
     for path in written:
         common.output_console().print(str(path), soft_wrap=True)

@@ -9,6 +9,7 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
+from paceline.cli.findings import Findings, note_exceptions
 from paceline.cli.groups import Placement, Request, grouped
 from paceline.defaults import DEFAULT_MODEL
 
@@ -56,5 +57,6 @@ def run(
     }
     made = contenders.made(names, session, model, placement)
     path = shared.result_path(trials.out, "run", model)
-    shared.measure_methods(path, session, model, texts, asked, trials.resume, made)
+    lines = shared.measure_methods(path, session, model, texts, asked, trials.resume, made)
+    note_exceptions(Findings(lines))
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")

@@ -10,7 +10,7 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
-from paceline.cli.findings import Findings
+from paceline.cli.findings import Findings, note_exceptions
 from paceline.cli.groups import Placement, Sampling, grouped
 from paceline.defaults import DEFAULT_MODEL
 from paceline.tables import Table
@@ -101,8 +101,8 @@ def _checked(methods: str) -> list[str]:
 def _read(traces: list[str], chosen: _Recorded) -> list[Recording]:
     from paceline.bench.traces import read_traces
 
-    (text,) = common.read_references([chosen.system]) if chosen.system else (None,)
-    return read_traces(traces, chosen.data, chosen.limit, chosen.answers, text)
+    texts = common.read_references([chosen.system], "system message file") if chosen.system else []
+    return read_traces(traces, chosen.data, chosen.limit, chosen.answers, *texts)
 
 
 def _show(found: Findings) -> None:
@@ -111,10 +111,7 @@ def _show(found: Findings) -> None:
     summary = summarise(found.lines)
     groups = summary.groups if len(summary.groups) == 1 else [*summary.groups, summary.overall]
     common.print_table(_table(groups))
-    for sentence in found.left_out:
-        common.note(sentence)
-    for (method, label), error in found.failures.items():
-        common.note(f"error: {method} failed on {label}: {error}", style="red")
+    note_exceptions(found)
 
 
 def _table(groups: list[Group]) -> Table:

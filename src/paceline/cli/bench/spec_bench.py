@@ -40,7 +40,13 @@ def export(
     run = header.get("run", {})
     if run.get("kind") != "run" or not entries:
         raise UsageError(f"{results} holds no answers: name a file that 'paceline bench run' wrote")
-    model = run["model"]["name"]
+    described = run.get("model")
+    model = described.get("name") if isinstance(described, dict) else None
+    if not isinstance(model, str):
+        raise UsageError(
+            f"{results}: its first line, which describes the run, does not name the model: restore "
+            "it from a copy"
+        )
     tokenizer = load_tokenizer(model)
     for method in dict.fromkeys(entry.method for entry in entries):
         name = f"{model}-{method}"
