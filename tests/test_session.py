@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,40 @@ def test_what_was_not_to_be_recorded_is_not(tmp_path: Path) -> None:
     assert store.info().documents == 2
 
 
+def test_what_was_written_before_a_text_was_closed_is_not_kept(tmp_path: Path) -> None:
+    store = Datastore(tmp_path, vocabulary_mark(byte_tokenizer()))
+    session = toy_session("sam", store=(memory := Memory()), datastore=store)
+    stream = session.stream("tell me", max_new_tokens=50, ignore_eos=True)
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    assert stream.run().finish_reason == "interrupted"
+    assert not memory.kept and store.info().documents == 0
+
+
+def test_a_text_closed_by_another_thread_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = toy_session("anpd", store=(memory := Memory()))
+    stream = session.stream("tell me", max_new_tokens=50, ignore_eos=True)
+    play = session.texts.batch._step
+
+    def play_once() -> None:
+        play()
+        monkeypatch.setattr(session.texts.batch, "_step", play)
+        closing = Thread(target=stream.close)  # which waits for the turn
+        closing.start()
+        closers.append(closing)
+
+    closers: list[Thread] = []
+    monkeypatch.setattr(session.texts.batch, "_step", play_once)
+    next(stream, None)
+    closers[0].join()
+    done = stream.run()
+    assert done.finish_reason == "interrupted" and 0 < len(done.tokens) < 50
+    assert memory.kept == []
+    whole = session.generate("tell me", max_new_tokens=5, ignore_eos=True)
+    assert memory.kept == [("tell me", whole.text)]
+
+
 @dataclass
 class FullStore(Memory):
     """One whose disk is full."""
@@ -296,6 +331,8 @@ def test_a_function_may_make_the_drafter() -> None:
         ("x", {"logit_bias": {"5": 1.0}}, "a token of logit_bias must be a whole number"),
         ("x", {"logit_bias": {5: None}}, "a bias of logit_bias must be a number, got None"),
         ("x", {"logit_bias": [(5, 1.0)]}, "logit_bias must map token ids to numbers"),
+        ("x", {"ignore_eos": "no"}, "ignore_eos must be True or False, got 'no'"),
+        ("x", {"record": 1}, "record must be True or False, got 1"),
         ("x", {"stop": 5}, "stop must be a text or a list of texts, got 5"),
         ("x", {"stop": [b"end"]}, "stop must be a text or a list of texts"),
         ("x", {"processors": print}, "processors must be a list of functions"),

@@ -166,7 +166,17 @@ def _number(name: str, value: Any) -> float:
         raise UsageError(f"{name} must be a number, got {value!r}") from error
 
 
-_CONVERTERS: Mapping[str, Callable[[str, Any], float]] = {"int": whole_number, "float": _number}
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+_CONVERTERS: Mapping[str, Callable[[str, Any], float]] = {
+    "int": whole_number,
+    "float": _number,
+    "bool": _switch,
+}
 """By the kind of a setting, as annotated; any may also be None."""
 
 

@@ -177,7 +177,7 @@ class Stream(Iterator[Chunk]):
         )
 
     def finish(self, raise_errors: bool = True) -> Completion:
-        """Close the text and remember the answer."""
+        """Close the text and remember the answer, unless it was cut off."""
         self._leave()
         completion = self.completion
         if completion.error is not None:
@@ -185,7 +185,8 @@ class Stream(Iterator[Chunk]):
                 raise completion.error
             return completion
         self.output.finish()
-        if not self._kept:
+        # What was written of a text before somebody closed it is not an answer.
+        if not self._kept and completion.finish_reason != "interrupted":
             self._kept = True
             self._keep(completion)
         return self.completion
@@ -196,8 +197,7 @@ class Stream(Iterator[Chunk]):
         if self._store is not None and self._options.record:
             keeps.append(partial(self._store.add, self._query, self.output.text))
         if self._text is not None and self._options.record:
-            prompt = self._text[0].prompt
-            keeps.append(partial(self._home.record, prompt, completion.tokens))
+            keeps.append(partial(self._home.record, self._text[0].prompt, completion.tokens))
         for keep in keeps:  # a failure of one keeps nothing from the other
             try:
                 keep()

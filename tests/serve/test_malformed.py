@@ -155,6 +155,21 @@ CHAT_FIELDS: dict[str, dict[str, Any]] = {
         "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}],
         "tool_choice": "required",
     },
+    "tool with parameters that are no object": {
+        "tools": [
+            {"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}
+        ],
+        "tool_choice": "required",
+    },
+    "tool with parameters that may be no object": {
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "f", "parameters": {"type": ["object", "null"]}},
+            }
+        ],
+        "tool_choice": "required",
+    },
     "choice without tools": {"tool_choice": "required"},
     "choice of an unknown tool": {
         "tools": [TOOL],
@@ -170,7 +185,6 @@ CHAT_FIELDS: dict[str, dict[str, Any]] = {
     "too many references": {"paceline": {"references": ["x"] * 17}},
     "references too long": {"paceline": {"references": ["x" * 70_000]}},
     "prediction too long": {"prediction": {"type": "content", "content": "x" * 70_000}},
-    "more scores than fit": {"logprobs": True, "top_logprobs": 20, "n": 16, "max_tokens": 10_000},
     "documents": {"documents": [{"text": "x"}]},
     "special tokens in the text": {"skip_special_tokens": False},
     "form and tools": {"structured_outputs": {"regex": "a"}, "tools": [TOOL]},

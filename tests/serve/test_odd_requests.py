@@ -158,6 +158,11 @@ def test_an_answer_with_scores_is_no_longer_than_fits() -> None:
     session.target.max_context = 1 << 17
     made = orders.of_chat(ChatRequest.model_validate(chat))
     assert len(made) == 16 and made[0].options.max_new_tokens == (1 << 21) // (16 * 21)
+    with pytest.raises(ApiError, match="ask for at most 6241 tokens"):
+        orders.of_chat(ChatRequest.model_validate({**chat, "max_tokens": 10_000}))
+    session.target.max_context = 4096  # which limits the answer in any case
+    made = orders.of_chat(ChatRequest.model_validate({**chat, "max_tokens": 10_000}))
+    assert made[0].options.max_new_tokens == 6241
 
 
 @pytest.mark.parametrize("where", ["description", "arguments"])
@@ -227,6 +232,33 @@ def test_earlier_calls_are_not_dropped_silently(message: Message) -> None:
         Reader(session).chat(messages)
     assert refused.value.status == 400
     assert refused.value.param == "messages"
+
+
+@pytest.mark.parametrize("content", ["", None, "hi"])
+def test_an_earlier_call_in_the_old_form_is_refused(content: Any) -> None:
+    message = Message(role="assistant", content=content, function_call={"name": "f"})
+    with pytest.raises(ApiError, match="use 'tool_calls'") as refused:
+        Reader(tool_session()).chat([Message(role="user", content="hi"), message])
+    assert refused.value.status == 400 and refused.value.param == "messages"
+    unused = Message(role="assistant", content="hi", function_call=None)
+    assert Reader(tool_session()).chat([unused])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"stream_options": {"include_usage": None}},
+        {"paceline": {"metrics": None, "sources": None}},
+    ],
+)
+def test_null_is_the_default(fields: dict[str, Any]) -> None:
+    with live(tool_session()) as served:
+        for stream in (False, True):
+            asked = {"max_tokens": 3, "seed": 1, "stream": stream}
+            answer, usual = served.chat(**asked, **fields), served.chat(**asked)
+            assert answer.status_code == 200
+            assert answer.text.count("data: ") == usual.text.count("data: ")
+            assert "usage" not in answer.text or not stream
 
 
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])

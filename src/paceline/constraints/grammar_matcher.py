@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from itertools import chain, takewhile
-from typing import Any
+from time import thread_time
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -13,9 +15,50 @@ import torch
 from paceline.constraints.habits import FEW, Habits
 from paceline.errors import UsageError
 
-__all__ = ["GrammarMatcher", "Tokens", "first_line"]
+__all__ = ["GrammarMatcher", "Tokens", "clock", "first_line"]
 
 _LONGEST_REASON = 300
+_TOO_LONG = 0.5
+"""Seconds of one call, for which all other texts wait."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def clock() -> float:
+    """Seconds that this thread has worked: however busy the machine is, the same texts fail."""
+    return thread_time()
+
+
+def _timed(
+    call: Callable[Concatenate[GrammarMatcher, P], T],
+) -> Callable[Concatenate[GrammarMatcher, P], T]:
+    """A method that ends the text if it takes too long."""
+
+    @wraps(call)
+    def timed(self: GrammarMatcher, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._limit.check()
+        began = clock()
+        found = call(self, *args, **kwargs)
+        self._limit.late |= self._origin is not None and clock() - began > _TOO_LONG
+        self._limit.check()
+        return found
+
+    return timed
+
+
+class _Limit:
+    """Whether one text's constraint has taken too long, in any of the text's matchers: an error in
+    one that only guesses does not end the text."""
+
+    late = False
+
+    def check(self) -> None:
+        if self.late:
+            raise UsageError(
+                "the constraint takes too long for one token: use a simpler schema, pattern or "
+                "grammar"
+            )
 
 
 @dataclass(frozen=True)
@@ -38,13 +81,15 @@ class GrammarMatcher:
 
     matcher: an `LLMatcher`.
 
-    Raises UsageError if llguidance fails, e.g. because a lexer has become too complex.
+    Raises UsageError if llguidance fails, e.g. because a lexer has become too complex, or if a call
+    takes too long.
     """
 
     def __init__(self, matcher: Any, tokens: Tokens) -> None:
         self._matcher = matcher
         self._tokens = tokens
         self._origin: GrammarMatcher | None = None  # `Grammars` keeps it while there are copies
+        self._limit = _Limit()
         self._place: int | None = None  # if few tokens are allowed, a hash of these
         self._bits = np.zeros((tokens.count + 31) // 32, dtype=np.uint32)
 
@@ -52,8 +97,11 @@ class GrammarMatcher:
         """Another matcher at the same place."""
         made = GrammarMatcher(self._matcher.deep_copy(), self._tokens)
         made._origin = self._origin or self
+        if self._origin is not None:  # of the same text
+            made._limit = self._limit
         return made
 
+    @_timed
     def allowed(self) -> torch.Tensor:
         """See `Matcher.allowed`."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
@@ -69,6 +117,7 @@ class GrammarMatcher:
         self._place = hash(self._bits.tobytes()) if count <= FEW else None
         return torch.from_numpy(bits.view(np.bool_))
 
+    @_timed
     def push(self, token: int) -> bool:
         """See `Matcher.push`."""
         if self._place is not None:
@@ -79,6 +128,7 @@ class GrammarMatcher:
         stopped: bool = self._matcher.is_stopped()
         return stopped
 
+    @_timed
     def forced(self) -> list[int]:
         """See `Matcher.forced`."""
         forced: list[int] = self._matcher.compute_ff_tokens()
@@ -92,11 +142,13 @@ class GrammarMatcher:
         self.allowed()
         return None if self._place is None else self._tokens.habits.recall(self._place)
 
+    @_timed
     def enter(self, token: int) -> bool:
         """See `Matcher.enter`."""
         entered: int = self._matcher.try_consume_tokens([token])
         return entered == 1
 
+    @_timed
     def leave(self, count: int) -> None:
         """See `Matcher.leave`."""
         self._matcher.rollback(count)

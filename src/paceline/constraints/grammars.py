@@ -12,9 +12,11 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from paceline.constraints.constraint import Constraint, Kind
-from paceline.constraints.grammar_matcher import GrammarMatcher, Tokens, first_line
+from paceline.constraints.grammar_length import grammar_length
+from paceline.constraints.grammar_matcher import GrammarMatcher, Tokens, clock, first_line
 from paceline.constraints.habits import Habits
 from paceline.constraints.own_thread import in_own_thread
+from paceline.constraints.schema_length import schema_length
 from paceline.errors import UsageError
 
 __all__ = ["MOST_COMPILED", "Grammars"]
@@ -24,6 +26,12 @@ MOST_COMPILED = 64
 
 _MOST_STATES = 100_000
 """States of a text's lexer."""
+_MOST_LENGTH = 1_000_000
+"""Characters that may be forced at once; llguidance takes some 200 bytes for each."""
+_MOST_FORCED = 4096
+"""Tokens that the beginning may force: llguidance walks through all of them in every call."""
+_SLOW = 0.05
+"""Seconds of a call at the beginning, after the first one."""
 _STACK = 1 << 28
 """Bytes of address space; what a constraint as long as is allowed can need, several times over.
 llguidance follows rules and references by recursion, and a chain of thousands would overflow a
@@ -105,6 +113,7 @@ class Grammars:
 
     def _compile(self, constraint: Constraint) -> GrammarMatcher:
         library = _llguidance()
+        _check_length(constraint)
         with self._reading:
             if self._known is None:
                 self._known = self._read_vocabulary()
@@ -126,6 +135,7 @@ class Grammars:
             raise _unusable(constraint, str(error)) from error
         if matcher.is_stopped() and not matcher.is_accepting():
             raise _unusable(constraint, "no text can satisfy it")
+        _check_costs(constraint, compiled)
         return compiled
 
     def _read_vocabulary(self) -> tuple[Any, Tokens]:
@@ -178,6 +188,39 @@ def _grammar(maker: Any, constraint: Constraint) -> str:
         choices = " | ".join(map(json.dumps, json.loads(text)))
         made = maker.grammar_from_lark(f"start: CHOICE\nCHOICE: {choices}")
     return str(made)
+
+
+def _check_length(constraint: Constraint) -> None:
+    """Raise UsageError for a constraint with which llguidance would fill the memory."""
+    if constraint.kind == "grammar":
+        length = grammar_length(constraint.text)
+    elif constraint.kind == "json_schema":
+        try:
+            length = schema_length(json.loads(constraint.text))
+        except (ValueError, RecursionError):  # llguidance will say so
+            return
+    else:
+        return  # one terminal, whose states are limited
+    if length > _MOST_LENGTH:
+        raise _unusable(
+            constraint,
+            f"its repetitions stand for more than {_MOST_LENGTH:,} characters: use lower counts",
+        )
+
+
+def _check_costs(constraint: Constraint, compiled: GrammarMatcher) -> None:
+    """Raise UsageError for a constraint that would take too long in every round."""
+    if len(compiled.forced()) > _MOST_FORCED:
+        raise _unusable(
+            constraint,
+            f"it forces more than {_MOST_FORCED} tokens at once, which is too costly: use shorter "
+            "texts or lower counts",
+        )
+    for call in (compiled.allowed, compiled.forced):
+        began = clock()
+        call()
+        if clock() - began > _SLOW:
+            raise _unusable(constraint, "it takes too long for every token: use a simpler one")
 
 
 def _unusable(constraint: Constraint, why: str) -> UsageError:

@@ -229,6 +229,10 @@ def _names_any(tokens: Iterable[str], values: Sequence[Any]) -> bool:
 
 
 def _as_template_has_it(message: Message) -> dict[str, Any]:
+    if message.function_call is not None:  # templates would drop it silently
+        raise bad_request(
+            "messages: 'function_call' is not supported: use 'tool_calls'", "messages"
+        )
     said: dict[str, Any] = {
         "role": _ROLES.get(message.role, message.role),
         "content": joined_text(message.content, "messages", "\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from secrets import randbits
@@ -91,7 +92,9 @@ class Orders:
         n = self._check_count(request, len(prompts))
         if changes["logprobs"] is not None:
             most = max(1, _MOST_SCORED // (n * len(prompts) * (1 + changes["logprobs"])))
-            if (request.limit or 0) > most:
+            # The context limits the longer answers, with or without log-probabilities.
+            room = self._room(min(map(len, prompts)))
+            if min(request.limit or 0, room) > most:
                 raise bad_request(
                     f"with so many log-probabilities per token ask for at most {most} tokens",
                     "max_tokens",
@@ -169,9 +172,12 @@ class Orders:
             raise bad_request(f"ask for at most {most} new tokens, got {wanted}", "max_tokens")
         if wanted is not None or most:
             return wanted or most
+        return 1 << 20 if self.session.target.max_context is None else self._room(prompt)
+
+    def _room(self, prompt: int) -> int:
+        """Most tokens that can follow a prompt of so many."""
         context = self.session.target.max_context
-        room = 1 << 20 if context is None else context - prompt
-        return max(1, room)
+        return sys.maxsize if context is None else max(1, context - prompt)
 
     def _budget(self, request: TextRequest) -> int | None:
         method = request.paceline.method if request.paceline else None
@@ -228,6 +234,12 @@ def tools_of(request: ChatRequest) -> list[Tool]:
     tools = request.tools or []
     choice = request.tool_choice
     names = [tool.function.name for tool in tools]
+    for tool in tools:
+        if (tool.function.parameters or {}).get("type", "object") != "object":
+            raise bad_request(
+                f"'tools': the parameters of '{tool.function.name}' must be of type 'object'",
+                "tools",
+            )
     if len({*names}) < len(names):
         raise bad_request("'tools': two functions have the same name", "tools")
     if choice in (None, "none", "auto"):

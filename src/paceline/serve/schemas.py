@@ -41,7 +41,7 @@ class _Shape(BaseModel):
 class StreamOptions(_Shape):
     """include_usage: add a last chunk with the number of tokens."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
 
 
 class Prediction(_Shape):
@@ -84,8 +84,8 @@ class Extension(_Shape):
 
     references: _List[str] = Field(default_factory=list)
     method: str | None = None
-    metrics: bool = False
-    sources: bool = False
+    metrics: bool | None = None
+    sources: bool | None = None
 
 
 class TextRequest(_Shape):
@@ -127,6 +127,7 @@ class Message(_Shape):
     name: str | None = None
     tool_calls: _List[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    function_call: Any = None
 
 
 class Function(_Shape):

@@ -1,0 +1,162 @@
+"""The length of what a JSON schema can force, see `lengths`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import inf, prod
+from typing import Any
+from urllib.parse import unquote
+
+from paceline.constraints.lengths import LEVELS, pattern_length, solved
+
+__all__ = ["schema_length"]
+
+_VALUE = 10.0
+"""A value's own marks, digits and words; no string, which is either free or counted."""
+_BESIDE = 4
+"""The marks between a name and its value, and before the next."""
+_BRANCHES = ("if", "then", "else")
+_ARRAY = {"items", "prefixItems", "additionalItems", "minItems"}
+_OBJECT = {"properties", "patternProperties", "additionalProperties", "required", "minProperties"}
+_ENDLESS = 1e15
+
+
+def schema_length(schema: Any) -> float:
+    """The length of what a JSON schema can force."""
+    document = _Document(schema)
+    try:
+        return solved(document.name("#"), document.needs, document.length, LEVELS)
+    except RecursionError:  # llguidance takes nothing that is nested so deeply
+        return inf
+
+
+class _Document:
+    """A schema with the parts that it refers to, by reference."""
+
+    def __init__(self, schema: Any) -> None:
+        # References count from the nearest part with an id: all of these are tried.
+        inside = [each for each in _objects(schema) if isinstance(each.get("$id"), str)]
+        self._roots = [schema, *(each for each in inside if each is not schema)]
+        self._named: dict[str, list[Any]] = {}
+        self._anchors = {
+            each[key]: each
+            for each in _objects(schema)
+            for key in ("$anchor", "$dynamicAnchor")
+            if isinstance(each.get(key), str)
+        }
+
+    def name(self, reference: str) -> str:
+        """A name for what is referred to, however that is written."""
+        targets = self._targets(reference)
+        name = ",".join(str(id(target)) for target in targets)
+        self._named[name] = targets
+        return name
+
+    def needs(self, name: str) -> list[str]:
+        """The names of what a part refers to."""
+        return [
+            self.name(each["$ref"])
+            for target in self._named[name]
+            for each in _objects(target)
+            if isinstance(each.get("$ref"), str)
+        ]
+
+    def length(self, name: str, known: Mapping[str, float]) -> float:
+        """The length of a part, given those of the parts that it refers to."""
+        return max((self._length(target, known) for target in self._named[name]), default=0.0)
+
+    def _targets(self, reference: str) -> list[Any]:
+        _, _, fragment = unquote(reference).partition("#")
+        if fragment and not fragment.startswith("/"):
+            return [self._anchors[fragment]] if fragment in self._anchors else []
+        names = [each.replace("~1", "/").replace("~0", "~") for each in fragment.split("/")[1:]]
+        return [found for root in self._roots if (found := _at(root, names)) is not None]
+
+    def _length(self, schema: Any, known: Mapping[str, float]) -> float:
+        if not isinstance(schema, dict):
+            return _VALUE
+        inner = partial(self._length, known=known)
+        texts = [*_listed(schema, "enum"), schema.get("const")]
+        length = _VALUE + max(len(json.dumps(text)) for text in texts)
+        if isinstance(schema.get("$ref"), str):
+            length += known.get(self.name(schema["$ref"]), 0.0)
+        parts = _listed(schema, "allOf")
+        patterns = [
+            max(1.0, pattern_length(each["pattern"]), _count(each, "minLength"))
+            for each in (schema, *parts)
+            if isinstance(each, dict) and isinstance(each.get("pattern"), str)
+        ]
+        # A text that follows several patterns can be as long as a multiple of all their lengths.
+        length += prod(patterns) if patterns else 0.0
+        ways = [*_listed(schema, "anyOf"), *_listed(schema, "oneOf")]
+        ways += [schema[name] for name in _BRANCHES if name in schema]
+        length += sum(map(inner, parts)) + max(map(inner, ways), default=0.0)
+        if not schema.keys().isdisjoint(_ARRAY):
+            length += _array_length(schema, inner)
+        if not schema.keys().isdisjoint(_OBJECT):
+            length += _object_length(schema, inner)
+        return length
+
+
+def _array_length(schema: Mapping[str, Any], inner: Callable[[Any], float]) -> float:
+    items, least = schema.get("items"), _count(schema, "minItems")
+    first = [*_listed(schema, "prefixItems"), *_listed(schema, "items")]
+    others = [schema.get("additionalItems"), None if isinstance(items, list) else items]
+    other = _BESIDE + max(map(inner, others))
+    return sum(_BESIDE + inner(item) for item in first) + (least + 1) * other
+
+
+def _object_length(schema: Mapping[str, Any], inner: Callable[[Any], float]) -> float:
+    named, patterns = _mapping(schema, "properties"), _mapping(schema, "patternProperties")
+    required = {name for name in _listed(schema, "required") if isinstance(name, str)}
+    beyond = inner(schema.get("additionalProperties"))
+
+    def length(name: str) -> float:
+        value = inner(named[name]) if name in named else beyond
+        return len(json.dumps(name)) + _BESIDE + value
+
+    others = [pattern_length(name) + inner(value) for name, value in patterns.items()]
+    other = _BESIDE + max([beyond, *others])
+    optional = max((length(name) for name in named.keys() - required), default=0.0)
+    least = _count(schema, "minProperties")
+    return sum(map(length, required)) + optional + (least + 1) * other
+
+
+def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+    value = schema.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _mapping(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = schema.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _count(schema: Mapping[str, Any], name: str) -> float:
+    value = schema.get(name)
+    return min(float(value), _ENDLESS) if isinstance(value, int) and value > 0 else 0.0
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    """All objects within a JSON value."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            yield found
+        if isinstance(found, dict | list):
+            waiting += found.values() if isinstance(found, dict) else found
+
+
+def _at(value: Any, names: Sequence[str]) -> Any:
+    """The part of a JSON value at a pointer's names; None for none."""
+    for name in names:
+        if isinstance(value, dict) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value
