@@ -62,16 +62,16 @@ def test_answers_are_kept_where_that_was_asked_for(
     out = tmp_path / "store"
     words = ("generate", "x", "--model", tiny, "--raw", "-n", "9", "--method", "sam")
     assert command(*words, "--datastore", out).code == 0
-    assert "1 texts" in command("datastore", "info", out).out
+    assert "1 text" in command("datastore", "info", out).out
     assert command(*words, "--datastore", "own").code == 0
-    assert "1 texts" in command("datastore", "info", "--model", tiny).out
+    assert "1 text" in command("datastore", "info", "--model", tiny).out
 
 
 def test_a_limit_lets_the_oldest_texts_go(command: Command, tiny: Path, tmp_path: Path) -> None:
     texts, out = write_texts(tmp_path / "texts"), tmp_path / "store"
     words = ("datastore", "build", "--model", tiny, "--out", out, "--limit", "6")
     assert command(*words, texts / "notes.txt", texts / "more.jsonl.gz").code == 0
-    assert command("datastore", "info", out).out.startswith(f"{out}: 1 texts, ")
+    assert command("datastore", "info", out).out.startswith(f"{out}: 1 text, ")
 
 
 def test_mistakes_are_one_sentence(command: Command, tiny: Path, tmp_path: Path) -> None:

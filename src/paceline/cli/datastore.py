@@ -11,6 +11,7 @@ import typer
 from paceline.cli import common, flags
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import StoreError, UsageError
+from paceline.tables import count
 
 if TYPE_CHECKING:
     from paceline.datastore import Datastore, DatastoreInfo
@@ -78,12 +79,13 @@ def clear(folder: Folder = None, model: flags.ModelOption = DEFAULT_MODEL) -> No
     from paceline.datastore import clear_datastore
 
     place = _existing(folder, model)
-    common.note(f"cleared {place}, {clear_datastore(place)} bytes freed")
+    common.note(f"cleared {place}, {count(clear_datastore(place), 'byte')} freed")
 
 
 def _summary(found: DatastoreInfo) -> str:
     logged = f", {found.logged} of them in its log" if found.logged else ""
-    return f"{found.documents} texts, {found.tokens} tokens{logged}, {found.bytes / 1e6:.1f} MB on disk"
+    held = f"{count(found.documents, 'text')}, {count(found.tokens, 'token')}{logged}"
+    return f"{held}, {found.bytes / 1e6:.1f} MB on disk"
 
 
 def _tokenizer(model: str) -> Any:
