@@ -67,7 +67,7 @@ def test_it_is_made_once_and_kept(
 def test_what_was_measured_well_is_left_alone(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tuned = CostCurve((CostPoint(1, 8, 5.0), CostPoint(8, 8, 9.0)))
+    tuned = CostCurve((CostPoint(1, 8, 5.0), CostPoint(4, 8, 9.0)))
     save_curve(curve_key(target, "mark"), tuned)
     for plain in (0.0035, 0.02):  # a slower pass may be due to other work
         calls = times(monkeypatch, STEADY, plain)

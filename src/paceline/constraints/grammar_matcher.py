@@ -21,8 +21,8 @@ _LONGEST_REASON = 300
 _TOO_LONG = 0.5
 """Seconds of one call, for which all other texts wait."""
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 def clock() -> float:
@@ -31,12 +31,12 @@ def clock() -> float:
 
 
 def _timed(
-    call: Callable[Concatenate[GrammarMatcher, P], T],
-) -> Callable[Concatenate[GrammarMatcher, P], T]:
+    call: Callable[Concatenate[GrammarMatcher, _P], _T],
+) -> Callable[Concatenate[GrammarMatcher, _P], _T]:
     """A method that ends the text if it takes too long."""
 
     @wraps(call)
-    def timed(self: GrammarMatcher, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def timed(self: GrammarMatcher, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         self._limit.check()
         began = clock()
         found = call(self, *args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import combinations
 from statistics import median
@@ -51,11 +52,10 @@ def known_curve(
         return curve
     try:
         now = {width: times[0] for (width, _), times in time_passes(target, _NOW, (1,), 1).items()}
-        plain = now[1]
-        if curve and all(curve.cost(each) <= _STEADY * 1e3 * now[each] for each in now):
+        if curve is not None and _holds(curve, now):
             return curve
         progress("measure", 0, None)
-        repeats = max(1, min(_REPEATS, round(_SECONDS / (_SWEEP * plain))))
+        repeats = max(1, min(_REPEATS, round(_SECONDS / (_SWEEP * now[1]))))
         times = time_passes(target, _WIDTHS, (_CONTEXT,), repeats)
     except UsageError:
         return None
@@ -65,6 +65,12 @@ def known_curve(
         with suppress(ModelError):
             save_curve(key, curve, root)
     return curve
+
+
+def _holds(curve: CostCurve, now: Mapping[int, float]) -> bool:
+    """Whether no pass is much faster now, in seconds by width, than the curve measured it."""
+    both = now.keys() & {*curve.widths}
+    return all(curve.cost(width) <= _STEADY * 1e3 * now[width] for width in both)
 
 
 def _is_steady(times: PassTimes) -> bool:
