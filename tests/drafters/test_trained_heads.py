@@ -23,7 +23,7 @@ from tests.trained_heads import (
 )
 from torch.nn import functional as F
 
-from paceline.drafters.context_encoder import Context, Draft
+from paceline.drafters.chimera_levels import ModuleLevels
 from paceline.drafters.guesses import guesses_of
 from paceline.drafters.head_configs import ChimeraConfig, HeadWeights, MedusaConfig
 from paceline.drafters.host import Host
@@ -123,8 +123,8 @@ def medusa_scores(parts: MedusaParts, weights: HeadWeights) -> torch.Tensor:
 
 def chimera_scores(parts: ChimeraParts, weights: HeadWeights) -> torch.Tensor:
     opened = parts.open(shown(), weights)
-    draft = Draft(Context(opened.encoder, 256))
-    rows = draft.grow(opened.green(torch.tensor([[3, 1, 2]])[:, : parts.config.order]), [-1])
+    ngram = torch.tensor([[3, 1, 2]])[:, : parts.config.order]
+    rows = ModuleLevels(opened, 256).drafts(0, list(opened.green(ngram)), [-1])
     return opened.logits(0, torch.ones(HIDDEN), rows)
 
 

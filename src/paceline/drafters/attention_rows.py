@@ -1,5 +1,4 @@
-"""What the draft models of EAGLE and Chimera share: texts to learn from, columns, rotary positions,
-attention."""
+"""What the draft models of EAGLE and Chimera share: texts to learn from, and a transformer block."""
 
 from __future__ import annotations
 
@@ -7,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
-__all__ = ["EPSILON", "Columns", "Stretches", "Turns", "attended", "normal", "split", "wider"]
+from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
+
+__all__ = ["EPSILON", "Columns", "DraftBlock", "Stretches", "Turns", "normal"]
 
 Columns = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, each [batch, KV heads, n, head size]."""
@@ -40,12 +42,6 @@ def normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """RMSNorm of [..., numbers] with the scale `weight`, in float32."""
     found: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, EPSILON)
     return found
-
-
-def split(rows: torch.Tensor, size: int) -> torch.Tensor:
-    """[batch, n, heads * size] -> [batch, heads, n, size]."""
-    batch, n, _ = rows.shape
-    return rows.view(batch, n, -1, size).transpose(1, 2)
 
 
 class Turns:
@@ -81,7 +77,58 @@ class Turns:
         return torch.stack([angles.cos(), angles.sin()], dim=-2)
 
 
-def attended(
+class DraftBlock(nn.Module):
+    """A block that fits every target: RMSNorm, rotary positions, a gated feed-forward.
+
+    Parameters: "query", "key", "value", "join" of the attention, "gate", "up", "down" of the
+    feed-forward, linear layers. Subclasses add the norms: "inner_norm" [hidden], before the
+    feed-forward, and those of what the block reads.
+    """
+
+    inner_norm: nn.Parameter
+
+    def _add_layers(self, config: ChimeraConfig | EagleConfig, hidden: int) -> None:
+        queries = config.attention_heads * config.head_size
+        keys = config.kv_heads * config.head_size
+        self.query = nn.Linear(hidden, queries, bias=config.biases)
+        self.key = nn.Linear(hidden, keys, bias=config.biases)
+        self.value = nn.Linear(hidden, keys, bias=config.biases)
+        self.join = nn.Linear(queries, hidden, bias=False)
+        self.gate = nn.Linear(hidden, config.intermediate, bias=False)
+        self.up = nn.Linear(hidden, config.intermediate, bias=False)
+        self.down = nn.Linear(config.intermediate, hidden, bias=False)
+        self._turns = Turns(config.head_size, config.rotary_base)
+        self._head_size = config.head_size
+
+    def _columns(self, states: torch.Tensor, places: torch.Tensor, norm: torch.Tensor) -> Columns:
+        """Keys and values of states [batch, n, hidden] at places int64 [batch, n]."""
+        inner = normal(states, norm)
+        return self._turns(self._split(self.key(inner)), places), self._split(self.value(inner))
+
+    def _outputs(
+        self,
+        states: torch.Tensor,
+        places: torch.Tensor,
+        norm: torch.Tensor,
+        columns: Columns,
+        sees: torch.Tensor,
+        own: Sequence[Columns],
+    ) -> torch.Tensor:
+        """Outputs [batch, n, hidden] of rows with these states. columns, sees, own: see
+        `_attended`."""
+        query = self._turns(self._split(self.query(normal(states, norm))), places)
+        states = states + self.join(_attended(query, columns, sees, own))
+        inner = normal(states, self.inner_norm)
+        found: torch.Tensor = states + self.down(F.silu(self.gate(inner)) * self.up(inner))
+        return found
+
+    def _split(self, rows: torch.Tensor) -> torch.Tensor:
+        """[batch, n, heads * size] -> [batch, heads, n, size]."""
+        batch, n, _ = rows.shape
+        return rows.view(batch, n, -1, self._head_size).transpose(1, 2)
+
+
+def _attended(
     query: torch.Tensor, columns: Columns, sees: torch.Tensor, own: Sequence[Columns]
 ) -> torch.Tensor:
     """Attention of rows over columns, [batch, n, heads * size].
@@ -111,11 +158,3 @@ def attended(
     found = found + torch.einsum("bkgnc,bkncd->bkgnd", shares[..., count:], own_values)
     rows: torch.Tensor = found.reshape(batch, heads, n, size).transpose(1, 2).flatten(2)
     return rows
-
-
-def wider(held: torch.Tensor, end: int) -> torch.Tensor:
-    """The same columns [..., n, head size], with room for at least `end`."""
-    *others, count, size = held.shape
-    room = held.new_zeros(*others, max(end, 2 * count), size)
-    room[..., :count, :] = held
-    return room

@@ -21,7 +21,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from time import perf_counter
-from typing import TYPE_CHECKING
+
+import torch
 
 from paceline.drafters.auto_sources import AutoSettings, by_price, open_sources, promises_of
 from paceline.drafters.costly_sources import CostlySources
@@ -33,9 +34,6 @@ from paceline.errors import UsageError
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["Auto"]
 

@@ -6,22 +6,36 @@ import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from paceline.chains import ChainEnd
-from paceline.drafters.found_trees import FoundTree
+from paceline.drafters.attention_rows import EPSILON, DraftBlock
+from paceline.drafters.guesses import FoundTree
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.drafters.level_drafter import TextLevels
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import HeadModule
+from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.builder import Rotary, can_attend
+from paceline.kernels.programs.builder import (
+    Builder,
+    Columns,
+    Rotary,
+    can_attend,
+    layer_of,
+    merged,
+)
 from paceline.kernels.programs.program import CacheLayer, TableAddresses
+from paceline.kernels.programs.steps import Join, Operand
 from paceline.records import WordTable
 from paceline.tree import Tree
 
-__all__ = ["CalledLevels", "CalledPrograms", "LevelCall", "runs_here"]
+__all__ = ["BlockPrograms", "CalledLevels", "Floats", "LevelCall", "runs_here"]
+
+Floats = NDArray[np.float32]
 
 
 def runs_here(config: ChimeraConfig | EagleConfig) -> bool:
@@ -29,51 +43,120 @@ def runs_here(config: ChimeraConfig | EagleConfig) -> bool:
     return can_attend(config.attention_heads, config.kv_heads)
 
 
-class LevelCall(ABC):
-    """Memory to draft with the programs of `module` in one call, for any text.
+class BlockPrograms(ABC):
+    """The parts of `model` as programs, with layers of this kind. block: its own.
 
-    one: what the library is given. run: the call, which takes its address. words: the target's
-    embeddings. rotary: of the programs.
+    rotary: of the programs. call: a draft by them in one call; None if unavailable.
 
-    before, most_fresh: how many tokens of a text are read before the new ones, and most new ones.
-    levels: most levels. tables, end, found, text: memory that `one` points to.
+    Raises UnpackableError for a kind that is unavailable here.
     """
 
-    before: int
-    most_fresh: int
-    levels: int
+    model: HeadModule
+    call: LevelCall | None = None
 
     def __init__(
         self,
+        model: HeadModule,
+        block: DraftBlock,
+        config: ChimeraConfig | EagleConfig,
+        kind: type[BlockLinear],
+    ) -> None:
+        self.model, self._hidden = model, model.hidden_size
+        self.rotary = Rotary(config.head_size, config.rotary_base)
+        self._inner_norm = block.inner_norm
+        self._heads = config.kv_heads, config.head_size
+        self._keys = config.kv_heads * config.head_size
+        self._queries = config.attention_heads * config.head_size
+        self._columns = merged(kind, [block.key, block.value])
+        self._attention = merged(kind, [block.query, block.key, block.value])
+        self._join = layer_of(kind, [block.join.weight])
+        self._gates = layer_of(kind, [block.gate.weight, block.up.weight])
+        self._down = layer_of(kind, [block.down.weight])
+
+    @abstractmethod
+    def layers_of(self, held: torch.Tensor) -> list[CacheLayer]:
+        """Layers of the cache in `held`, see `TextLevels`."""
+
+    @abstractmethod
+    def lend(self, one: native.Chimera | native.Eagle, rows: int) -> object:
+        """Let `one` find the programs with memory for `rows` rows; returns what must be held."""
+
+    def _store(self, build: Builder, states: Operand, norm: torch.Tensor, layer: int = 0) -> None:
+        """Store the columns of states in a layer of the cache."""
+        both = build.product(build.normal(states, norm, EPSILON), self._columns)
+        self._put(build, both, 0, layer)
+
+    def _outputs(
+        self, build: Builder, states: Operand, norm: torch.Tensor, own: int = 0, seen: int = 0
+    ) -> Operand:
+        """The block's outputs. own, seen: layers for the columns of the rows, and that they see."""
+        three = build.product(build.normal(states, norm, EPSILON), self._attention)
+        queries = build.turned(build.part(three, 0, self._queries))
+        self._put(build, three, self._queries, own)
+        attended = build.attended(queries, Columns(seen, *self._heads))
+        states = build.map(build.product(attended, self._join), Join.PLUS, states)
+        inner = build.normal(states, self._inner_norm, EPSILON)
+        return build.map(build.gated(inner, self._gates, self._down), Join.PLUS, states)
+
+    def _put(self, build: Builder, rows: Operand, at: int, layer: int) -> None:
+        """Store keys and values, which are beside one another in rows."""
+        keys = build.turned(build.part(rows, at, self._keys))
+        values = build.part(rows, at + self._keys, self._keys)
+        build.store(keys, values, Columns(layer, *self._heads))
+
+
+class LevelCall:
+    """Memory to draft with programs in one call, for any text.
+
+    words: the target's embeddings. one: what the library is given. run: the call, which takes its
+    address. before, most_fresh: how many tokens of a text are read before the new ones, and most
+    new ones. levels: most levels.
+
+    tables, end, found, text: memory that `one` points to.
+    """
+
+    def __init__(
+        self,
+        programs: BlockPrograms,
+        words: WordTable,
         one: native.Chimera | native.Eagle,
         run: Callable[[int], None],
-        module: HeadModule,
-        words: WordTable,
-        rotary: Rotary,
+        before: int,
+        most_fresh: int,
+        levels: int,
     ) -> None:
         self.one, self.run = one, run
+        self.before, self.most_fresh, self.levels = before, most_fresh, levels
+        self._programs, self._rows = programs, 0
         self._words = words  # held for the library
-        self.tables, self.end = TableAddresses(rotary), NativeEnd()
-        self.found = FoundTree(module.outputs, module.token_ids)
-        self.text = (ctypes.c_int64 * (self.before + self.most_fresh))()
+        self.tables, self.end = TableAddresses(programs.rotary), NativeEnd()
+        self.found = FoundTree(programs.model.outputs, programs.model.token_ids)
+        self.text = (ctypes.c_int64 * (before + most_fresh))()
         one.hidden, one.text = words.hidden, ctypes.addressof(self.text)
         one.words, one.words_format, one.words_count = words.address, words.format, words.count
 
-    @abstractmethod
-    def make_room(self, fresh: int, beam: int) -> None:
-        """Give the programs memory for `fresh` new tokens and levels of `beam` nodes."""
-
-
-class CalledPrograms:
-    """The parts of a module as programs. call: a draft by them in one call; None if unavailable."""
-
-    call: LevelCall | None = None
+    def make_room(self, beam: int) -> None:
+        """Give the programs memory for the new tokens and the root, and for levels of `beam`
+        nodes."""
+        rows = max(beam, 1 + self.most_fresh)
+        if rows > self._rows:
+            self._rows, self._lent = rows, self._programs.lend(self.one, rows)
 
 
 class CalledLevels(TextLevels):
-    """Levels that `call` of their programs can grow."""
+    """Levels that `call` of their programs can grow.
 
-    _programs: CalledPrograms
+    per_place: columns for each token.
+    """
+
+    _programs: BlockPrograms
+    per_place = 1
+
+    def __init__(self, programs: BlockPrograms, columns: torch.Tensor) -> None:
+        super().__init__(columns)
+        self._programs = programs
+        self.most_fresh = 0 if programs.call is None else programs.call.most_fresh
+        self._find()
 
     def draft(
         self,
@@ -91,7 +174,7 @@ class CalledLevels(TextLevels):
             return None
         one, depth, count = call.one, min(len(end.least), call.levels), call.before + fresh
         self._room_for(len(states) + depth * settings.beam)
-        call.make_room(fresh, settings.beam)
+        call.make_room(settings.beam)
         call.tables.extend(one, len(states) + depth)
         call.text[:count] = list(text[len(text) - count :])
         one.depth, one.length, one.fresh = depth, self.length, fresh
@@ -108,11 +191,12 @@ class CalledLevels(TextLevels):
         """Point to the memory of this text: texts share `one`."""
         one.layers = ctypes.addressof(self._addresses)
 
-    def _hold(self, layers: list[CacheLayer]) -> None:
-        """Use these layers of the text's cache from now on."""
-        self._layers = layers
-        self._addresses = (native.Layer * len(layers))(*(layer.as_native() for layer in layers))
-
-    @abstractmethod
     def _room_for(self, places: int) -> None:
         """Make room for the columns of a text and its draft, `places` together."""
+        if self._make_room(self.per_place * places):
+            self._find()
+
+    def _find(self) -> None:
+        """Find the layers of the text's cache where they are now."""
+        self._layers = layers = self._programs.layers_of(self._held)
+        self._addresses = (native.Layer * len(layers))(*(layer.as_native() for layer in layers))

@@ -19,24 +19,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from paceline.chains import ChainEnd
+from paceline.drafters.chimera_levels import Levels, encoded, levels_of, restored
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.drafters.level_tree import BeamSettings, LevelTree, grown
+from paceline.drafters.ngram_cache import (
+    CacheCounts,
+    Encode,
+    Ngram,
+    NgramCache,
+    State,
+    last_ngram,
+)
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import at_least
 from paceline.drafters.trained_heads import ChimeraParts
 from paceline.tree import ROOT, Tree
-
-if TYPE_CHECKING:
-    import torch
-
-    from paceline.drafters.chimera_levels import Levels
-    from paceline.drafters.ngram_cache import CacheCounts, Encode, Ngram, NgramCache, State
 
 __all__ = ["Chimera", "ChimeraSettings"]
 
@@ -68,7 +73,7 @@ class ChimeraSettings(BeamSettings):
         check_parts(ChimeraParts, self.parts)
 
 
-class Chimera(LevelDrafter["Levels"]):
+class Chimera(LevelDrafter[Levels]):
     """Drafter with a trained draft model on the target's states.
 
     host: the model it was trained for, which must expose its hidden states.
@@ -79,10 +84,6 @@ class Chimera(LevelDrafter["Levels"]):
     """
 
     def __init__(self, host: Host, settings: ChimeraSettings | None = None, **changes: Any) -> None:
-        # torch takes a while to import
-        from paceline.drafters.chimera_levels import encoded, levels_of, restored
-        from paceline.drafters.ngram_cache import NgramCache, last_ngram
-
         own = replace(settings or ChimeraSettings(), **changes)
         found = find_parts(ChimeraParts, own.parts, host.fingerprint)
         self._model = model = found.open(host, own.weights)

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from paceline.drafters.attention_rows import wider
-from paceline.drafters.called_levels import CalledLevels
+from paceline.drafters.attention_rows import Columns
+from paceline.drafters.called_levels import CalledLevels, Floats
 from paceline.drafters.chimera_model import ChimeraModel
-from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms, Floats, layers_of
-from paceline.drafters.context_encoder import Context, Draft
+from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms
 from paceline.drafters.guesses import Guesses, guesses_of_program
 from paceline.drafters.level_drafter import TextLevels
 from paceline.drafters.ngram_cache import Ngram, State
@@ -26,19 +25,21 @@ __all__ = ["Levels", "ModuleLevels", "ProgramLevels", "encoded", "levels_of", "r
 
 
 class ModuleLevels(TextLevels):
-    """Runs the modules of `model` one after the other. capacity: see `Context`."""
+    """Runs the modules of `model` one after the other.
+
+    capacity: tokens to make room for at first. The two columns of a token are adjacent, so that any
+    prefix can be kept.
+    """
 
     def __init__(self, model: ChimeraModel, capacity: int) -> None:
+        config = model.config
+        shape = 2, 1, config.kv_heads, 2 * max(capacity, 1), config.head_size
+        super().__init__(model.encoder.mature_norm.new_zeros(shape))
         self._model = model
-        self._context = Context(model.encoder, capacity)
-        self._draft = Draft(self._context)
         self._mature = torch.empty(0)
+        self.begin()
 
-    @property
-    def length(self) -> int:  # type: ignore[override]
-        """Tokens that the target has read."""
-        return self._context.length
-
+    @torch.no_grad()
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
         """Take over what the target has read.
 
@@ -46,16 +47,22 @@ class ModuleLevels(TextLevels):
         those beyond `length`.
         """
         self._mature = states[-1].clone()  # a view would keep all states of the target
-        if greens:
-            self._context.extend(states[self.length :], _rows_of(greens))
-
-    def keep(self, length: int) -> None:
-        """See `TextLevels.keep`."""
-        self._context.truncate(length)
+        if not greens:
+            return
+        encoder, matures = self._model.encoder, states[None, self.length :].float()
+        end = self.length + len(greens)
+        places = torch.arange(self.length, end, device=matures.device)[None]
+        self._put(2 * self.length, encoder.mature(matures, places), 2)
+        self._put(2 * self.length + 1, encoder.green(_rows_of(greens), places), 2)
+        self.length = end
 
     def begin(self) -> None:
         """Begin a draft. Its first node is the root, at depth 0."""
-        self._draft = Draft(self._context)
+        self._end = 2 * self.length
+        # By node: the slots it sees after the text's, and the slot of its draft state.
+        self._sees: list[list[int]] = []
+        self._slots: list[int] = []
+        self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def grow(
         self,
@@ -64,12 +71,49 @@ class ModuleLevels(TextLevels):
         parents: Sequence[int],
         ranks: int,
     ) -> Guesses:
-        """Add the nodes of the next level and guess after them.
-
-        greens, parents: see `Draft.grow`. ranks: guesses after each node.
-        """
-        states = self._draft.grow(_rows_of(greens), parents)
+        """Add the nodes of the next level and guess after them; see `drafts`. ranks: guesses after
+        each node."""
+        states = self.drafts(depth, greens, parents)
         return self._model.guess(depth, self._mature, states, ranks, self._noise_at(depth))
+
+    @torch.no_grad()
+    def drafts(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> torch.Tensor:
+        """Add m nodes and return their draft states [m, hidden].
+
+        greens: the green states of the n-grams that end with the nodes' tokens. parents: the number
+        of each node's parent, added in an earlier call; -1 for the root, which comes first and
+        alone. Nodes are numbered in the order they are added.
+        """
+        encoder, rows = self._model.encoder, _rows_of(greens)
+        if self._pending is not None:  # now nodes follow the last draft states
+            drafts, places = self._pending
+            self._slots += range(self._end, self._end + drafts.shape[1])
+            self._put(self._end, encoder.mature(drafts, places))
+        first = self._end
+        for slot, parent in enumerate(parents, start=first):
+            above = [] if parent < 0 else [*self._sees[parent], self._slots[parent]]
+            self._sees.append([*above, slot])
+        places = torch.full((1, len(parents)), self.length + depth, device=rows.device)
+        self._put(first, encoder.green(rows, places))
+        columns = self._held[0][:, :, : self._end], self._held[1][:, :, : self._end]
+        drafts = encoder(rows, places, columns, self._mask(len(parents)).to(rows.device))
+        self._pending = drafts, places
+        return drafts[0]
+
+    def _mask(self, count: int) -> torch.Tensor:
+        """[1, count, columns] bool: what the last `count` nodes see."""
+        sees = np.zeros((1, count, self._end), dtype=bool)  # indexing a tensor is slow
+        sees[..., : 2 * self.length] = True
+        for row, slots in enumerate(self._sees[-count:]):
+            sees[0, row, slots] = True
+        return torch.from_numpy(sees)
+
+    def _put(self, first: int, columns: Columns, step: int = 1) -> None:
+        """Write columns to slots first, first + step, …"""
+        self._end = first + step * columns[0].shape[2]
+        self._make_room(self._end)
+        for held, new in zip(self._held, columns):
+            held[:, :, first : self._end : step] = new
 
 
 class ProgramLevels(CalledLevels):
@@ -82,16 +126,13 @@ class ProgramLevels(CalledLevels):
     """
 
     _programs: ChimeraPrograms
+    per_place = 2
 
     def __init__(self, programs: ChimeraPrograms, model: ChimeraModel, capacity: int) -> None:
-        self.length = 0
-        self.most_fresh = 0 if programs.call is None else programs.call.most_fresh
-        self._programs = programs
-        self._token_list = model.token_list
         config, room = model.config, max(capacity, 1) + 64
-        shape = (1, config.kv_heads, 2 * room, config.head_size)
-        self._held = torch.zeros(2, *shape, dtype=torch.float32, device="cpu")
-        self._hold(layers_of(self._held))
+        shape = 2, 1, config.kv_heads, 2 * room, config.head_size
+        super().__init__(programs, torch.zeros(shape, dtype=torch.float32, device="cpu"))
+        self._token_list = model.token_list
         self._mature = np.empty(0, dtype=np.float32)
         self._sees: list[list[int]] = []  # by node: its ancestors' slots and its own
 
@@ -121,10 +162,6 @@ class ProgramLevels(CalledLevels):
 
         program.run(count, end, see)
         self.length = end
-
-    def keep(self, length: int) -> None:
-        """See `TextLevels.keep`."""
-        self.length = min(self.length, length)
 
     def begin(self) -> None:
         """See `ModuleLevels.begin`."""
@@ -164,11 +201,6 @@ class ProgramLevels(CalledLevels):
         program.run(count, position + 1, see)
         return guesses_of_program(program, count, ranks, self._token_list, self._noise_at(depth))
 
-    def _room_for(self, places: int) -> None:
-        if 2 * places > self._held.shape[3]:
-            self._held = wider(self._held, 2 * places)
-            self._hold(layers_of(self._held))
-
 
 Levels = ModuleLevels | ProgramLevels
 """What Chimera keeps of one text, and a draft after it."""
@@ -194,5 +226,5 @@ def restored(model: ChimeraModel, numbers: torch.Tensor) -> State:
 
 
 def _rows_of(states: Sequence[State]) -> torch.Tensor:
-    """[n, hidden]."""
-    return torch.stack([torch.as_tensor(state) for state in states])
+    """[1, n, hidden]."""
+    return torch.stack([torch.as_tensor(state) for state in states])[None].float()

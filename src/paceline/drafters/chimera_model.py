@@ -6,13 +6,13 @@ i reads that beside the last mature state and guesses the token after a node at 
 for a text:
 
     model = parts.open(host)
-    context = context_encoder.Context(model.encoder, capacity=256)
-    # whenever the target has read tokens: their states, and the n-grams that end with each
-    context.extend(states, model.green(ngrams))                 # [n, hidden], int64 [n, order]
-    draft = context_encoder.Draft(context)
-    root = draft.grow(model.green(ngram_of_root), [-1])         # [1, hidden]: the root, node 0
+    levels = chimera_levels.ModuleLevels(model, capacity=256)
+    # whenever the target has read tokens: all states [n, hidden], and the green states of new ones
+    levels.read(states, list(model.green(ngrams)))              # int64 [new, order]
+    levels.begin()
+    root = levels.drafts(0, model.green(ngram_of_root), [-1])   # [1, hidden]: the root, node 0
     logits = model.logits(0, states[-1], root)                  # [1, outputs]: tokens after it
-    next = draft.grow(model.green(ngrams_of_guesses), [0, 0])   # two guesses: nodes 1 and 2
+    next = levels.drafts(1, model.green(ngrams_of_guesses), [0, 0])  # two guesses: nodes 1 and 2
     logits = model.logits(1, states[-1], next)                  # [2, outputs]: tokens after each
 
 `model.green` depends on the n-gram alone, so it can be cached. Columns of logits are tokens, or
@@ -128,7 +128,7 @@ class ChimeraModel(HeadModule):
         mature: [hidden], the state of the last token that the target has read, just before the
         root. drafts: [n, hidden], the nodes' draft states.
         """
-        return self._scores(depth, mature.expand_as(drafts), drafts)
+        return self._finished(self._ends(depth, mature.expand_as(drafts), drafts))
 
     @torch.no_grad()
     def guess(
@@ -194,9 +194,6 @@ class ChimeraModel(HeadModule):
         own = torch.stack(list(guessed), dim=-1).gather(2, (wanted - roots - 1).clamp(min=0))
         states: torch.Tensor = self.bottom(torch.where(wanted <= roots, said, own))
         return states
-
-    def _scores(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
-        return self._finished(self._ends(depth, mature, draft))
 
     @property
     def _read_by(self) -> tuple[str, ...]:

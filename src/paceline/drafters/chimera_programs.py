@@ -6,12 +6,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from paceline.drafters.attention_rows import EPSILON
-from paceline.drafters.called_levels import CalledPrograms, LevelCall, runs_here
+from paceline.drafters.called_levels import BlockPrograms, Floats, LevelCall, runs_here
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.drafters.ngram_encoder import NgramEncoder
@@ -19,14 +17,11 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
+from paceline.kernels.programs.builder import Builder, GivenRows, layer_of
 from paceline.kernels.programs.program import CacheLayer
-from paceline.kernels.programs.steps import Function, Join, Operand
-from paceline.records import WordTable
+from paceline.kernels.programs.steps import Function, Join
 
-__all__ = ["AT_ONCE", "ChimeraPrograms", "Floats", "compile_chimera", "layers_of"]
-
-Floats = NDArray[np.float32]
+__all__ = ["AT_ONCE", "ChimeraPrograms", "compile_chimera"]
 
 AT_ONCE = 256
 """Most rows per call; memory for them is kept."""
@@ -38,19 +33,18 @@ _WORDS_KEPT = 2048
 _ALL, _GREEN, _MATURE = range(3)
 
 
-class ChimeraPrograms(CalledPrograms):
-    """The parts of `model` as programs, with layers of this kind.
+class ChimeraPrograms(BlockPrograms):
+    """The parts of `model` as programs, see `BlockPrograms`.
 
     bottom: its n-gram encoder. heads: for each compact head, the one or two matrices that read its
     two states.
 
     green: embeddings of n-grams -> green states. read: mature and green states side by side ->
     columns in the cache. levels: by depth, green states and the last mature one side by side ->
-    logits, and columns in the cache. rotary: of the last two. call: all of them in one call; None
-    if unavailable.
-
-    Raises UnpackableError for a kind that is unavailable here.
+    logits, and columns in the cache. `call` has them all.
     """
+
+    model: ChimeraModel
 
     def __init__(
         self,
@@ -59,16 +53,7 @@ class ChimeraPrograms(CalledPrograms):
         heads: Sequence[Sequence[torch.Tensor]],
         kind: type[BlockLinear],
     ) -> None:
-        config, encoder = model.config, model.encoder
-        self._model, self._hidden = model, model.hidden_size
-        self.rotary = Rotary(config.head_size, config.rotary_base)
-        self._keys = config.kv_heads * config.head_size
-        self._queries = config.attention_heads * config.head_size
-        self._columns = merged(kind, [encoder.key, encoder.value])
-        self._attention = merged(kind, [encoder.query, encoder.key, encoder.value])
-        self._join = layer_of(kind, [encoder.join.weight])
-        self._gates = layer_of(kind, [encoder.gate.weight, encoder.up.weight])
-        self._down = layer_of(kind, [encoder.down.weight])
+        super().__init__(model, model.encoder, model.config, kind)
         self._head = model.shared_layer(kind)
         self._order, self._words = bottom.order, dict[int, Floats]()
         self._embed = bottom.embeddings
@@ -78,8 +63,26 @@ class ChimeraPrograms(CalledPrograms):
             self._built_level([layer_of(kind, [one]) for one in weights], depth + 1 == len(heads))
             for depth, weights in enumerate(heads)
         ]
-        if model.words is not None and ChimeraCall.fits(len(heads), bottom.order):
-            self.call = ChimeraCall(self, model, model.words, bottom.order)
+        supported = len(heads) <= _MOST_LEVELS and bottom.order <= _MOST_ORDER
+        if model.words is not None and supported:
+            one, run = native.Chimera(order=bottom.order), kernels().draft_chimera
+            limits = bottom.order, _MOST_FRESH, len(heads)
+            self.call = LevelCall(self, model.words, one, run, *limits)
+
+    def layers_of(self, held: torch.Tensor) -> list[CacheLayer]:
+        """See `BlockPrograms.layers_of`; held: [2, 1, KV heads, columns, head size]."""
+        keys, values = held
+        return [
+            CacheLayer(keys[:, :, begin::step], values[:, :, begin::step])
+            for begin, step in ((0, 1), (1, 2), (0, 2))
+        ]
+
+    def lend(self, one: native.Chimera | native.Eagle, rows: int) -> object:
+        """See `BlockPrograms.lend`."""
+        green, read, *levels = (each.part(rows) for each in (self.green, self.read, *self.levels))
+        of_levels = (native.Part * len(levels))(*(level.native for level in levels))
+        one.green, one.read, one.levels = green.native, read.native, ctypes.addressof(of_levels)
+        return green, read, levels, of_levels
 
     def encoded(self, ngrams: Sequence[Sequence[int]]) -> list[Floats]:
         """Green states [hidden] of n-grams."""
@@ -117,74 +120,28 @@ class ChimeraPrograms(CalledPrograms):
     def _built_read(self) -> GivenRows:
         build, hidden = Builder(2 * self._hidden, self.rotary), self._hidden
         for layer, at, norm in (
-            (_MATURE, 0, self._model.encoder.mature_norm),
-            (_GREEN, hidden, self._model.encoder.green_norm),
+            (_MATURE, 0, self.model.encoder.mature_norm),
+            (_GREEN, hidden, self.model.encoder.green_norm),
         ):
             self._store(build, build.part(build.given, at, hidden), norm, layer)
         return build.program()
 
-    def _store(self, build: Builder, states: Operand, norm: torch.Tensor, layer: int) -> None:
-        both = build.product(build.normal(states, norm, EPSILON), self._columns)
-        keys = build.turned(build.part(both, 0, self._keys))
-        build.store(keys, build.part(both, self._keys, self._keys), self._to(layer))
-
     def _built_level(self, head: Sequence[BlockLinear], last: bool) -> GivenRows:
-        encoder, hidden, keys = self._model.encoder, self._hidden, self._keys
+        encoder, hidden = self.model.encoder, self._hidden
         build = Builder(2 * hidden, self.rotary)
         green = build.part(build.given, 0, hidden)
         mature = build.part(build.given, hidden, hidden)
-        three = build.product(build.normal(green, encoder.green_norm, EPSILON), self._attention)
-        queries = build.turned(build.part(three, 0, self._queries))
-        own = build.turned(build.part(three, self._queries, keys))
-        build.store(own, build.part(three, self._queries + keys, keys), self._to(_GREEN))
-        attended = build.product(build.attended(queries, self._to(_ALL)), self._join)
-        states = build.map(attended, Join.PLUS, green)
-        inner = build.normal(states, encoder.inner_norm, EPSILON)
-        draft = build.map(build.gated(inner, self._gates, self._down), Join.PLUS, states)
+        draft = self._outputs(build, green, encoder.green_norm, _GREEN, _ALL)
         if encoder.output_norm is not None:
             draft = build.normal(draft, encoder.output_norm, EPSILON)
         if not last:
             self._store(build, draft, encoder.mature_norm, _MATURE)
-        read = build.beside(mature, draft) if self._model.config.residual else draft
+        read = build.beside(mature, draft) if self.model.config.residual else draft
         for layer in head:
             read = build.product(read, layer)
-        if self._model.config.rank:
+        if self.model.config.rank:
             read = build.map(read, Join.PLUS, draft)
         return build.program(build.product(read, self._head))
-
-    def _to(self, layer: int) -> Columns:
-        return Columns(layer, self._model.config.kv_heads, self._model.config.head_size)
-
-
-class ChimeraCall(LevelCall):
-    """Drafts of `model` with these programs. words: see `LevelCall`. order: of n-grams."""
-
-    most_fresh = _MOST_FRESH
-
-    def __init__(
-        self, programs: ChimeraPrograms, model: ChimeraModel, words: WordTable, order: int
-    ) -> None:
-        self.before, self.levels = order, len(programs.levels)
-        one, run = native.Chimera(order=order), kernels().draft_chimera
-        super().__init__(one, run, model, words, programs.rotary)
-        self._programs, self._rows = programs, 0
-
-    @staticmethod
-    def fits(levels: int, order: int) -> bool:
-        """Whether the library supports this many levels, and n-grams of this order."""
-        return levels <= _MOST_LEVELS and order <= _MOST_ORDER
-
-    def make_room(self, fresh: int, beam: int) -> None:
-        """See `LevelCall.make_room`."""
-        rows = 1 + _MOST_FRESH if fresh >= beam else beam
-        if rows <= self._rows:
-            return
-        programs, self._rows = self._programs, rows
-        self._parts = [each.part(rows) for each in (programs.green, programs.read)]
-        self._of_levels = [level.part(rows) for level in programs.levels]
-        self._levels = (native.Part * len(self._of_levels))(*(p.native for p in self._of_levels))
-        self.one.green, self.one.read = (part.native for part in self._parts)
-        self.one.levels = ctypes.addressof(self._levels)
 
 
 def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraPrograms | None:
@@ -198,12 +155,3 @@ def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraProgr
         for head in module.own_heads
     ]
     return ChimeraPrograms(module, module.bottom, heads, kind)
-
-
-def layers_of(held: torch.Tensor) -> list[CacheLayer]:
-    """Layers of the cache in `held` [2, 1, heads, slots, size], keys and values."""
-    keys, values = held
-    return [
-        CacheLayer(keys[:, :, begin::step], values[:, :, begin::step])
-        for begin, step in ((0, 1), (1, 2), (0, 2))
-    ]

@@ -8,15 +8,12 @@ right (Gumbel coupling: Daliri et al. 2024, arXiv 2408.07978).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
 
+from paceline.drafters.medusa_heads import HeadModule
 from paceline.noise import device_gumbel, noise_at
-
-if TYPE_CHECKING:
-    import torch
-
-    from paceline.drafters.medusa_heads import HeadModule
-    from paceline.sampling import Sampler
+from paceline.sampling import Sampler
+from paceline.warping import draws_there
 
 __all__ = ["DrawNoise", "noise_of_draw"]
 
@@ -43,8 +40,6 @@ class DrawNoise:
     def rows(self, position: int, count: int) -> torch.Tensor | None:
         """The noise at `count` positions, float32 [count, outputs]; None for none. Each row is made
         once: drafts overlap."""
-        import torch
-
         if self._sampler is None:
             return None
         wanted = range(position, position + count)
@@ -70,10 +65,6 @@ def noise_of_draw(
 ) -> torch.Tensor:
     """The noise float64 of some of `size` tokens where logits are on this device, and the draw makes
     its noise on it or on the CPU."""
-    import torch
-
-    from paceline.warping import draws_there
-
     if draws_there(device):
         return device_gumbel(seed, position, size, device)[tokens]
     some = tokens if isinstance(tokens, slice) else tokens.cpu().numpy()

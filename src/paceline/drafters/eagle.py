@@ -21,9 +21,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from paceline.chains import ChainEnd
+from paceline.drafters.eagle_levels import levels_of
+from paceline.drafters.eagle_rows import Levels
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
@@ -34,11 +38,6 @@ from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST
 from paceline.protocols import LAYER_OUTPUTS
 from paceline.tree import Tree
-
-if TYPE_CHECKING:
-    import torch
-
-    from paceline.drafters.eagle_rows import Levels
 
 __all__ = ["Eagle", "EagleSettings"]
 
@@ -62,7 +61,7 @@ class EagleSettings(BeamSettings):
         check_parts(EagleParts, self.parts)
 
 
-class Eagle(LevelDrafter["Levels"]):
+class Eagle(LevelDrafter[Levels]):
     """Drafter with a trained block on the target's features.
 
     host: the model it was trained for, which must expose its hidden states.
@@ -73,8 +72,6 @@ class Eagle(LevelDrafter["Levels"]):
     """
 
     def __init__(self, host: Host, settings: EagleSettings | None = None, **changes: Any) -> None:
-        from paceline.drafters.eagle_levels import levels_of  # torch takes a while to import
-
         own = replace(settings or EagleSettings(), **changes)
         found = find_parts(EagleParts, own.parts, host.fingerprint)
         self._model = found.open(host, own.weights)

@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike
 from paceline.chains import ChainEnd
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_rows import ROOM, ModuleLevels
-from paceline.drafters.guesses import Guesses
+from paceline.drafters.guesses import Guesses, RecordedGuesses, RecordedNoise
 from paceline.drafters.level_tree import BeamSettings
-from paceline.drafters.recorded_guesses import RecordedGuesses, RecordedNoise
 from paceline.kernels import cuda_graph
 from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.kernels.fixed_inputs import FixedInputs

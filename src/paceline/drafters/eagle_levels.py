@@ -7,16 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from paceline.drafters.called_levels import CalledLevels
+from paceline.drafters.called_levels import CalledLevels, Floats
 from paceline.drafters.eagle_graphs import GraphLevels, graphs_of
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.eagle_programs import AT_ONCE, EaglePrograms, Floats
+from paceline.drafters.eagle_programs import AT_ONCE, EaglePrograms
 from paceline.drafters.eagle_rows import ROOM, Levels, ModuleLevels
 from paceline.drafters.guesses import Guesses, guesses_of_program
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.builder import GivenRows
-from paceline.kernels.programs.program import CacheLayer
 
 __all__ = ["ProgramLevels", "levels_of"]
 
@@ -29,13 +28,11 @@ class ProgramLevels(CalledLevels, Levels):
     def __init__(self, programs: EaglePrograms, model: EagleModel, capacity: int) -> None:
         config = model.config
         shape = 2, config.kv_heads, capacity + ROOM, config.head_size
-        super().__init__(torch.zeros(shape, dtype=torch.float32, device="cpu"))
-        self.most_fresh = 0 if programs.call is None else programs.call.most_fresh
-        self._programs, self._model = programs, model
+        super().__init__(programs, torch.zeros(shape, dtype=torch.float32, device="cpu"))
+        self._model = model
         # The output of the root, and those of all nodes.
         self._root = np.zeros((1, model.hidden_size), dtype=np.float32)
         self._outputs = self._root
-        self._use()
 
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
         """See `Levels.read`."""
@@ -101,14 +98,6 @@ class ProgramLevels(CalledLevels, Levels):
     def _point(self, one: native.Chimera | native.Eagle) -> None:
         super()._point(one)
         one.root = self._root.ctypes.data
-
-    def _room_for(self, places: int) -> None:
-        if self._make_room(places):
-            self._use()
-
-    def _use(self) -> None:
-        keys, values = self._held[:, None]
-        self._hold([CacheLayer(keys, values)])
 
 
 def levels_of(model: EagleModel, capacity: int = 256) -> Levels:

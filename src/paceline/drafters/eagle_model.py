@@ -15,9 +15,7 @@ A row sees all rows of the text before it, and of guesses those on the path from
 values of a text's row depend on nothing that comes later, so they are computed once and kept; those
 of guesses are dropped.
 
-The block is our own, so that it fits every target: RMSNorm, rotary positions, a gated feed-forward,
-and biases of queries, keys and values if it started as a layer that has some. Features, own outputs
-and embeddings are normalised before they meet, each with its own scale.
+Features, own outputs and embeddings are normalised before they meet, each with its own scale.
 """
 
 from __future__ import annotations
@@ -26,9 +24,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-from paceline.drafters.attention_rows import Columns, Stretches, Turns, attended, normal, split
+from paceline.drafters.attention_rows import Columns, DraftBlock, Stretches, normal
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import EagleConfig
 from paceline.drafters.medusa_heads import HeadModule, OutputHead
@@ -37,16 +34,15 @@ from paceline.drafters.ngram_encoder import Embed
 __all__ = ["EagleModel"]
 
 
-class EagleModel(HeadModule):
+class EagleModel(HeadModule, DraftBlock):
     """The block between the target's embeddings and its output head.
 
     head, token_ids: see `HeadModule`. embed: the target's embeddings, frozen.
 
     width: numbers of a feature.
 
-    Parameters: "feature_norm", "own_norm", "word_norm", "row_norm", "inner_norm", "last_norm"
-    [hidden]; "enter" joins feature and embedding; "query", "key", "value", "join" of the attention,
-    "gate", "up", "down" of the feed-forward, linear layers; where layers are tapped "tap_norms"
+    Parameters, besides those of `DraftBlock`: "feature_norm", "own_norm", "word_norm", "row_norm",
+    "last_norm" [hidden]; "enter" joins feature and embedding; where layers are tapped "tap_norms"
     [layers, hidden] and "fuse".
     """
 
@@ -61,22 +57,13 @@ class EagleModel(HeadModule):
         self.config, hidden = config, self.hidden_size
         self.width = hidden * max(1, len(config.layers))
         self._embed = (embed,)  # a tuple keeps it out of the module's own parts
-        queries = config.attention_heads * config.head_size
-        keys = config.kv_heads * config.head_size
         if config.layers:
             self.tap_norms = nn.Parameter(torch.ones(len(config.layers), hidden))
             self.fuse = nn.Linear(self.width, hidden, bias=False)
         for name in ("feature", "own", "word", "row", "inner", "last"):
             setattr(self, f"{name}_norm", nn.Parameter(torch.ones(hidden)))
         self.enter = nn.Linear(2 * hidden, hidden, bias=False)
-        self.query = nn.Linear(hidden, queries, bias=config.biases)
-        self.key = nn.Linear(hidden, keys, bias=config.biases)
-        self.value = nn.Linear(hidden, keys, bias=config.biases)
-        self.join = nn.Linear(queries, hidden, bias=False)
-        self.gate = nn.Linear(hidden, config.intermediate, bias=False)
-        self.up = nn.Linear(hidden, config.intermediate, bias=False)
-        self.down = nn.Linear(config.intermediate, hidden, bias=False)
-        self._turns = Turns(config.head_size, config.rotary_base)
+        self._add_layers(config, hidden)
         self._begin()
         self.to(self.device)
 
@@ -84,7 +71,6 @@ class EagleModel(HeadModule):
     own_norm: nn.Parameter
     word_norm: nn.Parameter
     row_norm: nn.Parameter
-    inner_norm: nn.Parameter
     last_norm: nn.Parameter
 
     def _begin(self) -> None:
@@ -121,8 +107,7 @@ class EagleModel(HeadModule):
 
     def columns(self, rows: torch.Tensor, places: torch.Tensor) -> Columns:
         """Keys and values of rows [batch, n, hidden] at places int64 [batch, n]."""
-        inner, size = normal(rows, self.row_norm), self.config.head_size
-        return self._turns(split(self.key(inner), size), places), split(self.value(inner), size)
+        return self._columns(rows, places, self.row_norm)
 
     def outputs_of(
         self,
@@ -132,13 +117,9 @@ class EagleModel(HeadModule):
         sees: torch.Tensor,
         own: Sequence[Columns] = (),
     ) -> torch.Tensor:
-        """Outputs of rows [batch, n, hidden]. columns, sees, own: see `attended`; a row's own
-        column is among them."""
-        query = split(self.query(normal(rows, self.row_norm)), self.config.head_size)
-        rows = rows + self.join(attended(self._turns(query, places), columns, sees, own))
-        inner = normal(rows, self.inner_norm)
-        found: torch.Tensor = rows + self.down(F.silu(self.gate(inner)) * self.up(inner))
-        return found
+        """Outputs of rows [batch, n, hidden], whose own columns are among `columns` or `own`; see
+        `DraftBlock`."""
+        return self._outputs(rows, places, self.row_norm, columns, sees, own)
 
     def ends(self, outputs: torch.Tensor) -> torch.Tensor:
         """What the target's output head reads of outputs [..., hidden]."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.chains import ChainEnd
-from paceline.drafters.attention_rows import wider
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.level_drafter import TextLevels
@@ -23,31 +22,18 @@ ROOM = 64
 """Columns, for drafts after a text."""
 
 
-class Levels(TextLevels):
+class Levels(TextLevels, ABC):
     """Columns of one text, and of a draft after it.
 
     Each place of the text but the first has a row; column i is that of place i + 1. Rows of guesses
-    come after these and are overwritten when the text continues. The text has `length` rows.
+    come after these. The text has `length` rows.
     """
 
+    # By node, the root first: slots of the guesses on the path to it.
+    _sees: list[list[int]]
     # A row reads the token after its feature. So the root's is always read again: a draft needs its
     # output, which is not kept.
     ahead = 1
-
-    def __init__(self, columns: torch.Tensor) -> None:
-        self.length = 0
-        self._held = columns  # keys and values [2, KV heads, room, head size]
-        # By node, the root first: slots of the guesses on the path to it.
-        self._sees: list[list[int]] = [[]]
-
-    @property
-    def room(self) -> int:
-        """Columns that memory is allocated for."""
-        return self._held.shape[2]
-
-    def keep(self, length: int) -> None:
-        """See `TextLevels.keep`."""
-        self.length = min(self.length, length)
 
     @abstractmethod
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
@@ -97,13 +83,6 @@ class Levels(TextLevels):
         for row, own in enumerate(self._sees[-count:]):
             sees[row, own] = True
         return sees
-
-    def _make_room(self, columns: int) -> bool:
-        """Make room; returns whether memory had to move."""
-        if columns <= self.room:
-            return False
-        self._held = wider(self._held, columns)
-        return True
 
 
 class ModuleLevels(Levels):

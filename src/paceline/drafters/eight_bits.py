@@ -8,10 +8,8 @@ divide them. Any tensor of two or more dimensions that is no bias is a matrix.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 __all__ = ["in_eight_bits", "in_floats", "scale_shapes"]
 
@@ -21,8 +19,6 @@ _SCALE = ".scale"
 
 def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The same, with float matrices in 8 bits; all others stay as they are."""
-    import torch
-
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.dim() < 2 or name.endswith("bias") or not tensor.is_floating_point():
@@ -40,8 +36,6 @@ def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
 
 def in_floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The inverse; floats stay as they are."""
-    import torch
-
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         rounded = tensors.get(name.removesuffix(_SCALE))
@@ -57,8 +51,6 @@ def in_floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def scale_shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
     """Names of the scales that must be present, with their shapes."""
-    import torch
-
     return {
         name + _SCALE: (*tensor.shape[:-1], _groups(tensor.shape[-1]))
         for name, tensor in tensors.items()

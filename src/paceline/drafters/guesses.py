@@ -1,15 +1,28 @@
-"""What heads guess: the likeliest tokens, with their probabilities."""
+"""What heads guess: the likeliest tokens with their probabilities, and trees of them; computed by
+torch, in the C library, or recorded on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from paceline.kernels.cuda_graph import GraphRecorder, Repeated, on_device
+from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.builder import GivenRows
+from paceline.tree import Tree
 
-__all__ = ["Guesses", "as_guesses", "guesses_of", "guesses_of_program", "likeliest"]
+__all__ = [
+    "FoundTree",
+    "Guesses",
+    "RecordedGuesses",
+    "RecordedNoise",
+    "guesses_of",
+    "guesses_of_program",
+    "likeliest",
+]
 
 
 @dataclass(frozen=True)
@@ -82,3 +95,82 @@ def guesses_of_program(
 def _at_most_one(shares: list[float]) -> tuple[float, ...]:
     total = sum(shares)
     return tuple(shares) if total <= 1.0 else tuple(share / total for share in shares)
+
+
+class FoundTree:
+    """Memory for a tree that the C library makes of the guesses of heads.
+
+    outputs: columns of logits. token_ids: [outputs] int64, the tokens they stand for; None:
+    columns are token ids.
+    """
+
+    def __init__(self, outputs: int, token_ids: torch.Tensor | None) -> None:
+        self._ids = token_ids  # held for the library
+        self._guesses = native.Guesses(
+            outputs=outputs, ids=None if token_ids is None else token_ids.data_ptr()
+        )
+        self._outputs, self._room = outputs, 0
+
+    def native(self, budget: int, ranks: int, noise: torch.Tensor | None = None) -> native.Guesses:
+        """What the library should find: at most `budget` nodes, and `ranks` guesses per row.
+        noise: float32 [depths, outputs], see `DrawNoise`."""
+        one, self._noise = self._guesses, noise  # held for the library
+        one.noise, one.heard = (None, 0) if noise is None else (noise.data_ptr(), len(noise))
+        one.budget, one.ranks = budget, min(ranks, self._outputs)
+        if budget > self._room:
+            self._room = budget
+            self._tokens, self._parents = ((ctypes.c_int64 * budget)() for _ in range(2))
+            self._path_chances = (ctypes.c_double * budget)()
+            one.tokens, one.parents = map(ctypes.addressof, (self._tokens, self._parents))
+            one.path_chances = ctypes.addressof(self._path_chances)
+        return one
+
+    def tree(self, nodes: int) -> Tree:
+        """The tree found, of `nodes` nodes."""
+        tokens, parents = tuple(self._tokens[:nodes]), tuple(self._parents[:nodes])
+        return Tree(tokens, parents, tuple(self._path_chances[:nodes]))
+
+
+class RecordedNoise:
+    """Noise of this shape, or none, where recordings read it; see `DrawNoise`. like: has its device
+    and dtype."""
+
+    def __init__(self, like: torch.Tensor, *shape: int) -> None:
+        self.rows, self._any = like.new_zeros(shape), False
+
+    def put(self, noise: torch.Tensor | None) -> None:
+        """Replace it."""
+        if noise is not None:
+            self.rows.copy_(noise)
+        elif self._any:
+            self.rows.zero_()
+        self._any = noise is not None
+
+
+class RecordedGuesses:
+    """Guesses by logits that `run` computes, always from and to the same addresses.
+
+    run: logits [rows, outputs]. ranks, token_ids: see `likeliest`. noise: added to the logits.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], torch.Tensor],
+        ranks: int,
+        token_ids: torch.Tensor | None,
+        noise: RecordedNoise,
+        recorder: GraphRecorder,
+    ) -> None:
+        self._device, self._noise = noise.rows.device, noise
+
+        def work() -> torch.Tensor:
+            return likeliest(run(), ranks, token_ids, noise.rows)
+
+        # How long drafts take decides whether there are more. The first one counts for little.
+        self._work = Repeated(work, recorder, at_once=True)
+
+    def found(self, noise: torch.Tensor | None) -> Guesses:
+        """The likeliest tokens of each row, with this noise."""
+        self._noise.put(noise)
+        with on_device(self._device):
+            return as_guesses(self._work())

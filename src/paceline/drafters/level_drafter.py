@@ -6,24 +6,22 @@ one call; otherwise it grows step by step.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
+
+import torch
 
 from paceline.chains import ChainEnd, certain_end
 from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.host import Host
 from paceline.drafters.level_tree import BeamSettings
+from paceline.drafters.medusa_heads import HeadModule
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
-
-if TYPE_CHECKING:
-    import torch
-
-    from paceline.drafters.medusa_heads import HeadModule
 
 __all__ = ["LevelDrafter", "LevelPlan", "TextLevels"]
 
@@ -31,8 +29,11 @@ _HEARD = 8
 """Most levels that get the noise of draws."""
 
 
-class TextLevels(ABC):
+class TextLevels:
     """What is kept of one text, and a draft after it.
+
+    columns: memory for keys and values [2, …, columns, head size], those of the text first; those
+    of a draft are overwritten when the text continues.
 
     length: tokens read by the target that were taken over. ahead: how many tokens after its own
     decide what is kept of one. most_fresh: most new ones that `draft` takes over. noise: float32
@@ -40,14 +41,22 @@ class TextLevels(ABC):
     for none.
     """
 
-    length: int
     ahead = 0
     most_fresh = 0
     noise: torch.Tensor | None = None
 
-    @abstractmethod
+    def __init__(self, columns: torch.Tensor) -> None:
+        self.length = 0
+        self._held = columns
+
+    @property
+    def room(self) -> int:
+        """Columns that memory is allocated for."""
+        return self._held.shape[-2]
+
     def keep(self, length: int) -> None:
         """Keep only what was taken over of the first `length` tokens."""
+        self.length = min(self.length, length)
 
     def draft(
         self,
@@ -68,6 +77,16 @@ class TextLevels(ABC):
     def _noise_at(self, level: int) -> torch.Tensor | None:
         """Noise [outputs] for a level, counted from 0."""
         return None if self.noise is None or level >= len(self.noise) else self.noise[level]
+
+    def _make_room(self, columns: int) -> bool:
+        """Make room; returns whether memory had to move."""
+        *others, room, size = self._held.shape
+        if columns <= room:
+            return False
+        wider = self._held.new_zeros(*others, max(columns, 2 * room), size)
+        wider[..., :room, :] = self._held
+        self._held = wider
+        return True
 
 
 class LevelPlan:

@@ -8,7 +8,9 @@ confidence or, as in the paper, by how often guesses of that rank were right.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
 
 from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.head_configs import HeadWeights
@@ -21,10 +23,6 @@ from paceline.planning.candidate_tree import likeliest
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
-
-if TYPE_CHECKING:
-    import torch
-
 
 __all__ = ["Medusa", "MedusaSettings"]
 

@@ -17,10 +17,15 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.drafters.found_trees import FoundTree
-from paceline.drafters.guesses import Guesses, guesses_of, guesses_of_program
+from paceline.drafters.guesses import (
+    FoundTree,
+    Guesses,
+    RecordedGuesses,
+    RecordedNoise,
+    guesses_of,
+    guesses_of_program,
+)
 from paceline.drafters.head_configs import HeadWeights, MedusaConfig
-from paceline.drafters.recorded_guesses import RecordedGuesses, RecordedNoise
 from paceline.errors import UsageError
 from paceline.kernels import cuda_graph
 from paceline.kernels.block_layers import BlockLinear, FloatLinear

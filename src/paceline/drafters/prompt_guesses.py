@@ -6,23 +6,21 @@ See `paceline.drafters.ppd` for where prompt tokens are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from paceline.drafters.draw_noise import noise_of_draw
 from paceline.drafters.host import Host
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.errors import ModelError
+from paceline.kernels.likeliest import likeliest
 from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.records import Round, TextStart
+from paceline.sampling import Sampler
 from paceline.tree import ROOT
-
-if TYPE_CHECKING:
-    import torch
-
-    from paceline.sampling import Sampler
 
 __all__ = ["Judge", "PromptGuesses", "acceptance_of"]
 
@@ -116,10 +114,6 @@ class PromptGuesses:
     ) -> tuple[list[int], list[float]]:
         """The likeliest tokens and their shares by the weighted sum of `rows`; one row is not
         copied. position: of the guessed token."""
-        import torch  # takes a while
-
-        from paceline.kernels.likeliest import likeliest
-
         if self._epts > 1:
             scores = weights.to(logits.device) @ logits[list(rows)].float()
         else:
@@ -170,8 +164,6 @@ def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
 def _weights(parts: PromptTokens) -> torch.Tensor:
     """[prompt_tokens, epts]: weights of each EPT's logits (PPD, section 4.4.4); equal by default
     (4.2)."""
-    import torch
-
     shape = (parts.config.prompt_tokens, parts.config.epts)
     if not parts.config.learned_weights:
         return torch.full(shape, 1 / parts.config.epts, dtype=torch.float32, device="cpu")

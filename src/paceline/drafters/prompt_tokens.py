@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
+
+import torch
 
 from paceline.drafters.head_configs import check_least
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["Head", "Mask", "PromptConfig", "PromptTokens"]
 

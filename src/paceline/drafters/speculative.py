@@ -22,9 +22,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.chains import ChainEnd, certain_end
+from paceline.drafters.draft_text import DraftText, Guess
 from paceline.drafters.host import COPIES, SELF, Host, ModelChoice
 from paceline.drafters.registry import check_method, make_drafter
 from paceline.drafters.settings import within
@@ -34,9 +35,6 @@ from paceline.prefix import common_prefix
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
-
-if TYPE_CHECKING:
-    from paceline.drafters.draft_text import Guess
 
 __all__ = ["Speculative", "SpeculativeSettings", "guess_tree"]
 
@@ -137,8 +135,6 @@ class Speculative(Drafter):
     def __init__(
         self, host: Host, settings: SpeculativeSettings | None = None, **changes: Any
     ) -> None:
-        from paceline.drafters.draft_text import DraftText  # torch takes a while to import
-
         own = replace(settings or SpeculativeSettings(), **changes)
         choice = ModelChoice(own.draft, own.device, own.dtype, own.weights)
         small = open_draft(host, choice)

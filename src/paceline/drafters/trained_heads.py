@@ -1,30 +1,37 @@
-"""Trained parts of Medusa, Chimera and EAGLE, as in a folder. Modules are loaded on demand."""
+"""Trained parts of Medusa, Chimera and EAGLE, as in a folder."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
+from torch import nn
+
+from paceline.drafters.chimera_model import ChimeraModel
+from paceline.drafters.chimera_programs import compile_chimera
+from paceline.drafters.eagle_model import EagleModel
+from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.eight_bits import in_floats, scale_shapes
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, HeadWeights, MedusaConfig
 from paceline.drafters.host import Host
+from paceline.drafters.medusa_heads import (
+    Compile,
+    HeadModule,
+    MedusaHeads,
+    OutputHead,
+    compile_medusa,
+)
+from paceline.drafters.ngram_encoder import Embed
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
-
-if TYPE_CHECKING:
-    import torch
-
-    from paceline.drafters.chimera_model import ChimeraModel
-    from paceline.drafters.eagle_model import EagleModel
-    from paceline.drafters.medusa_heads import Compile, HeadModule, MedusaHeads, OutputHead
-    from paceline.drafters.ngram_encoder import Embed
 
 __all__ = ["ChimeraParts", "EagleParts", "HeadParts", "MedusaParts"]
 
 HeadConfigT = TypeVar("HeadConfigT", bound=MedusaConfig | ChimeraConfig | EagleConfig)
-ModuleT = TypeVar("ModuleT", bound="HeadModule")
+ModuleT = TypeVar("ModuleT", bound=HeadModule)
 
 
 @dataclass(frozen=True)
@@ -77,8 +84,6 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
 
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the module's tensors. Raises ModelError for sizes that no tensor has."""
-        import torch
-
         try:
             with torch.device("meta"):  # where tensors are shapes alone
                 head = torch.empty(self.outputs, self.base.hidden_size), torch.empty(self.outputs)
@@ -95,8 +100,6 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
 
     def check_tensors(self, path: Path) -> None:
         """See `TrainedParts`."""
-        import torch
-
         super().check_tensors(path)
         ids = self.token_ids
         if ids is not None and not (
@@ -113,7 +116,7 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
 
 
 @dataclass(frozen=True)
-class MedusaParts(HeadParts[MedusaConfig, "MedusaHeads"]):
+class MedusaParts(HeadParts[MedusaConfig, MedusaHeads]):
     """Medusa heads of one model; see `MedusaHeads` for the tensors."""
 
     kind: ClassVar[str] = "Medusa heads"
@@ -123,13 +126,11 @@ class MedusaParts(HeadParts[MedusaConfig, "MedusaHeads"]):
     def _new_module(
         self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
     ) -> tuple[MedusaHeads, Compile]:
-        from paceline.drafters.medusa_heads import MedusaHeads, compile_medusa
-
         return MedusaHeads(self.config, head, token_ids), compile_medusa
 
 
 @dataclass(frozen=True)
-class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
+class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
     """A draft model of Chimera for one model; see `ChimeraModel` for the tensors."""
 
     kind: ClassVar[str] = "Chimera parts"
@@ -164,18 +165,13 @@ class ChimeraParts(HeadParts[ChimeraConfig, "ChimeraModel"]):
     def _new_module(
         self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
     ) -> tuple[ChimeraModel, Compile]:
-        from torch import nn
-
-        from paceline.drafters.chimera_model import ChimeraModel
-        from paceline.drafters.chimera_programs import compile_chimera
-
         # A trained layer of the target is not checked: such parts are never opened.
         bottom = None if self.config.bottom == "ngram" else nn.Module()
         return ChimeraModel(self.config, head, embed, token_ids, bottom), compile_chimera
 
 
 @dataclass(frozen=True)
-class EagleParts(HeadParts[EagleConfig, "EagleModel"]):
+class EagleParts(HeadParts[EagleConfig, EagleModel]):
     """A draft model of EAGLE for one model; see `EagleModel` for the tensors."""
 
     kind: ClassVar[str] = "EAGLE parts"
@@ -191,7 +187,4 @@ class EagleParts(HeadParts[EagleConfig, "EagleModel"]):
     def _new_module(
         self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
     ) -> tuple[EagleModel, Compile]:
-        from paceline.drafters.eagle_model import EagleModel
-        from paceline.drafters.eagle_programs import compile_eagle
-
         return EagleModel(self.config, head, embed, token_ids), compile_eagle

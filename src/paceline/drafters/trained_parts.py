@@ -13,15 +13,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
 
 from paceline.drafters.head_configs import check_least
 from paceline.errors import ModelError
 from paceline.json_files import json_bytes, read_json, replace_file
 from paceline.planning.acceptance import AcceptanceTable
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["CONFIG", "FILES", "TRAINING", "BaseModel", "ConfigT", "TrainedParts"]
 
@@ -104,8 +103,6 @@ class TrainedParts(Generic[ConfigT]):
     def fingerprint(self) -> str:
         """Identifies model, configuration and tensors: parts that differ in any of them have
         different fingerprints."""
-        import torch
-
         config = asdict(self.config)  # type: ignore[call-overload]
         digest = sha256(json_bytes({"base_model": self.base.fingerprint, **config}))
         for name, tensor in sorted(self.tensors.items()):
