@@ -19,22 +19,19 @@ from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.ngram_table import MOST_NGRAMS, SHARDS
 from paceline.drafters.ngrams import LONGEST_RUN, NGrams, new_ngrams
-from paceline.drafters.settings import at_least
-from paceline.errors import UsageError
+from paceline.drafters.settings import Settings, whole
 from paceline.prefix import common_prefix
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
 __all__ = ["Anpd", "AnpdSettings"]
 
-LONGEST_ORDER = LONGEST_RUN + 1
-
 
 @dataclass(frozen=True)
-class AnpdSettings:
+class AnpdSettings(Settings):
     """Settings of `Anpd`.
 
-    n: longest n-gram, 2 to 64 (the paper's N, 5 there).
+    n: longest n-gram, 2 to 64, as each length has a table (the paper's N, 5 there).
     k: longest draft, >= 1 (the paper's K, 6 to 8 there). A miss at every level ends the draft
     early, and plans cut it to what pays, so its length adapts.
     branches: continuations to follow per context; 1 gives the paper's chain. With 2 or more, the
@@ -52,22 +49,12 @@ class AnpdSettings:
     Raises UsageError for a value out of range.
     """
 
-    n: int = 6
-    k: int = 32
-    branches: int = 4
+    n: int = whole(6, 2, LONGEST_RUN + 1)
+    k: int = whole(32, 1)
+    branches: int = whole(4, 1)
     persist: bool = False
     levels: Literal["all", "one"] = "all"
-    most: int = MOST_NGRAMS
-
-    def __post_init__(self) -> None:
-        at_least(2, n=self.n)
-        if self.n > LONGEST_ORDER:
-            raise UsageError(
-                f"n must be at most {LONGEST_ORDER}, got {self.n}: each order is a table"
-            )
-        at_least(1, k=self.k)
-        at_least(1, branches=self.branches)
-        at_least(SHARDS**2, most=self.most)
+    most: int = whole(MOST_NGRAMS, SHARDS**2)
 
 
 class Anpd(LookupDrafter):

@@ -39,7 +39,7 @@ from paceline.drafters.ngram_cache import (
     last_ngram,
 )
 from paceline.drafters.parts import check_parts, find_parts
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import whole
 from paceline.drafters.trained_heads import ChimeraParts
 from paceline.tree import ROOT, Tree
 
@@ -61,15 +61,13 @@ class ChimeraSettings(BeamSettings):
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.
     """
 
-    cache: int = 8192
-    dictionary: int = 0
+    cache: int = whole(8192, 0)
+    dictionary: int = whole(0, 0)
     spill: str = ""
     weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least(0, cache=self.cache)
-        at_least(0, dictionary=self.dictionary)
         check_parts(ChimeraParts, self.parts)
 
 

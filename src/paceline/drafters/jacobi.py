@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from paceline.drafters.settings import within
+from paceline.drafters.settings import Settings, whole
 from paceline.protocols import Drafter, SizedBy
 from paceline.records import Round, TextStart
 from paceline.scores import likeliest
@@ -24,11 +24,9 @@ from paceline.tree import Tree
 
 __all__ = ["Jacobi", "JacobiSettings"]
 
-_MOST = 1024
-
 
 @dataclass(frozen=True)
-class JacobiSettings:
+class JacobiSettings(Settings):
     """Settings of `Jacobi`.
 
     length: unknown tokens at a time, 1 to 1024.
@@ -37,11 +35,8 @@ class JacobiSettings:
     Raises UsageError for a length out of range.
     """
 
-    length: int = 8
+    length: int = whole(8, 1, 1024)
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        within(1, _MOST, length=self.length)
 
 
 class Jacobi(Drafter):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paceline.chains import ChainEnd
 from paceline.drafters.guesses import Guesses
-from paceline.drafters.settings import at_least, within
+from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
 from paceline.tree import ROOT, Tree
 
@@ -19,7 +19,7 @@ MOST_BEAM = 256
 
 
 @dataclass(frozen=True)
-class BeamSettings:
+class BeamSettings(Settings):
     """Where trained parts come from, and how their trees grow.
 
     parts: a folder made by `paceline train`, a hub id, or "" for those that come with this package.
@@ -34,17 +34,14 @@ class BeamSettings:
     """
 
     parts: str = ""
-    depth: int = 0
-    ranks: int = 10
-    beam: int = 2
+    depth: int = whole(0, 0)
+    ranks: int = whole(10, 1)
+    beam: int = whole(2, 1, MOST_BEAM)
     least: float = 0.02
-    context: int = 384
+    context: int = whole(384, 0)
 
     def __post_init__(self) -> None:
-        at_least(0, depth=self.depth)
-        at_least(0, context=self.context)
-        at_least(1, ranks=self.ranks)
-        within(1, MOST_BEAM, beam=self.beam)
+        super().__post_init__()
         if not 0 <= self.least <= 1:
             raise UsageError(f"least must be a number from 0 to 1, got {self.least!r}")
 

@@ -23,7 +23,7 @@ import numpy as np
 from paceline.datastore import BORDER, LONGEST, Found, GrowingSuffixArray, Search
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
@@ -35,7 +35,7 @@ _COMPARED = 128
 
 
 @dataclass(frozen=True)
-class LlmaSettings:
+class LlmaSettings(Settings):
     """Settings of `Llma`.
 
     n: match length that triggers a copy, >= 1 (the paper's tuned value is 1 throughout).
@@ -48,15 +48,13 @@ class LlmaSettings:
     Raises UsageError for a value out of range.
     """
 
-    n: int = 1
-    k: int = 32
+    n: int = whole(1, 1)
+    k: int = whole(32, 1)
     tie: Literal["random", "first"] = "random"
-    seed: int = 0
+    seed: int = whole(0, 0)
 
     def __post_init__(self) -> None:
-        at_least(1, n=self.n)
-        at_least(1, k=self.k)
-        at_least(0, seed=self.seed)
+        super().__post_init__()
         if self.tie not in ("random", "first"):
             raise UsageError(f"tie is {self.tie!r}: choose 'random' or 'first'")
 

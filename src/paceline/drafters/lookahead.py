@@ -34,7 +34,7 @@ from random import Random
 from typing import Any
 
 from paceline.drafters.phrases import PhrasePool, phrase_tree
-from paceline.drafters.settings import at_least, within
+from paceline.drafters.settings import Settings, whole
 from paceline.prefix import common_prefix
 from paceline.protocols import SHADOW_TOKENS, TREES, Drafter, SizedBy
 from paceline.records import Round, TextStart
@@ -47,7 +47,7 @@ _MOST = 256
 
 
 @dataclass(frozen=True)
-class LookaheadSettings:
+class LookaheadSettings(Settings):
     """Settings of `Lookahead`.
 
     window: columns, 0 to 256 (the paper's W); with 0, only phrases that others or
@@ -63,18 +63,13 @@ class LookaheadSettings:
     Raises UsageError for a setting out of range.
     """
 
-    window: int = 7
-    level: int = 5
-    guesses: int = 7
+    window: int = whole(7, 0, _MOST)
+    level: int = whole(5, 2, _MOST)
+    guesses: int = whole(7, 1)
     pool_from_prompt: bool = False
     accept_window: bool = False
     history: bool = False
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        within(0, _MOST, window=self.window)
-        within(2, _MOST, level=self.level)
-        at_least(1, guesses=self.guesses)
 
 
 class Lookahead(Drafter):

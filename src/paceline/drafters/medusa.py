@@ -16,7 +16,7 @@ from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import Settings, whole
 from paceline.drafters.trained_heads import MedusaParts
 from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.planning.candidate_tree import likeliest
@@ -30,7 +30,7 @@ Shape = Literal["confidence", "table"]
 
 
 @dataclass(frozen=True)
-class MedusaSettings:
+class MedusaSettings(Settings):
     """Settings of `Medusa`.
 
     parts: a folder made by `paceline train medusa`, a hub id, or "" for the heads that come with
@@ -44,12 +44,12 @@ class MedusaSettings:
     """
 
     parts: str = ""
-    ranks: int = 10
+    ranks: int = whole(10, 1)
     shape: Shape = "confidence"
     weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:
-        at_least(1, ranks=self.ranks)
+        super().__post_init__()
         check_parts(MedusaParts, self.parts)
 
 

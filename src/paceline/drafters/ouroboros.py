@@ -31,7 +31,7 @@ from typing import Any, Literal
 from paceline.drafters.host import Host, ModelChoice
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
 from paceline.drafters.phrases import MOST_PHRASES, PhrasePool, TextPhrases, phrase_tree
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import whole
 from paceline.drafters.speculative import Speculative, SpeculativeSettings, open_draft
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
@@ -78,20 +78,17 @@ class OuroborosSettings(SpeculativeSettings):
     guesses: int = LookaheadSettings.guesses
     text: bool = True
     prompt: bool = False
-    lengthen: int = 3
+    lengthen: int = whole(3, 0)
     hang: Hang = "end"
     verification: Verification = "paper"
-    shortest: int = 2
+    shortest: int = whole(2, 1)
     history: bool = True
-    most: int = MOST_PHRASES
+    most: int = whole(MOST_PHRASES, 1)
     phrases: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.lookahead()
-        at_least(0, lengthen=self.lengthen)
-        at_least(1, most=self.most)
-        at_least(1, shortest=self.shortest)
         if self.phrases and not self.history:
             raise UsageError(
                 "without history the phrases of a file would be forgotten and then overwritten: "

@@ -14,18 +14,16 @@ from typing import Any
 
 from paceline.drafters.confidence import copied_chain
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.settings import at_least, within
+from paceline.drafters.settings import Settings, whole
 from paceline.prefix import common_prefix
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
 __all__ = ["PromptLookup", "PromptLookupSettings"]
 
-_LONGEST = 64
-
 
 @dataclass(frozen=True)
-class PromptLookupSettings:
+class PromptLookupSettings(Settings):
     """Settings of `PromptLookup`.
 
     n: longest run to look for, 1 to 64: each length has a table.
@@ -34,12 +32,8 @@ class PromptLookupSettings:
     Raises UsageError for a value out of range.
     """
 
-    n: int = 3
-    k: int = 10
-
-    def __post_init__(self) -> None:
-        within(1, _LONGEST, n=self.n)
-        at_least(1, k=self.k)
+    n: int = whole(3, 1, 64)
+    k: int = whole(10, 1)
 
 
 class PromptLookup(LookupDrafter):

@@ -23,8 +23,7 @@ from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import KnownTexts, NearTexts
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.settings import at_least
-from paceline.errors import UsageError
+from paceline.drafters.settings import Settings, at_least, whole
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
@@ -32,7 +31,7 @@ __all__ = ["Rest", "RestSettings"]
 
 
 @dataclass(frozen=True)
-class RestSettings:
+class RestSettings(Settings):
     """Settings of `Rest`.
 
     n: shortest match, >= 1 (the paper: 2). longest: longest match to look for, `n` to 32 (the
@@ -43,19 +42,15 @@ class RestSettings:
     Raises UsageError for a value out of range.
     """
 
-    n: int = 2
-    longest: int = 16
-    k: int = 10
-    near: int = 16
+    n: int = whole(2, 1)
+    longest: int = whole(16, 1, LONGEST)
+    k: int = whole(10, 1)
+    near: int = whole(16, 0)
     datastore: str = ""
 
     def __post_init__(self) -> None:
-        at_least(1, n=self.n)
+        super().__post_init__()
         at_least(self.n, longest=self.longest)
-        if self.longest > LONGEST:
-            raise UsageError(f"longest must be at most {LONGEST}, got {self.longest}")
-        at_least(1, k=self.k)
-        at_least(0, near=self.near)
 
 
 class Rest(LookupDrafter):

@@ -22,7 +22,7 @@ from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import KnownTexts
 from paceline.drafters.lookup import TextLookup
-from paceline.drafters.settings import at_least, within
+from paceline.drafters.settings import Settings, whole
 from paceline.records import TextStart
 from paceline.tree import Tree
 
@@ -30,7 +30,7 @@ __all__ = ["Sam", "SamSettings"]
 
 
 @dataclass(frozen=True)
-class SamSettings:
+class SamSettings(Settings):
     """Settings of `Sam`.
 
     n: shortest match, >= 1. k: longest draft, >= 1 (the paper's code: 40); the planner cuts it.
@@ -41,17 +41,11 @@ class SamSettings:
     Raises UsageError for a value out of range.
     """
 
-    n: int = 1
-    k: int = 40
-    branches: int = 4
-    bias: int = 1
+    n: int = whole(1, 1, LONGEST)
+    k: int = whole(40, 1)
+    branches: int = whole(4, 1)
+    bias: int = whole(1, 0)
     datastore: str = ""
-
-    def __post_init__(self) -> None:
-        within(1, LONGEST, n=self.n)
-        at_least(1, k=self.k)
-        at_least(1, branches=self.branches)
-        at_least(0, bias=self.bias)
 
 
 class Sam(TextLookup):

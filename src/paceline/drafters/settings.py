@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 __all__ = [
+    "Settings",
     "at_least",
     "bracketed",
     "build",
@@ -29,6 +30,7 @@ __all__ = [
     "read_settings",
     "split_at",
     "split_at_commas",
+    "whole",
     "within",
 ]
 
@@ -60,6 +62,22 @@ def within(minimum: int, maximum: int, **setting: int) -> int:
     if value > maximum:
         raise UsageError(f"{name} must be at most {maximum}, got {value}")
     return value
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a method. Raises UsageError for a whole number out of range, see `whole`."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if "range" in each.metadata:
+                within(*each.metadata["range"], **{each.name: getattr(self, each.name)})
+
+
+def whole(default: int, least: int, most: int = _LARGEST) -> int:
+    """Make a field of `Settings`: a whole number in this range."""
+    made: int = field(default=default, metadata={"range": (least, most)})
+    return made
 
 
 def parse_method(text: str) -> tuple[str, dict[str, str]]:

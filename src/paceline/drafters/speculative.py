@@ -28,7 +28,7 @@ from paceline.chains import ChainEnd, certain_end
 from paceline.drafters.draft_text import DraftText, Guess
 from paceline.drafters.host import COPIES, SELF, Host, ModelChoice
 from paceline.drafters.registry import check_method, make_drafter
-from paceline.drafters.settings import within
+from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
@@ -45,7 +45,7 @@ _RIGHT_IN_A_ROW = 3.5
 
 
 @dataclass(frozen=True)
-class SpeculativeSettings:
+class SpeculativeSettings(Settings):
     """Settings of `Speculative`, and of other methods that draft with a smaller model.
 
     draft: the draft model: alias, folder, GGUF file or hub id, with the tokenizer of the target; ""
@@ -67,19 +67,17 @@ class SpeculativeSettings:
     """
 
     draft: Any = ""
-    length: int = 0
+    length: int = whole(0, 0, _MOST)
     confidence: float = 0.0
-    branches: int = 1
-    budget: int = 0
+    branches: int = whole(1, 0, _MOST)
+    budget: int = whole(0, 0, _MOST)
     inner: Any = ""
     device: str = ""
     dtype: str = ""
     weights: str = ""
 
     def __post_init__(self) -> None:
-        within(0, _MOST, length=self.length)
-        within(0, _MOST, branches=self.branches)
-        within(0, _MOST, budget=self.budget)
+        super().__post_init__()
         if not 0 <= self.confidence <= 1:
             raise UsageError(f"confidence must be a number from 0 to 1, got {self.confidence!r}")
         if self.is_copy:

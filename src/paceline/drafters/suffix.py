@@ -24,7 +24,7 @@ from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import NearTexts
 from paceline.drafters.lookup import TextLookup
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import Settings, whole
 from paceline.records import TextStart
 from paceline.tree import Tree
 
@@ -32,7 +32,7 @@ __all__ = ["Answers", "Suffix", "SuffixSettings"]
 
 
 @dataclass(frozen=True)
-class SuffixSettings:
+class SuffixSettings(Settings):
     """Settings of `Suffix`.
 
     k: depth of the tree, >= 1 (the paper: 64 with the match); the planner cuts it.
@@ -46,19 +46,12 @@ class SuffixSettings:
     Raises UsageError for a value out of range.
     """
 
-    k: int = 32
-    factor: int = 64
-    lengths: int = 3
-    most: int = 1 << 17
-    near: int = 16
+    k: int = whole(32, 1)
+    factor: int = whole(64, 1)
+    lengths: int = whole(3, 1)
+    most: int = whole(1 << 17, 1024)
+    near: int = whole(16, 0)
     persist: bool = True
-
-    def __post_init__(self) -> None:
-        at_least(1, k=self.k)
-        at_least(1, factor=self.factor)
-        at_least(1, lengths=self.lengths)
-        at_least(1024, most=self.most)
-        at_least(0, near=self.near)
 
 
 class Answers:
