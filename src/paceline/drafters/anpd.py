@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from paceline.drafters.host import Host
-from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.lookup import TextReader
 from paceline.drafters.ngram_table import MOST_NGRAMS, SHARDS
 from paceline.drafters.ngrams import LONGEST_RUN, NGrams, new_ngrams
 from paceline.drafters.settings import Settings, whole
 from paceline.prefix import common_prefix
-from paceline.records import Round, TextStart
+from paceline.records import TextStart
 from paceline.tree import Tree
 
 __all__ = ["Anpd", "AnpdSettings"]
@@ -57,10 +57,11 @@ class AnpdSettings(Settings):
     most: int = whole(MOST_NGRAMS, SHARDS**2)
 
 
-class Anpd(LookupDrafter):
+class Anpd(TextReader):
     """Drafts from n-gram tables of the text, then of its references, longest n-grams first.
 
-    What followed in a reference never replaces what followed in the text.
+    What followed in a reference never replaces what followed in the text. Tokens that were taken
+    back stay counted: whoever wrote them is likely to write them again.
 
     settings: see `AnpdSettings`. changes: fields to override, by name.
     ngrams: counts to continue, with the same settings; None for new ones.
@@ -72,13 +73,13 @@ class Anpd(LookupDrafter):
         ngrams: NGrams | None = None,
         **changes: Any,
     ) -> None:
+        super().__init__()
         own = replace(settings or AnpdSettings(), **changes)
         self.max_order = own.n
         self.draft_length = own.k
         self.branches = own.branches
         self.persist = own.persist
         shortest = 1 if own.levels == "all" else own.n - 1
-        self._text: list[int] = []
         self._ngrams = ngrams or new_ngrams(shortest, own.n - 1, own.branches, own.most)
         self._references: list[tuple[int, ...]] = []
         self._reference_ngrams: NGrams | None = None
@@ -96,17 +97,6 @@ class Anpd(LookupDrafter):
         if not self.persist and common_prefix(self._text, text.context) < len(self._text):
             self._ngrams, self._text = self._ngrams.fresh(), []
         self.resume(text)
-
-    def resume(self, text: TextStart) -> None:
-        """Count what is new in the context. Tokens that were taken back stay counted: whoever
-        wrote them is likely to write them again."""
-        known = common_prefix(self._text, text.context)
-        del self._text[known:]
-        self._learn(text.context[known:])
-
-    def observe(self, round: Round) -> None:
-        """Count the n-grams that the committed tokens complete."""
-        self._learn(round.path.tokens)
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The likeliest nodes, best first; ties go to the older parent."""

@@ -12,7 +12,7 @@ from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
-__all__ = ["LookupDrafter", "TextLookup"]
+__all__ = ["LookupDrafter", "TextLookup", "TextReader"]
 
 
 class LookupDrafter(Drafter):
@@ -42,7 +42,37 @@ class LookupDrafter(Drafter):
         """
 
 
-class TextLookup(LookupDrafter):
+class TextReader(LookupDrafter):
+    """Reads a text as it grows; of one that continues the last, only what is new."""
+
+    def __init__(self) -> None:
+        self._text: list[int] = []
+
+    def start(self, text: TextStart) -> None:
+        """Read the context, except its common prefix with the last text."""
+        self.resume(text)
+
+    def resume(self, text: TextStart) -> None:
+        """Take back what is no longer in the text, and read what is new."""
+        known = common_prefix(self._text, text.context)
+        if known < len(self._text):
+            self._take_back(known)
+            del self._text[known:]
+        self._learn(text.context[known:])
+
+    def observe(self, round: Round) -> None:
+        """Read the committed tokens."""
+        self._learn(round.path.tokens)
+
+    @abstractmethod
+    def _learn(self, tokens: Sequence[int]) -> None:
+        """Append tokens to the text."""
+
+    def _take_back(self, known: int) -> None:
+        """Forget what comes after the first `known` tokens of the text, which is cut later."""
+
+
+class TextLookup(TextReader):
     """Looks up the end of a text in the text itself.
 
     Keeps the text's positions sorted by the tokens before them. Adding a token takes a microsecond.
@@ -50,28 +80,15 @@ class TextLookup(LookupDrafter):
     """
 
     def __init__(self) -> None:
-        self._text: list[int] = []
+        super().__init__()
         self._own = GrowingSuffixArray()
-
-    def start(self, text: TextStart) -> None:
-        """Add the context, except its common prefix with the last text."""
-        self.resume(text)
-
-    def resume(self, text: TextStart) -> None:
-        """Take back what is no longer in the text, and add what is new."""
-        known = common_prefix(self._text, text.context)
-        if known < len(self._text):
-            del self._text[known:]
-            self._own.take_back(known)
-        self._learn(text.context[known:])
-
-    def observe(self, round: Round) -> None:
-        """Add the committed tokens."""
-        self._learn(round.path.tokens)
 
     def _learn(self, tokens: Sequence[int]) -> None:
         self._own.add(tokens)
         self._text += tokens
+
+    def _take_back(self, known: int) -> None:
+        self._own.take_back(known)
 
     def _tail(self, path: Sequence[int]) -> list[int]:
         """The last tokens of the text followed by `path`, as many as are looked up."""

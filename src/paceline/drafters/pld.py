@@ -8,15 +8,14 @@ what followed there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.drafters.confidence import copied_chain
-from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.lookup import TextReader
 from paceline.drafters.settings import Settings, whole
-from paceline.prefix import common_prefix
-from paceline.records import Round, TextStart
+from paceline.records import TextStart
 from paceline.tree import Tree
 
 __all__ = ["PromptLookup", "PromptLookupSettings"]
@@ -36,7 +35,7 @@ class PromptLookupSettings(Settings):
     k: int = whole(10, 1)
 
 
-class PromptLookup(LookupDrafter):
+class PromptLookup(TextReader):
     """Copies from the leftmost earlier occurrence of the text's last tokens.
 
     settings: see `PromptLookupSettings`. changes: fields to override, by name.
@@ -46,33 +45,17 @@ class PromptLookup(LookupDrafter):
     """
 
     def __init__(self, settings: PromptLookupSettings | None = None, **changes: Any) -> None:
+        super().__init__()
         own = replace(settings or PromptLookupSettings(), **changes)
         self.max_run = own.n
         self.draft_length = own.k
-        self._text: list[int] = []
         self._first: list[dict[tuple[int, ...], int]] = []
 
     def start(self, text: TextStart) -> None:
         """Index the context; references are ignored."""
         self._text = []
         self._first = [{} for _ in range(self.max_run)]
-        self._learn(text.context)
-
-    def resume(self, text: TextStart) -> None:
-        """Remove what is no longer in the text, and index what is new."""
-        old = self._text
-        known = common_prefix(old, text.context)
-        for place in range(known, len(old)):
-            for run, first in enumerate(self._first[:place], start=1):
-                tail = tuple(old[place - run : place])
-                if first.get(tail) == place:
-                    del first[tail]
-        del old[known:]
-        self._learn(text.context[known:])
-
-    def observe(self, round: Round) -> None:
-        """Index the committed tokens."""
-        self._learn(round.path.tokens)
+        self.resume(text)
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """A chain of up to `k` copied tokens."""
@@ -84,7 +67,14 @@ class PromptLookup(LookupDrafter):
                 return copied_chain(self._text[begin:end], run)
         return Tree()
 
-    def _learn(self, tokens: Iterable[int]) -> None:
+    def _take_back(self, known: int) -> None:
+        for place in range(known, len(self._text)):
+            for run, first in enumerate(self._first[:place], start=1):
+                tail = tuple(self._text[place - run : place])
+                if first.get(tail) == place:
+                    del first[tail]
+
+    def _learn(self, tokens: Sequence[int]) -> None:
         text = self._text
         for token in tokens:
             for run, first in enumerate(self._first[: len(text)], start=1):
