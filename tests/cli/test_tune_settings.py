@@ -10,7 +10,7 @@ import pytest
 from tests.cli.running import Command
 
 from paceline.drafters import METHODS, open_settings, with_settings
-from paceline.drafters.method import Tried
+from paceline.drafters.registry import Tried
 from paceline.planning import curve_store, measure
 
 

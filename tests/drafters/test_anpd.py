@@ -16,7 +16,7 @@ from tests.helpers import token_paths, unweighted
 from paceline.drafters import Host, make_drafter
 from paceline.drafters.anpd import Anpd
 from paceline.drafters.confidence import follower_confidence
-from paceline.drafters.ngram_table import NGramTable
+from paceline.drafters.ngrams import NGramTable
 from paceline.errors import UsageError
 from paceline.records import Path, Round, TextStart
 from paceline.targets.toy import ToyTarget

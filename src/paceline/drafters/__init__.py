@@ -19,7 +19,6 @@ from paceline.drafters.jacobi import Jacobi, JacobiSettings
 from paceline.drafters.llma import Llma, LlmaSettings
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
 from paceline.drafters.medusa import Medusa, MedusaSettings
-from paceline.drafters.method import MethodSpec, NoSettings
 from paceline.drafters.ouroboros import Ouroboros, OuroborosSettings
 from paceline.drafters.phrases import PhrasePool
 from paceline.drafters.plain import Plain
@@ -28,6 +27,8 @@ from paceline.drafters.ppd import Ppd, PpdSettings
 from paceline.drafters.ppd_source import PpdSource
 from paceline.drafters.registry import (
     METHODS,
+    MethodSpec,
+    NoSettings,
     add_draft,
     check_method,
     make_drafter,

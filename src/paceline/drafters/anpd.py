@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import TextReader
-from paceline.drafters.ngram_table import MOST_NGRAMS, SHARDS
-from paceline.drafters.ngrams import LONGEST_RUN, NGrams, new_ngrams
+from paceline.drafters.ngrams import LONGEST_RUN, MOST_NGRAMS, SHARDS, NGrams, new_ngrams
 from paceline.drafters.settings import Settings, whole
 from paceline.prefix import common_prefix
 from paceline.records import TextStart
