@@ -10,9 +10,9 @@ from tests.trained_heads import HIDDEN, VOCAB, learned, small_chimera, texts
 
 from paceline.drafters.chimera_levels import ModuleLevels
 from paceline.drafters.chimera_model import ChimeraModel
+from paceline.drafters.context_encoder import ngrams
 from paceline.drafters.head_configs import ChimeraConfig
 from paceline.drafters.ngram_cache import last_ngram
-from paceline.drafters.ngram_encoder import ngrams
 
 CONFIGS = [
     ChimeraConfig(heads=4),

@@ -13,7 +13,8 @@ from tests.c_library import needs_library
 from tests.trained_heads import VOCAB, small_eagle, unrolled
 
 from paceline.drafters.attention_rows import Stretches
-from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels, levels_of
+from paceline.drafters.eagle_graphs import levels_of
+from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.guesses import Guesses

@@ -12,10 +12,9 @@ from tests.trained_heads import HIDDEN, VOCAB, small_eagle, small_medusa
 
 from paceline.chains import certain_end
 from paceline.drafters.attention_rows import Turns
-from paceline.drafters.eagle_graphs import EagleGraphs, GraphLevels
-from paceline.drafters.eagle_levels import levels_of
+from paceline.drafters.eagle_graphs import EagleGraphs, GraphLevels, levels_of
+from paceline.drafters.eagle_levels import ModuleLevels
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.eagle_rows import ModuleLevels
 from paceline.drafters.guesses import guesses_of
 from paceline.drafters.head_configs import EagleConfig, MedusaConfig
 from paceline.drafters.level_tree import BeamSettings

@@ -30,11 +30,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.drafters.attention_rows import Columns, Stretches
-from paceline.drafters.context_encoder import ContextEncoder
+from paceline.drafters.context_encoder import ContextEncoder, NgramEncoder, ngram_places
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import ChimeraConfig, HeadWeights
-from paceline.drafters.medusa_heads import Compile, HeadModule, OutputHead, ResidualBlocks
-from paceline.drafters.ngram_encoder import Embed, NgramEncoder, ngram_places
+from paceline.drafters.medusa_heads import Compile, Embed, HeadModule, OutputHead, ResidualBlocks
 from paceline.errors import ModelError
 from paceline.kernels.linear import PlainLinear
 

@@ -11,8 +11,8 @@ import torch
 from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.called_levels import BlockPrograms, Floats, LevelCall, runs_here
 from paceline.drafters.chimera_model import ChimeraModel
+from paceline.drafters.context_encoder import NgramEncoder
 from paceline.drafters.medusa_heads import HeadModule
-from paceline.drafters.ngram_encoder import NgramEncoder
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native

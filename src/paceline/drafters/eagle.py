@@ -26,8 +26,8 @@ from typing import Any
 import torch
 
 from paceline.chains import ChainEnd
-from paceline.drafters.eagle_levels import levels_of
-from paceline.drafters.eagle_rows import Levels
+from paceline.drafters.eagle_graphs import levels_of
+from paceline.drafters.eagle_levels import Levels
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter

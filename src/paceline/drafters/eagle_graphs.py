@@ -15,8 +15,9 @@ import torch
 from numpy.typing import ArrayLike
 
 from paceline.chains import ChainEnd
+from paceline.drafters.eagle_levels import ROOM, Levels, ModuleLevels, ProgramLevels
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.eagle_rows import ROOM, ModuleLevels
+from paceline.drafters.eagle_programs import EaglePrograms
 from paceline.drafters.guesses import Guesses, RecordedGuesses, RecordedNoise
 from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels import cuda_graph
@@ -25,7 +26,7 @@ from paceline.kernels.fixed_inputs import FixedInputs
 from paceline.planning.draft_length import LONGEST
 from paceline.tree import Tree
 
-__all__ = ["EagleGraphs", "GraphLevels", "graphs_of"]
+__all__ = ["EagleGraphs", "GraphLevels", "levels_of"]
 
 _MOST_FRESH = 16
 """Most rows of the text in a draft; a prompt is read by the modules."""
@@ -170,11 +171,16 @@ class GraphLevels(ModuleLevels):
         return super()._make_room(_rounded(columns))
 
 
-def graphs_of(model: EagleModel) -> EagleGraphs | None:
-    """The recordings of a model on a device that can record, the same ones every time."""
+def levels_of(model: EagleModel, capacity: int = 256) -> Levels:
+    """The memory of a new text and drafts after it, as fast as this machine allows. capacity: tokens
+    to make room for at first."""
     if model.programs is None and (recorder := cuda_graph.recorder_for(model.device)) is not None:
         model.programs = EagleGraphs(model, recorder)
-    return model.programs if isinstance(model.programs, EagleGraphs) else None
+    if isinstance(model.programs, EagleGraphs):
+        return GraphLevels(model.programs, model, capacity)
+    if isinstance(model.programs, EaglePrograms):
+        return ProgramLevels(model.programs, model, capacity)
+    return ModuleLevels(model, capacity)
 
 
 def _filled(rows: ArrayLike, count: int) -> np.ndarray:

@@ -1,23 +1,150 @@
-"""EAGLE's levels as this machine runs them fastest: as programs, in graphs, or by the modules."""
+"""EAGLE's rows of one text and its drafts: by the modules themselves, or as programs."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from paceline.chains import ChainEnd
 from paceline.drafters.called_levels import CalledLevels, Floats
-from paceline.drafters.eagle_graphs import GraphLevels, graphs_of
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import AT_ONCE, EaglePrograms
-from paceline.drafters.eagle_rows import ROOM, Levels, ModuleLevels
 from paceline.drafters.guesses import Guesses, guesses_of_program
+from paceline.drafters.level_drafter import TextLevels
+from paceline.drafters.level_tree import BeamSettings, LevelTree, grown
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.builder import GivenRows
+from paceline.tree import ROOT, Tree
 
-__all__ = ["ProgramLevels", "levels_of"]
+__all__ = ["ROOM", "Levels", "ModuleLevels", "ProgramLevels"]
+
+ROOM = 64
+"""Columns, for drafts after a text."""
+
+
+class Levels(TextLevels, ABC):
+    """Columns of one text, and of a draft after it.
+
+    Each place of the text but the first has a row; column i is that of place i + 1. Rows of guesses
+    come after these. The text has `length` rows.
+    """
+
+    # By node, the root first: slots of the guesses on the path to it.
+    _sees: list[list[int]]
+    # A row reads the token after its feature. So the root's is always read again: a draft needs its
+    # output, which is not kept.
+    ahead = 1
+
+    @abstractmethod
+    def read(self, text: Sequence[int], states: torch.Tensor) -> None:
+        """Take over what the target has read: states [n, width], n > `length`, of all tokens but
+        the last, the root."""
+
+    @abstractmethod
+    def begin(self, ranks: int) -> Guesses:
+        """Begin a draft: guess after the root, node 0. ranks: guesses after each node."""
+
+    @abstractmethod
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+        """Add the next level, nodes with these tokens and parents, and guess after each. Nodes are
+        numbered in the order they are added."""
+
+    def grown(self, settings: BeamSettings, budget: int, end: ChainEnd) -> tuple[Tree, int]:
+        """A draft of at most `budget` nodes, and its number of levels."""
+        numbers = {ROOT: 0}  # of continued nodes, in the draft
+
+        def grow(tree: LevelTree, level: Sequence[int]) -> Guesses:
+            if level == [ROOT]:
+                return self.begin(settings.ranks)
+            parents = [numbers[tree.parents[node]] for node in level]
+            for node in level:
+                numbers[node] = len(numbers)
+            return self.grow([tree.tokens[node] for node in level], parents, settings.ranks)
+
+        return grown(settings, budget, end, grow)
+
+    def _placed(self, parents: Sequence[int]) -> range:
+        """Slots of new nodes with these parents."""
+        first = self.length + len(self._sees) - 1
+        slots = range(first, first + len(parents))
+        self._sees += [
+            [*self._sees[parent], slot] for parent, slot in zip(parents, slots, strict=True)
+        ]
+        return slots
+
+    def _places(self, count: int) -> list[int]:
+        """Places of the last `count` nodes."""
+        return [self.length + len(slots) - 1 for slots in self._sees[-count:]]
+
+    def _mask(self, count: int, columns: int) -> NDArray[np.bool_]:
+        """Which of the first `columns` columns each of the last `count` nodes sees."""
+        sees = np.zeros((count, columns), dtype=np.bool_)
+        sees[:, : self.length] = True
+        for row, own in enumerate(self._sees[-count:]):
+            sees[row, own] = True
+        return sees
+
+
+class ModuleLevels(Levels):
+    """Runs the modules of `model` one after the other. capacity: tokens to make room for at
+    first."""
+
+    def __init__(self, model: EagleModel, capacity: int) -> None:
+        config = model.config
+        shape = 2, config.kv_heads, capacity + ROOM, config.head_size
+        super().__init__(model.feature_norm.new_zeros(shape))
+        self._model = model
+        self._outputs = torch.empty(0)  # of nodes
+
+    @torch.no_grad()
+    def read(self, text: Sequence[int], states: torch.Tensor) -> None:
+        """See `Levels.read`."""
+        first, end = self.length, len(states)
+        tokens = torch.tensor(text[first + 1 : end + 1], device=states.device)
+        rows = self._model.rows_of_text(states[first:].float(), tokens)
+        places = torch.arange(first, end, device=states.device)
+        self._store(rows, places, range(first, end))
+        sees = torch.ones(1, end, dtype=torch.bool, device=states.device)
+        self._outputs = self._outputs_of(rows[-1:], places[-1:], sees)  # nobody needs the others
+        self.length = end
+
+    def begin(self, ranks: int) -> Guesses:
+        """See `Levels.begin`."""
+        self._sees, self._outputs = [[]], self._outputs[:1]
+        return self._model.guess(self._outputs, ranks, self._noise_at(0))
+
+    @torch.no_grad()
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+        """See `Levels.grow`."""
+        device = self._outputs.device
+        said = torch.tensor(tokens, device=device)
+        rows = self._model.rows_of_guesses(self._outputs[list(parents)], said)
+        slots = self._placed(parents)
+        places = torch.tensor(self._places(len(parents)), device=device)
+        sees = torch.from_numpy(self._mask(len(parents), slots.stop)).to(device)
+        self._store(rows, places, slots)
+        outputs = self._outputs_of(rows, places, sees)
+        self._outputs = torch.cat([self._outputs, outputs])
+        return self._model.guess(outputs, ranks, self._noise_at(len(self._sees[-1])))
+
+    def _store(self, rows: torch.Tensor, places: torch.Tensor, slots: range) -> None:
+        """Put the columns of rows [n, hidden] into these slots."""
+        self._make_room(slots.stop)
+        for held, new in zip(self._held, self._model.columns(rows[None], places[None])):
+            held[:, slots.start : slots.stop] = new[0]
+
+    def _outputs_of(
+        self, rows: torch.Tensor, places: torch.Tensor, sees: torch.Tensor
+    ) -> torch.Tensor:
+        """Outputs [n, hidden] of rows [n, hidden] that see these slots: bool [n, slots]."""
+        keys, values = self._held[:, None, :, : sees.shape[1]]
+        found = self._model.outputs_of(rows[None], places[None], (keys, values), sees[None])
+        return found[0]
 
 
 class ProgramLevels(CalledLevels, Levels):
@@ -98,11 +225,3 @@ class ProgramLevels(CalledLevels, Levels):
     def _point(self, one: native.Chimera | native.Eagle) -> None:
         super()._point(one)
         one.root = self._root.ctypes.data
-
-
-def levels_of(model: EagleModel, capacity: int = 256) -> Levels:
-    """The memory of a new text and drafts after it, as fast as this machine allows."""
-    if isinstance(model.programs, EaglePrograms):
-        return ProgramLevels(model.programs, model, capacity)
-    graphs = graphs_of(model)
-    return ModuleLevels(model, capacity) if graphs is None else GraphLevels(graphs, model, capacity)

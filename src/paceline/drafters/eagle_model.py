@@ -28,8 +28,7 @@ from torch import nn
 from paceline.drafters.attention_rows import Columns, DraftBlock, Stretches, normal
 from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import EagleConfig
-from paceline.drafters.medusa_heads import HeadModule, OutputHead
-from paceline.drafters.ngram_encoder import Embed
+from paceline.drafters.medusa_heads import Embed, HeadModule, OutputHead
 
 __all__ = ["EagleModel"]
 

@@ -41,6 +41,7 @@ from paceline.tree import Tree
 
 __all__ = [
     "Compile",
+    "Embed",
     "HeadModule",
     "MedusaHeads",
     "MedusaPrograms",
@@ -55,6 +56,8 @@ _MOST_HEADS = 16  # MOST_HEADS
 OutputHead = tuple[torch.Tensor, torch.Tensor]
 """Weights [outputs, hidden] and biases [outputs], see `Target.output_head`."""
 
+Embed = Callable[[torch.Tensor], torch.Tensor]
+"""Token ids int64 [...] -> the target's embeddings [..., hidden]."""
 
 Compile = Callable[[Any, type[BlockLinear]], object | None]
 """A `HeadModule` and a kind of layer -> programs, see `HeadModule.ready`."""

@@ -38,7 +38,7 @@ Encode = Callable[[Sequence[Ngram]], Sequence[State]]
 
 
 def last_ngram(tokens: Sequence[int], order: int) -> Ngram:
-    """The n-gram that ends with the last of these tokens, as in `ngram_encoder.ngrams`."""
+    """The n-gram that ends with the last of these tokens, as in `context_encoder.ngrams`."""
     known = tuple(tokens[-order:])
     return known + known[-1:] * (order - len(known))
 

@@ -19,12 +19,12 @@ from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, HeadWeigh
 from paceline.drafters.host import Host
 from paceline.drafters.medusa_heads import (
     Compile,
+    Embed,
     HeadModule,
     MedusaHeads,
     OutputHead,
     compile_medusa,
 )
-from paceline.drafters.ngram_encoder import Embed
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
 
