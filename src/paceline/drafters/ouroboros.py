@@ -21,9 +21,8 @@ from __future__ import annotations
 import os.path
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +34,6 @@ from paceline.drafters.settings import whole
 from paceline.drafters.speculative import Speculative, SpeculativeSettings, open_draft
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
-from paceline.protocols import Drafter
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -109,12 +107,8 @@ class OuroborosSettings(SpeculativeSettings):
         """Settings of the Lookahead decoding that accelerates the draft model."""
         return LookaheadSettings(window=self.window, level=self.level, guesses=self.guesses)
 
-    def of_draft(self) -> dict[str, Any]:
-        """The draft model's settings, by name."""
-        return {each.name: getattr(self, each.name) for each in fields(SpeculativeSettings)}
 
-
-class Ouroboros(Drafter):
+class Ouroboros(Speculative):
     """Drafts with a smaller model and phrases.
 
     host: the model to draft for.
@@ -137,52 +131,35 @@ class Ouroboros(Drafter):
         own = replace(settings or OuroborosSettings(), **changes)
         self._settings = own
         self.pool = _pool_of(host, own) if pool is None else _filled(pool, host, own.phrases)
-        self._draft = _draft_of(host, own, self.pool)
+        super().__init__(host, _drafting_with(self.pool, host, own))
         self.promise = own.promise
         self._size = own.level - 1
         self._text = TextPhrases(self.pool, self._size)
         self._root = 0
         self._chain: tuple[int, ...] = ()
         self._used: tuple[tuple[int, ...], ...] = ()
-        self._clock, self._spent = host.clock, [0.0, 0.0]
+        self._spent = [0.0, 0.0]
         self._proposed = [0, 0]
         if own.phrases:
             size, fingerprint = host.target.vocab_size, host.fingerprint
             weakref.finalize(self, _save, self.pool, _place(own.phrases), size, fingerprint)
-
-    @property
-    def widths(self) -> Counter[int]:
-        """Rows of a pass -> passes of the draft model so far, for reports."""
-        return self._draft.widths
 
     def start(self, text: TextStart) -> None:
         """Begin a text, with the phrases of earlier ones unless `history` is off."""
         if not self._settings.history:
             self.pool.clear()
         self._begin(text, self._settings.prompt)
-        self._draft.start(text)
+        super().start(text)
 
     def resume(self, text: TextStart) -> None:
         """Continue with other last tokens; the pool stays."""
         self._begin(text, False)
-        self._draft.resume(text)
-
-    def stop(self) -> None:
-        """See `Drafter.stop`."""
-        self._draft.stop()
-
-    def unread(self) -> int:
-        """See `Drafter.unread`."""
-        return self._draft.unread()
-
-    def waits(self) -> bool:
-        """See `Drafter.waits`."""
-        return self._draft.waits()
+        super().resume(text)
 
     def propose(self, budget: int) -> Tree:
         """The draft model's draft, and phrases along it."""
         began = self._clock()
-        draft = self._draft.propose(budget)
+        draft = super().propose(budget)
         drafted = self._clock()
         nodes = _chain(draft)
         self._chain = tuple(draft.tokens[node] for node in nodes)
@@ -202,11 +179,11 @@ class Ouroboros(Drafter):
 
     def observe(self, round: Round) -> None:
         """Make phrases of what the target said along the draft, and tell the draft model."""
-        self._learn(round)
+        self._learn_phrases(round)
         if self._settings.text:
             self._text.said(round.path.tokens)
         self._root = round.path.tokens[-1]
-        self._draft.observe(round)
+        super().observe(round)
 
     def _begin(self, text: TextStart, learn: bool) -> None:
         self._root, self._chain, self._used = text.context[-1], (), ()
@@ -225,7 +202,7 @@ class Ouroboros(Drafter):
                 tree = tree.graft(phrase_tree(found).marked(_PHRASES), at=node)
         return tree
 
-    def _learn(self, round: Round) -> None:
+    def _learn_phrases(self, round: Round) -> None:
         rule = self._settings.verification
         if rule == "none":
             return
@@ -277,8 +254,8 @@ def _save(pool: PhrasePool, path: Path, vocab_size: int, fingerprint: str) -> No
         warnings.warn(str(error), RuntimeWarning, stacklevel=1)
 
 
-def _draft_of(host: Host, own: OuroborosSettings, pool: PhrasePool) -> Speculative:
-    """The draft model, drafting with the pool."""
+def _drafting_with(pool: PhrasePool, host: Host, own: OuroborosSettings) -> OuroborosSettings:
+    """The settings with the draft model opened, and its drafter made if that uses the pool."""
     small = open_draft(host, ModelChoice(own.draft, own.device, own.dtype, own.weights))
     # The target's outputs enter the pool, too, and may not be tokens of the draft model.
     size = small.target.vocab_size
@@ -286,7 +263,7 @@ def _draft_of(host: Host, own: OuroborosSettings, pool: PhrasePool) -> Speculati
     inner: Any = own.inner_method
     if inner == _INNER:
         inner = Lookahead(own.lookahead(), pool=pool, readable=readable)
-    return Speculative(host, **{**own.of_draft(), "draft": small, "inner": inner})
+    return replace(own, draft=small, inner=inner)
 
 
 def _chain(tree: Tree) -> list[int]:
