@@ -10,7 +10,7 @@ from tests.draft_hosts import toy_host
 
 from paceline.chains import ChainEnd
 from paceline.drafters import make_drafter
-from paceline.drafters.draft_passes import Guess, Said, Speaker
+from paceline.drafters.draft_chain import Guess, Said, Speaker
 from paceline.drafters.draft_text import DraftText, FasterWay, WayTimes
 from paceline.records import TextStart
 from paceline.sampling import GREEDY, Sampler

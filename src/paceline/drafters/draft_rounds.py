@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from paceline.chains import ChainEnd
-from paceline.drafters.draft_passes import Guess, Said, Speaker, guess_of
+from paceline.drafters.draft_chain import Guess, Said, Speaker, guess_of
 from paceline.kernels.likeliest import likeliest
 from paceline.loop import Batch, Generation
 from paceline.planning.planner import TreePlanner

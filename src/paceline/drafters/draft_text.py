@@ -17,8 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from paceline.chains import ChainEnd
-from paceline.drafters.draft_chain import DraftChain
-from paceline.drafters.draft_passes import Guess, Said, Speaker
+from paceline.drafters.draft_chain import DraftChain, Guess, Said, Speaker
 from paceline.drafters.draft_rounds import DraftRounds
 from paceline.drafters.draft_target import in_vocabulary
 from paceline.drafters.host import Host
@@ -252,15 +251,12 @@ def _speaker(
     if plain and chains:
         return chain()
     fixed = budget or plain
-    planner: Planner = FixedBudget(budget) if fixed else _planner(host, inner)
+    kind = TreePlanner, type(inner), inner.sized_by
+    planner: Planner = (
+        FixedBudget(budget) if fixed else host.learn(kind, lambda: TreePlanner(host.curve))
+    )
     rounds = DraftRounds(target, inner, planner, others, host.clock)
     if fixed or not chains:
         return rounds
     times: WayTimes = host.learn((WayTimes, type(inner)), WayTimes)
     return FasterWay(rounds, chain(), times, host.clock)
-
-
-def _planner(host: Host, inner: Drafter) -> TreePlanner:
-    key = (TreePlanner, type(inner), inner.sized_by)
-    planner: TreePlanner = host.learn(key, lambda: TreePlanner(host.curve))
-    return planner

@@ -27,8 +27,7 @@ from typing import Any, Literal
 
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
-from paceline.drafters.prompt_guesses import PromptGuesses, acceptance_of
-from paceline.drafters.prompt_tokens import PromptTokens
+from paceline.drafters.prompt_tokens import PromptGuesses, PromptTokens, acceptance_of
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits

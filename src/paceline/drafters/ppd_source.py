@@ -10,8 +10,7 @@ from __future__ import annotations
 from paceline.drafters.host import Host
 from paceline.drafters.parts import find_parts
 from paceline.drafters.ppd import PpdSettings
-from paceline.drafters.prompt_guesses import PromptGuesses, acceptance_of
-from paceline.drafters.prompt_tokens import PromptTokens
+from paceline.drafters.prompt_tokens import PromptGuesses, PromptTokens, acceptance_of
 from paceline.drafters.row_source import RowSource
 from paceline.planning.candidate_tree import CandidateTree, likeliest_of
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree

@@ -1,17 +1,36 @@
-"""The trained parts of PPD: a few embeddings, and what the extensions of chapter 4.4 add."""
+"""The trained parts of PPD, a few embeddings and what the extensions of chapter 4.4 add, and the
+guesses from their rows; see `paceline.drafters.ppd` for where these are."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from paceline.drafters.draw_noise import noise_of_draw
 from paceline.drafters.head_configs import check_least
+from paceline.drafters.host import Host
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
+from paceline.kernels.likeliest import likeliest
+from paceline.planning.acceptance import AcceptanceTable, unmeasured
+from paceline.records import Round, TextStart
+from paceline.sampling import Sampler
+from paceline.tree import ROOT
 
-__all__ = ["Head", "Mask", "PromptConfig", "PromptTokens"]
+__all__ = ["Head", "Mask", "PromptConfig", "PromptGuesses", "PromptTokens", "acceptance_of"]
+
+Floats = NDArray[np.floating[Any]]
+Judge = Callable[[int, int | None, Sequence[float]], None]
+
+_HEARD = 4
+"""If tokens are drawn, this many times as many guesses are considered: noise makes some of the
+unlikely ones likely."""
+
 
 Mask = Literal["ensemble", "decoder", "encoder"]
 """Which embeddings see which, if a prompt token has several (PPD, section 4.4.3)."""
@@ -95,3 +114,146 @@ class PromptTokens(TrainedParts[PromptConfig]):
                 "these prompt tokens use extensions that exist only for the study: decode with "
                 "prompt tokens trained without them"
             )
+
+
+class PromptGuesses:
+    """The guesses of one text.
+
+    parts: prompt tokens trained for the host's model, which gets their embeddings.
+    judge: called for each token once it is known, with its distance, the rank of the right guess,
+    or None if none was right, and the shares of all.
+
+    first: id of the first virtual token. tokens: the last round's guesses for each distance,
+    likeliest first. shares: of the same in the softmax of their rows.
+    """
+
+    def __init__(self, parts: PromptTokens, host: Host, judge: Judge) -> None:
+        self._epts = parts.config.epts
+        self._ranks = acceptance_of(parts, host.target.vocab_size).ranks
+        self._weights = _weights(parts)
+        self._tell = judge
+        self.first = host.target.add_virtual_tokens(parts.embeddings.flatten(0, 1))
+        self.tokens: list[list[int]] = []
+        self.shares: list[list[float]] = []
+        # Guesses whose token is yet to come: number of tokens before it, distance, tokens, shares.
+        self._open: list[tuple[int, int, list[int], list[float]]] = []
+        self._sampler: Sampler | None = None
+        self._length = 0
+
+    def start(self, text: TextStart) -> None:
+        """Begin a text, without guesses."""
+        self.tokens, self.shares, self._open = [], [], []
+        self._sampler, self._length = text.sampler, len(text.context)
+
+    def observe(self, round: Round, read: bool = True) -> None:
+        """Judge earlier guesses, and read the next ones after the last accepted node.
+
+        read: whether prompt tokens may be in the tree.
+        """
+        if self._open:
+            self._judge(round.path.tokens)
+        self._length += len(round.path.tokens)
+        found = self._read(round) if read else []
+        self.tokens, self.shares = [tokens for tokens, _ in found], [shares for _, shares in found]
+        self._open += [(place, place + 1, *guesses) for place, guesses in enumerate(found)]
+
+    def _judge(self, said: Sequence[int]) -> None:
+        """Report guesses whose token is now known. A distant one may wait for another round: judged
+        only if those before it are right, it would look too good."""
+        waiting = []
+        for ahead, distance, tokens, shares in self._open:
+            if ahead < len(said):
+                right = said[ahead]
+                rank = tokens.index(right) if right in tokens else None
+                self._tell(distance, rank, shares)
+            else:
+                waiting.append((ahead - len(said), distance, tokens, shares))
+        self._open = waiting
+
+    def _read(self, round: Round) -> list[tuple[list[int], list[float]]]:
+        """The likeliest tokens by distance with their shares, for the prompt tokens after the last
+        accepted node of the scored tree, which may differ from the proposed one or be cut short.
+        """
+        last = round.path.nodes[-1] if round.path.nodes else ROOT
+        above, rows = [last] * self._epts, []
+        for prompt in range(len(self._weights)):
+            first = self.first + prompt * self._epts
+            found = [
+                round.tree.children.get(node, {}).get(first + ept) for ept, node in enumerate(above)
+            ]
+            above = [node for node in found if node is not None]
+            if len(above) < self._epts:
+                break
+            rows.append([node + 1 for node in above])
+        if not rows:
+            return []
+        return [
+            self._likeliest(round.logits, group, weights, self._length + ahead)
+            for ahead, (group, weights) in enumerate(zip(rows, self._weights))
+        ]
+
+    def _likeliest(
+        self, logits: torch.Tensor, rows: Sequence[int], weights: torch.Tensor, position: int
+    ) -> tuple[list[int], list[float]]:
+        """The likeliest tokens and their shares by the weighted sum of `rows`; one row is not
+        copied. position: of the guessed token."""
+        if self._epts > 1:
+            scores = weights.to(logits.device) @ logits[list(rows)].float()
+        else:
+            scores = logits[rows[0]]
+        numbers = scores[None].float().cpu().numpy()
+        if self._sampler is None or self._sampler.draws_likeliest:
+            places, shares = likeliest(numbers, self._ranks)
+        else:
+            places, shares = likeliest(numbers, _HEARD * self._ranks)
+            tokens, device = torch.from_numpy(places[0]).to(logits.device), logits.device
+            size = numbers.shape[1]
+            noise = noise_of_draw(self._sampler.seed, position, size, tokens, device).cpu().numpy()
+            order, shares = _as_drawn(shares[0], self._sampler.noise_scale * noise)
+            places, shares = places[:, order[: self._ranks]], shares[None, : self._ranks]
+        return places[0].tolist(), shares[0].tolist()
+
+
+def _as_drawn(shares: Floats, noise: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """Guesses in the order in which the target draws them if its logits are the guesser's, and
+    their shares, noise included, in that order.
+
+    shares: of each guess in a softmax. noise: added to their logits, in the same scale.
+    """
+    with np.errstate(divide="ignore"):
+        scores = np.log(shares) + noise
+    order = np.argsort(-scores, kind="stable")
+    scores = scores[order]
+    found = np.exp(scores - scores[0]) if np.isfinite(scores[0]) else np.zeros_like(scores)
+    return order, found / max(1.0, found.sum())
+
+
+def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
+    """The table that shapes the first trees: as measured with the parts, else a guess.
+
+    Raises ModelError if it does not fit the parts or the vocabulary.
+    """
+    most = parts.config.prompt_tokens
+    table = parts.acceptance or unmeasured(most, min(10, vocab_size))
+    if table.distances != most or table.ranks > vocab_size:
+        raise ModelError(
+            f"the acceptance table of the prompt tokens has {table.distances} distances and "
+            f"{table.ranks} ranks, but there are {most} prompt tokens and {vocab_size} tokens in "
+            "the vocabulary: measure it again"
+        )
+    return table
+
+
+def _weights(parts: PromptTokens) -> torch.Tensor:
+    """[prompt_tokens, epts]: weights of each EPT's logits (PPD, section 4.4.4); equal by default
+    (4.2)."""
+    shape = (parts.config.prompt_tokens, parts.config.epts)
+    if not parts.config.learned_weights:
+        return torch.full(shape, 1 / parts.config.epts, dtype=torch.float32, device="cpu")
+    weights = parts.tensors.get("ept_weights")
+    if weights is None or tuple(weights.shape) != shape:
+        raise ModelError(
+            "the prompt tokens are damaged: the weights of their embeddings are missing or "
+            f"not {shape[0]} x {shape[1]}"
+        )
+    return weights.float()

@@ -41,8 +41,11 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
     tensors: of the module, by its own names, matrices as they are or as `in_eight_bits` has them;
     and "token_ids" [vocabulary] int64, ascending, if the configuration names a vocabulary.
 
-    reads_words: whether its programs read the target's embeddings themselves.
+    reads_words: whether its programs read the target's embeddings themselves. compiled: makes them,
+    see `HeadModule.ready`.
     """
+
+    compiled: ClassVar[Compile]
 
     reads_words: ClassVar[bool] = False
 
@@ -56,10 +59,10 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         def made() -> tuple[object, ModuleT]:
             target = host.target
             head = target.output_head(self.token_ids)
-            module, compiled = self._new_module(head, target.embed, self.token_ids)
+            module = self._new_module(head, target.embed, self.token_ids)
             if self.reads_words:
                 module.words = target.word_table()
-            return self, module.float().load(in_floats(self.tensors)).ready(weights, compiled)
+            return self, module.float().load(in_floats(self.tensors)).ready(weights, type(self).compiled)
 
         # Kept with these parts, so that nothing else gets their id.
         found: tuple[object, ModuleT] = host.share((id(self), weights), made)
@@ -68,9 +71,9 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
     @abstractmethod
     def _new_module(
         self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
-    ) -> tuple[ModuleT, Compile]:
-        """The module before training, and what makes its programs, see `HeadModule.ready`. head,
-        token_ids: see `HeadModule`. embed: the target's embeddings."""
+    ) -> ModuleT:
+        """The module before training. head, token_ids: see `HeadModule`. embed: the target's
+        embeddings."""
 
     @property
     def token_ids(self) -> torch.Tensor | None:
@@ -87,7 +90,7 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         try:
             with torch.device("meta"):  # where tensors are shapes alone
                 head = torch.empty(self.outputs, self.base.hidden_size), torch.empty(self.outputs)
-                module, _ = self._new_module(head, head[0].__getitem__, None)
+                module = self._new_module(head, head[0].__getitem__, None)
         except (RuntimeError, OverflowError, TypeError) as error:
             reason = str(error).partition("\n")[0]
             raise ModelError(f"these sizes describe no {self.kind} ({reason})") from error
@@ -122,11 +125,12 @@ class MedusaParts(HeadParts[MedusaConfig, MedusaHeads]):
     kind: ClassVar[str] = "Medusa heads"
     method: ClassVar[str] = "medusa"
     config_type: ClassVar[type] = MedusaConfig
+    compiled: ClassVar[Compile] = staticmethod(compile_medusa)
 
     def _new_module(
         self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
-    ) -> tuple[MedusaHeads, Compile]:
-        return MedusaHeads(self.config, head, token_ids), compile_medusa
+    ) -> MedusaHeads:
+        return MedusaHeads(self.config, head, token_ids)
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,7 @@ class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
     kind: ClassVar[str] = "Chimera parts"
     method: ClassVar[str] = "chimera"
     config_type: ClassVar[type] = ChimeraConfig
+    compiled: ClassVar[Compile] = staticmethod(compile_chimera)
     reads_words: ClassVar[bool] = True
 
     def check_tensors(self, path: Path) -> None:
@@ -164,10 +169,10 @@ class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
 
     def _new_module(
         self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
-    ) -> tuple[ChimeraModel, Compile]:
+    ) -> ChimeraModel:
         # A trained layer of the target is not checked: such parts are never opened.
         bottom = None if self.config.bottom == "ngram" else nn.Module()
-        return ChimeraModel(self.config, head, embed, token_ids, bottom), compile_chimera
+        return ChimeraModel(self.config, head, embed, token_ids, bottom)
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,7 @@ class EagleParts(HeadParts[EagleConfig, EagleModel]):
     kind: ClassVar[str] = "EAGLE parts"
     method: ClassVar[str] = "eagle"
     config_type: ClassVar[type] = EagleConfig
+    compiled: ClassVar[Compile] = staticmethod(compile_eagle)
     reads_words: ClassVar[bool] = True
 
     @classmethod
@@ -186,5 +192,5 @@ class EagleParts(HeadParts[EagleConfig, EagleModel]):
 
     def _new_module(
         self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
-    ) -> tuple[EagleModel, Compile]:
-        return EagleModel(self.config, head, embed, token_ids), compile_eagle
+    ) -> EagleModel:
+        return EagleModel(self.config, head, embed, token_ids)
