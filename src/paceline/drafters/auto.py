@@ -24,7 +24,7 @@ from time import perf_counter
 
 import torch
 
-from paceline.drafters.auto_sources import AutoSettings, by_price, open_sources, promises_of
+from paceline.drafters.auto_sources import AutoSettings, nothing_known, open_sources
 from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
@@ -74,7 +74,7 @@ class Auto(Drafter):
         self._judged = frozenset(range(len(named))) - {*rows, *islice(self._cheap, 1)}
         self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
         self._united = unite(self._alike)
-        self._known = known or CostlySources(*by_price(sources), promises=promises_of(sources))
+        self._known = known or nothing_known(sources)
         self._rows = RowSources(rows, self.source_names, self._known)
         self._clock = clock
         self._text: list[int] = []
@@ -98,8 +98,7 @@ class Auto(Drafter):
             return cls(sources)
         # What costly sources were worth in one text is known in the next.
         if (Auto, settings) not in host.worth:
-            named, promises = by_price(sources), promises_of(sources)
-            host.worth[Auto, settings] = CostlySources(*named, host.costs, host.curve, promises)
+            host.worth[Auto, settings] = nothing_known(sources, host)
         return cls(sources, host.worth[Auto, settings].for_text(), host.clock)
 
     def start(self, text: TextStart) -> None:

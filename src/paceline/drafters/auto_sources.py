@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.parts import shipped_chain
@@ -18,10 +19,9 @@ from paceline.protocols import Drafter
 __all__ = [
     "SOURCES",
     "AutoSettings",
-    "by_price",
     "chosen_sources",
+    "nothing_known",
     "open_sources",
-    "promises_of",
 ]
 
 SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative", "ppd")
@@ -118,15 +118,13 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
     return opened
 
 
-def by_price(sources: Mapping[str, Drafter]) -> tuple[list[str], list[str]]:
-    """Names of sources that take time, and of all lookups but the first, which is always asked."""
+def nothing_known(sources: Mapping[str, Drafter], host: Host | None = None) -> CostlySources:
+    """What is known at first about asking sources; the first lookup is always asked."""
     lookups = [name for name, source in sources.items() if isinstance(source, LookupDrafter)]
-    return [name for name in sources if name not in lookups], lookups[1:]
-
-
-def promises_of(sources: Mapping[str, Drafter]) -> dict[str, float]:
-    """What was measured with the sources' parts, by name; see `Drafter.promise`."""
-    return {name: source.promise for name, source in sources.items() if source.promise}
+    costly = [name for name in sources if name not in lookups]
+    promises = {name: source.promise for name, source in sources.items()}
+    costs, curve = (None, None) if host is None else (host.costs, host.curve)
+    return CostlySources(costly, lookups[1:], costs, curve, promises)
 
 
 def _by_model(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:

@@ -124,22 +124,17 @@ class Chimera(LevelDrafter[Levels]):
         self._root = greens[-1:]
 
     def _grown(self, levels: Levels, budget: int, end: ChainEnd) -> tuple[Tree, int]:
-        # Of continued nodes: the last tokens up to them, and their numbers.
+        # The last tokens up to continued nodes.
         paths = {ROOT: tuple(self._text[-self._order :])}
-        numbers = {ROOT: 0}
         levels.begin()
 
-        def grow(tree: LevelTree, level: Sequence[int]) -> Guesses:
+        def grow(tree: LevelTree, level: Sequence[int], parents: Sequence[int]) -> Guesses:
             if level == [ROOT]:
-                return levels.grow(0, self._root, [-1], self._beam.ranks)
-            above = [tree.parents[node] for node in level]
-            for node, parent in zip(level, above, strict=True):
-                paths[node] = (*paths[parent], tree.tokens[node])
+                return levels.grow(0, self._root, parents, self._beam.ranks)
+            for node in level:
+                paths[node] = (*paths[tree.parents[node]], tree.tokens[node])
             depth = len(paths[level[0]]) - len(paths[ROOT])
             found = self._greens.states([self._ngram(paths[node]) for node in level])
-            parents = [numbers[parent] for parent in above]
-            for node in level:
-                numbers[node] = len(numbers)
             return levels.grow(depth, found, parents, self._beam.ranks)
 
         return grown(self._beam, budget, end, grow)

@@ -56,14 +56,10 @@ class Levels(TextLevels, ABC):
 
     def grown(self, settings: BeamSettings, budget: int, end: ChainEnd) -> tuple[Tree, int]:
         """A draft of at most `budget` nodes, and its number of levels."""
-        numbers = {ROOT: 0}  # of continued nodes, in the draft
 
-        def grow(tree: LevelTree, level: Sequence[int]) -> Guesses:
+        def grow(tree: LevelTree, level: Sequence[int], parents: Sequence[int]) -> Guesses:
             if level == [ROOT]:
                 return self.begin(settings.ranks)
-            parents = [numbers[tree.parents[node]] for node in level]
-            for node in level:
-                numbers[node] = len(numbers)
             return self.grow([tree.tokens[node] for node in level], parents, settings.ranks)
 
         return grown(settings, budget, end, grow)

@@ -86,16 +86,20 @@ def grown(
     settings: BeamSettings,
     budget: int,
     end: ChainEnd,
-    grow: Callable[[LevelTree, Sequence[int]], Guesses],
+    grow: Callable[[LevelTree, Sequence[int], Sequence[int]], Guesses],
 ) -> tuple[Tree, int]:
     """The `budget` likeliest nodes, and how many levels were grown until `end`.
 
-    grow: guesses after nodes of the tree; first asked for `ROOT`.
+    grow: guesses after nodes of the tree, first after `ROOT`. It gets the numbers of their parents
+    among the nodes that it was asked for, from 0, the root's; -1 for the root.
     """
     tree, level, levels = LevelTree(), [ROOT], 0
+    numbers: dict[int, int] = {}
     shares, before = list[float](), 1.0
     while True:
-        tree.add(level, grow(tree, level))
+        parents = [numbers[tree.parents[node]] if numbers else -1 for node in level]
+        numbers |= {node: place for place, node in enumerate(level, start=len(numbers))}
+        tree.add(level, grow(tree, level, parents))
         levels += 1
         if levels >= min(len(end.least), budget):
             break

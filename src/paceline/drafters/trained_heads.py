@@ -62,7 +62,9 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
             module = self._new_module(head, target.embed, self.token_ids)
             if self.reads_words:
                 module.words = target.word_table()
-            return self, module.float().load(in_floats(self.tensors)).ready(weights, type(self).compiled)
+            return self, module.float().load(in_floats(self.tensors)).ready(
+                weights, type(self).compiled
+            )
 
         # Kept with these parts, so that nothing else gets their id.
         found: tuple[object, ModuleT] = host.share((id(self), weights), made)
