@@ -1,10 +1,9 @@
 """Auto: one tree from everything that can guess.
 
-Methods that look up earlier text cost next to nothing and are asked every round: the first one,
-and of the others those that know texts besides the one being written. Their guesses are united in
-one tree, whose nodes record who proposed them. Methods that take time, trained heads and draft
-models, are asked where what they add is worth it, see `CostlySources`. Where they lead to something
-new, the lookups are asked once more for what follows.
+Lookups in earlier text cost next to nothing and are asked every round: the first one, and of the
+others those that know texts besides the one being written. Their guesses are united in one tree,
+whose nodes record who proposed them. Methods that take time, trained heads and draft models, are
+asked where that pays, see `CostlySources`, and the lookups once more for what follows their guesses.
 
     text … x y x y x, root x      anpd: y (0.6) - x (0.4)       medusa: y (0.7), z (0.2)
     tree: root ─┬─ y ─ x          y claims 0.88, by both: wrong only if both are
@@ -44,9 +43,8 @@ _LEAVES, _CONTINUED = 2, 6
 class Auto(Drafter):
     """Unites the guesses of several drafters.
 
-    sources: drafters by name. `LookupDrafter`s are asked every round, the others where that pays.
-    known: what is known about asking them; None for nothing yet.
-    clock: seconds.
+    sources: drafters by name. known: what is known about asking them; None for nothing yet. clock:
+    seconds.
 
     Raises UsageError for a drafter whose trees must stay whole: they cannot be united.
     """
@@ -81,7 +79,7 @@ class Auto(Drafter):
         self._start = TextStart(self._text)
         self._room = 0
         self._lags = False  # whether lookups have missed part of the text
-        # When the last tree was requested, when it was ready, and its budget.
+        # Of the last tree: when it was requested, when it was ready, and its budget.
         self._wanted, self._drafted, self._budget = 0.0, 0.0, 0
         self._forget_round()
         self._seconds = [0.0] * len(self._sources)
@@ -108,12 +106,8 @@ class Auto(Drafter):
         self._known.begin()
         for source in self._sources:
             source.start(text)
-        first = next(iter(self._cheap), None)
-        self._consulted = {
-            place: lookup
-            for place, lookup in self._cheap.items()
-            if place == first or lookup.knows_more
-        }
+        ready = {place: each for place, each in self._cheap.items() if each.knows_more}
+        self._consulted = dict(islice(self._cheap.items(), 1)) | ready
 
     def resume(self, text: TextStart) -> None:
         """Resume the text with the sources in use."""
@@ -225,8 +219,7 @@ class Auto(Drafter):
         return max(0, len(self._text) - len(self._start.context))
 
     def _forget_round(self) -> None:
-        # Judged sources that were asked, with the confidence of those before them; and the nodes
-        # of all sources.
+        # Judged sources that were asked -> confidence of those before them; nodes of all sources.
         self._asked: dict[int, float] = {}
         self._proposed: dict[int, int] = {}
 

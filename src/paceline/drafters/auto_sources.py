@@ -28,8 +28,7 @@ SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "spec
 """Methods that `auto` asks, if they exist for the model. Costly ones are tried in this order."""
 
 _COPY = "speculative:draft=self"
-"""A copy of the model is right most often. Where it would hardly be smaller than the model, or
-memory is short, there is none."""
+"""A copy of the model is right most often."""
 
 _TRAINED = ("eagle", "medusa", "chimera")
 """Methods on the model's states."""
@@ -51,8 +50,8 @@ class AutoSettings:
     exist for the model, see `auto_sources.SOURCES`.
     without: names of methods to leave out, joined by "+"; `auto:-medusa` is short for it.
 
-    Raises what `check_method` raises, and UsageError for a method that cannot be a source or if
-    none is left.
+    Raises what `check_method` raises, and UsageError for a method that cannot be a source or is
+    named twice, for a name in `without` that is no source, and if none is left.
     """
 
     sources: str = ""
@@ -65,10 +64,7 @@ class AutoSettings:
 def chosen_sources(sources: str, without: str) -> dict[str, str]:
     """Name -> method with its settings, as written.
 
-    sources, without: see `AutoSettings`.
-
-    Raises what `check_method` raises for a method, and UsageError for one that is named twice, for
-    a name in `without` that is no source, and if none is left.
+    sources, without: see `AutoSettings`, which raises the same.
     """
     chosen: dict[str, str] = {}
     for method in filter(None, map(str.strip, split_at(_AND, sources or _AND.join(SOURCES)))):
@@ -154,11 +150,9 @@ def _chain(method: str, fingerprint: str) -> float:
 
 def _found(method: str, host: Host | None) -> Drafter | None:
     """The drafter, or None if the host has none, which is checked once."""
+    if host is not None and host.share(("no source", method), lambda: _missing(method, host)):
+        return None
     try:
-        if host is None:
-            return _opened(method, None)
-        if host.share(("no source", method), lambda: _missing(method, host)):
-            return None
         return _opened(method, host)
     except PacelineError:
         return None

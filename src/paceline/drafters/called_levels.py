@@ -108,11 +108,9 @@ class BlockPrograms(ABC):
 class LevelCall:
     """Memory to draft with programs in one call, for any text.
 
-    words: the target's embeddings. one: what the library is given. run: the call, which takes its
-    address. before, most_fresh: how many tokens of a text are read before the new ones, and most
-    new ones. levels: most levels.
-
-    tables, end, found, text: memory that `one` points to.
+    words: the target's embeddings. one: what the library is given, the address of which `run`
+    takes. before, most_fresh: tokens of a text that are read before the new ones, and most new
+    ones. levels: most levels. tables, end, found, text: memory that `one` points to.
     """
 
     def __init__(

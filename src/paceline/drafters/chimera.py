@@ -2,9 +2,8 @@
 
 An n-gram encoder reads the tokens that the target has not read yet, a full context encoder attends
 from there to the target's own hidden states, and residual heads guess (see
-`paceline.drafters.chimera_model`). Each head is asked after the guesses of the one before, so a
-tree grows level by level, as long as that pays. Each level continues from the `beam` likeliest
-nodes of the last.
+`paceline.drafters.chimera_model`). Each head is asked after the `beam` likeliest guesses of the one
+before, so a tree grows level by level, as long as that pays.
 
     text … a, root b       head 0 after b: c (0.6), d (0.3), e (0.05)
     beam 2                 head 1 after c: f (0.5), …; after d: f (0.2), …
@@ -98,12 +97,10 @@ class Chimera(LevelDrafter[Levels]):
             )
             if not own.spill:
                 return NgramCache(encode, own.cache, beforehand)
-            # Rounded weights make other states.
-            encoder = f"{found.fingerprint()} {own.weights}"
-            # `Path.expanduser` fails for an unknown user.
-            place = Path(os.path.expanduser(own.spill))
-            where = place, encoder, partial(restored, model)
-            return NgramCache(encode, own.cache, beforehand, *where)
+            encoder = f"{found.fingerprint()} {own.weights}"  # rounded weights make other states
+            place = Path(os.path.expanduser(own.spill))  # `Path`'s own fails for an unknown user
+            restore = partial(restored, model)
+            return NgramCache(encode, own.cache, beforehand, place, encoder, restore)
 
         # States encoded for one text serve the next ones, and those beside it.
         key = (NgramCache, id(model), own.cache, own.dictionary, own.spill)

@@ -1,8 +1,7 @@
 """Chimera's drafts, grown level by level: by the modules themselves, or as programs in a few calls.
 
-On a CPU a level is one call of the C library and a search for the likeliest tokens (see
-`paceline.kernels.programs.builder`). Module by module, calling torch's operators takes longer than
-their computation.
+On a CPU a level is one call of the C library and a search for the likeliest tokens. Module by
+module, calling torch's operators takes longer than their computation.
 """
 
 from __future__ import annotations
@@ -117,9 +116,7 @@ class ModuleLevels(TextLevels):
 
 
 class ProgramLevels(CalledLevels):
-    """Runs programs over the text's own cache.
-
-    capacity: tokens to make room for at first.
+    """Runs programs over the text's own cache. capacity: see `ModuleLevels`.
 
     Slot 2n of the cache is the mature (or draft) column of place n, slot 2n + 1 its green one.
     Nodes take the places after the text, in the order they are added.

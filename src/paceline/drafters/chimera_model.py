@@ -45,9 +45,8 @@ class Drafted:
     """What training scores, by head.
 
     ends: rows [batch, n, hidden] for the target's output head or, from full heads, logits [batch,
-    n, outputs], for the token 2 + head places after the point.
-    states: [batch, n, hidden], draft states; each imitates the mature state 1 + head places after
-    the point.
+    n, outputs], for the token 2 + head places after the point. states: draft states [batch, n,
+    hidden]; each imitates the mature state 1 + head places after the point.
     """
 
     ends: list[torch.Tensor]
@@ -145,13 +144,11 @@ class ChimeraModel(HeadModule):
     # ---- training ----
 
     def forward(self, texts: Stretches, own_guesses: bool = False) -> Drafted:
-        """Draft after many points of texts at once, as if the target had read each text up to and
-        including the token at the point; the root is the token after it.
+        """Draft after many points of texts at once; the root is the token after the point. Beyond a
+        row's end its last token is read: drafts there mean nothing.
 
         own_guesses: nodes below the root are the likeliest guesses of the earlier heads ("student
         forcing"), not the tokens of the text.
-
-        Beyond a row's end its last token is read: drafts there mean nothing.
 
         Raises ModelError for own guesses without an n-gram encoder.
         """

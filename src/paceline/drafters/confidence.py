@@ -1,8 +1,7 @@
 """How likely guesses are to be right, before anything is known about the text: weights of trees.
 
-The constants are round numbers, close to what n-grams and copies reached over recorded answers of
-thirteen kinds (docs/planning.md). They need not be right: planners correct weights by what comes
-true. They only need to rank guesses.
+The constants are close to what n-grams and copies reached over recorded answers of thirteen kinds
+(docs/planning.md). They only need to rank guesses: planners correct weights by what comes true.
 """
 
 from __future__ import annotations
@@ -18,12 +17,8 @@ _COPY_DOUBT = 5.0
 
 
 def follower_confidence(run: int, seen: int, total: int) -> float:
-    """The chance that a token follows a run of `run` tokens, as it did `seen` times of `total`.
-
-    All three are at least 1. This is the share of times, less a doubt that shrinks with every
-    sighting and with the square of the run: one sighting after one token says little, after four
-    tokens much.
-    """
+    """The chance that a token follows a run of `run` tokens, as it did `seen` times of `total`, all
+    at least 1: one sighting after one token says little, after four tokens much."""
     return seen / total * seen / (seen + FOLLOWER_DOUBT / run**2)
 
 

@@ -22,10 +22,9 @@ and yields its draft state, which is trained to match the mature state the targe
     d     … a b    … a b c d  c
     e     … a b    … a b c d e  c d
 
-For the first step this is the mask [[M, M], [M, M]]. For later ones it is the mask that the
-official code intends (own draft states on the diagonal); there a wrong sign hides these states. In
-that code the green columns of later steps are those of the guesses from all places at once; here
-they are those of the tokens themselves, for which the guesses stand.
+For later steps the official code intends this mask, but a wrong sign hides own draft states. There
+the green columns of later steps are those of the guesses from all places at once; here they are
+those of the tokens themselves, for which the guesses stand.
 
 The block starts with random weights or as a copy of the target's last layer, see the
 `ChimeraSettings` of training. Mature and green columns have a normalisation each, which tells the
@@ -51,10 +50,8 @@ __all__ = ["ContextEncoder", "NgramEncoder", "ngram_places", "ngrams"]
 def ngrams(tokens: torch.Tensor, order: int, start: torch.Tensor | None = None) -> torch.Tensor:
     """[batch, length, order] int64: the n-gram that ends at each place of texts [batch, length].
 
-    start: [batch, length] int64, where the text of each place begins; None: all at 0.
-
-    If a text has fewer tokens, the last one is repeated: the trigrams of a, b, c are a a a, a b b,
-    a b c (as in the official code).
+    start: [batch, length] int64, where the text of each place begins; None: all at 0. If a text has
+    fewer tokens, the last one is repeated, as in the official code: a a a, a b b, a b c.
     """
     places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     begins = torch.zeros_like(places) if start is None else start
@@ -70,7 +67,7 @@ def ngram_places(places: torch.Tensor, order: int, start: torch.Tensor) -> torch
 
 
 class NgramEncoder(nn.Module):
-    """A residual block and a linear layer on the embeddings of `order` tokens (section 4.1.1).
+    """A residual block and a linear layer on the embeddings of `order` tokens.
 
     embed: the target's embeddings, frozen. rank: see `ChimeraConfig`.
 

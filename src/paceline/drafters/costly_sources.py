@@ -2,21 +2,18 @@
 
 A costly source is worth the tokens that no other would have brought, times what a token costs in
 this text, less its own time and that of its rows. How many tokens depends on the confidence of the
-others: after a long copy there is little to add; where nothing is known, much. So what asking
-yields is recorded by source and class of confidence. A new class starts from this text's mean over
-all classes, a new text from the mean over all texts. The time of asking is recorded by class, too,
-without the very first time; it is this text's and, at first, that of all texts. After some rounds
-without the source a long time counts as unknown, since the machine may have been busy. Parts that
-state how often their guesses were right when they were made are believed in part, as if some rounds
-had shown it: a source that deserves to be asked from the first round need not wait for its trials.
+others: after a long copy there is little to add; where nothing is known, much. So yield and time of
+asking are recorded by source and class of confidence. A new class starts from this text's mean over
+all classes, a new text from the mean over all texts. After some rounds without the source a long
+time counts as unknown, since the machine may have been busy. What parts promise is believed in
+part, as if some rounds had shown it.
 
 A source that has saved time is asked. Any other is asked on trial, round by round, from a budget of
-its own: what a trial loses is taken out, what it saves goes in. So a source that becomes useful
-pays for its own trials, and a useless one costs no more than the budget receives, a small share of
-all time. Each trial that saves nothing also doubles the rounds until the next one in its class.
-What a source must read first in this text is paid for, too, before it is asked, and only if the
-text is expected to continue for long enough: for as many rounds of each class as usual. Once the
-prompt is read, later rounds are judged without its time.
+its own: what a trial loses is taken out, what it saves goes in. So a useful source pays for its own
+trials, and a useless one costs no more than the budget receives, a small share of all time. Each
+trial that saves nothing also doubles the rounds until the next one in its class. What a source must
+read first in this text is paid for, too, before it is asked, and only if the text is expected to
+continue for long enough. Later rounds are judged without that time.
 
 No costly source is asked in a text whose rounds have been slower than plain decoding by more than a
 small share, whatever it promises: others must win back that loss first.
@@ -42,8 +39,8 @@ _SHARE, _LARGE_SHARE = 0.01, 0.02
 _READING = 0.01
 """Passes to read a token, while unknown."""
 _FEW, _MANY = 4, 32
-"""Most unread tokens that are read along with what is read anyway, and the fewest that show what
-reading costs: the time of fewer is lost in that of the draft."""
+"""Most unread tokens that are read along with what is read anyway, and the fewest whose time shows
+what reading costs."""
 _RETURN, _HALF = 1.5, 0.5
 """Reading has to return this many times its cost. A source that has saved nothing yet is expected
 to save half the price of asking."""
@@ -64,13 +61,10 @@ same rounds."""
 
 class CostlySources:
     """What is known about the costly sources of a host: in one text and, shared by all copies from
-    `for_text`, over any number of texts.
+    `for_text`, over any number of texts. The same rounds, times included, lead to the same decisions.
 
     names: of these sources. lookups: names of cheap ones, asked until they prove to add nothing to
-    those asked before them. promises: see `Drafter.promise`, by name. costs, curve: pass costs, as
-    in `Host`.
-
-    The same rounds, times included, lead to the same decisions.
+    those asked before them. promises: see `Drafter.promise`, by name. costs, curve: as in `Host`.
     """
 
     def __init__(
@@ -140,8 +134,8 @@ class CostlySources:
     def _returns(
         self, source: SourceInText, reading: float, left: float, least: float = 0.0
     ) -> bool:
-        """Whether the rest of the text returns the cost of reading, in passes. left: see `asks`.
-        least: what a round is expected to save at least."""
+        """Whether the rest of the text returns the cost of reading, in passes. least: what a round
+        is expected to save at least."""
         if not reading:
             return True
         usual = source.usual(lambda place: self._gain(source, place)[0])
@@ -158,10 +152,7 @@ class CostlySources:
         return min(1.0, passes / (usual + self._said))
 
     def left(self, said: int, room: int) -> float:
-        """How many more tokens a text is expected to have.
-
-        said: tokens so far. room: most that may follow.
-        """
+        """How many more tokens a text of `said` tokens is expected to have, at most `room`."""
         return min(room, max(self._prices.length - said, _LEAST_LEFT))
 
     def ended(self, length: int) -> None:
@@ -194,9 +185,8 @@ class CostlySources:
     ) -> None:
         """Record a round in which the source was asked.
 
-        sure: see `asks`. tokens: accepted only because of this source; claimed: how many these
-        should be by the tree's weights. width: of the pass; own: its rows that were there only
-        because of this source.
+        sure: see `asks`. tokens: accepted only because of this source; claimed: their number by the
+        tree's weights. width: of the pass; own: its rows that only this source brought.
         """
         source, prices, place = self._sources[name], self._prices, class_of(sure)
         expected = source.account.expected(claimed, tokens)
@@ -216,7 +206,7 @@ class CostlySources:
         """Record a round, after all its sources were judged.
 
         context: tokens in the cache. drafting, target: milliseconds; target is None if the pass
-        also read a prompt, so that its time says nothing about this round.
+        also read a prompt.
         """
         prices, once = self._prices, self._once
         self._once = 0.0
@@ -242,8 +232,7 @@ class CostlySources:
         return source.gain(place, price, self._each) - least, price
 
     def _price(self, source: SourceInText, place: int) -> float:
-        """Passes that asking costs. A text in which drafts end at once does not pay for long ones
-        in others."""
+        """Passes that asking costs here, as far as this text shows."""
         all_texts, here = (
             self._prices.in_passes(times.of(place))
             for times in (source.account.times, source.times)

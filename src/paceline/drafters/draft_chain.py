@@ -44,8 +44,7 @@ def guess_of(token: int, ranked: Ranked) -> Guess:
 
 
 class Said(NamedTuple):
-    """One pass of a draft model: its guesses, its width, its seconds, and whether it also read a
-    prompt."""
+    """One pass of a draft model. prefill: it also read a prompt."""
 
     guesses: Sequence[Guess]
     width: int

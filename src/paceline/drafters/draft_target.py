@@ -27,10 +27,8 @@ def in_vocabulary(target: Target, size: int, known: int) -> Target:
 
 
 class DraftTarget(Target):
-    """A target whose rows have another model's size, so that both are sampled alike.
-
-    Models of one family pad their embeddings to different sizes: ids beyond the tokens that both
-    know cannot be drawn. `vocab_size` stays the model's own, where its virtual ids begin.
+    """A target whose rows have another model's size, so that both are sampled alike: models of one
+    family pad their embeddings. `vocab_size` stays the model's own, where its virtual ids begin.
 
     size: of the rows. known: tokens that both know, at most `size` and the model's own vocabulary.
     """

@@ -1,10 +1,9 @@
 """A draft model's own text: the loop on a smaller target, a little ahead of what is committed.
 
-The text is a `Generation` like any other, with a drafter of its own. So any target can be a draft
-model, and any drafter makes it faster. Without one, or if rounds with it take longer than a chain of
-single tokens, they are left out (`DraftChain`, `FasterWay`). The tokens beyond the committed ones
-are the guesses. Where the target disagrees, the text is corrected from there, and the draft model's
-target keeps what is still right in its cache: a rejection is nothing special.
+The text is a `Generation` like any other, so any target can be a draft model, and any drafter makes
+it faster. Without one, or if rounds with it take longer than a chain of single tokens, they are left
+out (`DraftChain`, `FasterWay`). The tokens beyond the committed ones are the guesses. Where the
+target disagrees, the text is corrected from there: a rejection is nothing special.
 
     committed: a b c        guesses: d e f
     committed: a b c d x    guesses: none; "e f" is taken back, and the next pass reads "x"
@@ -44,17 +43,12 @@ beyond those asked for, and gain most in a few long drafts, which a trial easily
 
 
 class DraftText:
-    """What a draft model would continue with, for one text at a time.
+    """What a draft model would continue with, for one text at a time; nothing if the text is longer
+    than the model's context or holds a token that it does not have.
 
-    host: the draft model. inner: its own drafter.
-    vocab_size: of the model to draft for.
-    others: runners-up to keep per guess.
-    budget: most nodes of the inner drafter's trees; 0 for as many as pay.
-
-    Texts of one host and kind of inner drafter share a planner.
-
-    If the text is longer than the model's context or holds a token that it does not have, there are
-    no guesses.
+    host: the draft model. inner: its own drafter, whose kind shares a planner. vocab_size: of the
+    model to draft for. others: runners-up to keep per guess. budget: most nodes of the inner
+    drafter's trees; 0 for as many as pay.
 
     Raises UsageError if `inner` needs what the draft model's target lacks.
     """
@@ -182,15 +176,10 @@ class WayTimes:
 
 
 class FasterWay(Speaker):
-    """Drafts in rounds or, where that is clearly faster, as a chain.
-
-    In rounds, with the draft model's own drafter, passes bring several guesses, but each is a round
-    of the loop. In a chain, a pass brings one guess and costs little else. The guesses are the
-    same, so only the time decides: what is saved by a draft model's own drafter depends on the
-    text, and on how long its passes take.
+    """Drafts in rounds or, where that is clearly faster, as a chain: the guesses are the same.
 
     rounds, chain: of the same draft model, in rounds with its own drafter. times: shared by all
-    texts of a draft model and its drafter. clock: seconds.
+    texts of both. clock: seconds.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ __all__ = ["DrawNoise", "noise_of_draw"]
 class DrawNoise:
     """The noise of one text, in the scale of a drafter's logits.
 
-    to: what has the logits. vocabulary: the target's; its draw makes noise for all of it. sampler:
-    the text's; if None, or if it draws the likeliest token, there is no noise.
+    to: what has the logits. vocabulary: the target's. sampler: the text's; if None, or if it draws
+    the likeliest token, there is no noise.
     """
 
     def __init__(self, to: HeadModule, vocabulary: int, sampler: Sampler | None = None) -> None:
@@ -38,11 +38,11 @@ class DrawNoise:
         return new
 
     def rows(self, position: int, count: int) -> torch.Tensor | None:
-        """The noise at `count` positions, float32 [count, outputs]; None for none. Each row is made
-        once: drafts overlap."""
+        """The noise at `count` positions, float32 [count, outputs]; None for none."""
         if self._sampler is None:
             return None
         wanted = range(position, position + count)
+        # Each row is made once: drafts overlap.
         known = {place: row for place, row in self._rows.items() if place >= position}
         known |= {at: self._row(self._sampler, at) for at in wanted if at not in known}
         self._rows = known
@@ -63,8 +63,7 @@ def _known_by(sampler: Sampler | None) -> tuple[int, float] | None:
 def noise_of_draw(
     seed: int, position: int, size: int, tokens: torch.Tensor | slice, device: torch.device
 ) -> torch.Tensor:
-    """The noise float64 of some of `size` tokens where logits are on this device, and the draw makes
-    its noise on it or on the CPU."""
+    """The noise float64 of some of `size` tokens, made where a draw on this device makes it."""
     if draws_there(device):
         return device_gumbel(seed, position, size, device)[tokens]
     some = tokens if isinstance(tokens, slice) else tokens.cpu().numpy()

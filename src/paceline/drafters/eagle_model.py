@@ -11,11 +11,8 @@ before replaces the feature, so the same block and the target's own output head 
     reads             f(a), b   f(b), c   f(c), d        own output at d, e own output at e, f
     guesses           c         d         e              f                  …
 
-A row sees all rows of the text before it, and of guesses those on the path from the root. Keys and
-values of a text's row depend on nothing that comes later, so they are computed once and kept; those
-of guesses are dropped.
-
-Features, own outputs and embeddings are normalised before they meet, each with its own scale.
+A row sees all rows of the text before it, and of guesses those on the path from the root. Features,
+outputs and embeddings are normalised before they meet, each with its own scale.
 """
 
 from __future__ import annotations
@@ -142,11 +139,10 @@ class EagleModel(HeadModule, DraftBlock):
 
     def forward(self, texts: Stretches, steps: int) -> list[torch.Tensor]:
         """Draft `steps` tokens after many points of texts at once, with the texts' own tokens as
-        guesses. Each step sees the text up to its point and its own rows since, as in drafting.
+        guesses.
 
-        Returns the outputs [batch, n, hidden] of each step, whose `logits` are for the token 2 +
-        step places after the point. Beyond a row's end its last token is read: drafts there mean
-        nothing.
+        Returns the outputs [batch, n, hidden] of each step, for the token 2 + step places after the
+        point. Beyond a row's end its last token is read: drafts there mean nothing.
         """
         tokens, points = texts.tokens, texts.points
         rows = self.rows_of_text(texts.features.float(), tokens.roll(-1, dims=1))
