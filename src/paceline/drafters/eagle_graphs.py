@@ -1,9 +1,9 @@
 """EAGLE's drafts on a GPU, replayed from recordings.
 
-A level is dozens of small operators, and calling them takes longer than running them. So two pieces
-of work are recorded: reading the text's new rows with a guess after the root, and growing one
-level. Their shapes and addresses are fixed: missing rows repeat the last one, and the text's
-columns are copied to where the recordings read them, as texts take turns.
+Calling a level's operators takes longer than running them. So two pieces of work are recorded:
+reading the text's new rows with a guess after the root, and growing one level. Shapes and addresses
+are fixed: missing rows repeat the last one, and the text's columns are copied to where the
+recordings read them, as texts take turns.
 """
 
 from __future__ import annotations
@@ -77,10 +77,8 @@ class RecordedDraft:
     def read(
         self, tokens: Sequence[int], first: int, features: torch.Tensor, noise: torch.Tensor | None
     ) -> Guesses:
-        """Guess after the root, the last of these rows of the text.
-
-        first: the place of their first. features: [rows, width], at most `_MOST_FRESH` rows.
-        """
+        """Guess after the root, the last of these rows of the text, at most `_MOST_FRESH`, from
+        place `first` on. features: [rows, width]."""
         count = len(tokens)
         self._features[:count] = features
         sees = np.arange(self.columns.shape[2]) < first + count
@@ -172,8 +170,7 @@ class GraphLevels(ModuleLevels):
 
 
 def levels_of(model: EagleModel, capacity: int = 256) -> Levels:
-    """The memory of a new text and drafts after it, as fast as this machine allows. capacity: tokens
-    to make room for at first."""
+    """The memory of a new text and drafts after it, as fast as this machine allows."""
     if model.programs is None and (recorder := cuda_graph.recorder_for(model.device)) is not None:
         model.programs = EagleGraphs(model, recorder)
     if isinstance(model.programs, EagleGraphs):

@@ -1,8 +1,8 @@
 """Trained tensors in 8 bits, for folders that should stay small.
 
-A matrix [..., outputs, inputs] is stored as integers from -127 to 127. Beside it, under its name
-plus ".scale", are the float16 factors of each group of 32 inputs, or of whole rows if 32 does not
-divide them. Any tensor of two or more dimensions that is no bias is a matrix.
+A matrix [..., outputs, inputs], any tensor of two or more dimensions that is no bias, is stored as
+integers from -127 to 127, and under its name plus ".scale" the float16 factors of each group of 32
+inputs, or of whole rows if 32 does not divide them.
 """
 
 from __future__ import annotations

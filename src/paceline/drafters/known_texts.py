@@ -1,9 +1,9 @@
 """How drafters access the datastore of their model.
 
-Documents that share a long match with a text are searched apart from all others. A document that
-shares several consecutive tokens with the text is likely to be about the same: an earlier answer to
-the question, another version of the file. A short match there means more than in a whole datastore,
-where two words have been followed by anything.
+A document that shares several consecutive tokens with a text is likely to be about the same: an
+earlier answer to the question, another version of the file. A short match there means more than in
+a whole datastore, where two words have been followed by anything, so such documents are searched
+apart from all others.
 """
 
 from __future__ import annotations
@@ -30,19 +30,14 @@ __all__ = ["NO_DATASTORE", "KnownTexts", "NearTexts"]
 
 NO_DATASTORE = "none"
 
-
 _MATCHED = 6
 """Consecutive matching tokens that make a document a near one."""
-
 _PLACES = 8
 """A match in more places is a phrase that many texts share."""
-
 _BEFORE, _AFTER = 2048, 4096
 """Tokens of a document to take before and after the match."""
-
 _MOST = 1 << 14
 """Tokens of near documents in total: sorting these takes about two milliseconds."""
-
 _LENGTHS = 3
 """Match lengths to try, longest first."""
 
@@ -102,10 +97,9 @@ class KnownTexts:
 
     @classmethod
     def of(cls, host: Host, name: str, needed: bool = False) -> KnownTexts:
-        """The texts in the folder `name`, which is opened once for all drafters of a host.
-
-        name: "" is the host's datastore or else the model's own, which may be missing unless
-        `needed`; `NO_DATASTORE` is none.
+        """The texts in the folder `name`, opened once for all drafters of a host: "" is the host's
+        datastore or else the model's own, which may be missing unless `needed`; `NO_DATASTORE` is
+        none.
 
         Raises StoreError if the datastore is missing, damaged or of another tokenizer, ModelError
         if a folder is named but the model's tokenizer is unknown.
@@ -139,10 +133,8 @@ class KnownTexts:
     def look_up(
         self, tail: Sequence[int], budget: int, search: Search, near: NearTexts | None = None
     ) -> Found:
-        """The longest match; of equally long ones, that in the newest texts.
-
-        near: takes the documents of these matches.
-        """
+        """The longest match; of equally long ones, that in the newest texts. near: takes the
+        documents of these matches."""
         best = NOTHING
         for array in self._arrays:
             found = array.look_up(tail, budget, search)

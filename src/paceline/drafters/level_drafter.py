@@ -153,8 +153,6 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
 
     model: what guesses. new_levels: makes those of a text, with room for this many tokens at first.
     most: levels of a tree.
-
-    Drafters of a host with the same model and beam share what they learn about the depth that pays.
     """
 
     requires = frozenset({HIDDEN_STATES})
@@ -177,9 +175,8 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         self._seen: torch.Tensor | None = None
 
     def start(self, text: TextStart) -> None:
-        """Begin a text. What was read of the tokens that it shares with the last one is kept, as
-        states depend on tokens alone, unless these are less than half of the last one, whose memory
-        is then released. References are ignored."""
+        """Begin a text. What was read of the tokens that it shares with the last one is kept,
+        unless these are less than half of that. References are ignored."""
         same, before = common_prefix(self._text, text.context), len(self._text)
         self._text = list(text.context)
         self._noise = self._noise.for_text(text.sampler)
@@ -195,7 +192,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
             self._first = 0
 
     def stop(self) -> None:
-        """Let go of the target's states. What was read of them is kept: a chat goes on."""
+        """Let go of the target's states; what was read of them is kept."""
         self._seen = None
 
     def unread(self) -> int:
@@ -204,8 +201,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         return min(unread, self._beam.context or unread)
 
     def observe_states(self, states: torch.Tensor) -> None:
-        """See `Drafter.observe_states`. They are not read before a draft is wanted: a drafter that
-        is switched off costs nothing."""
+        """See `Drafter.observe_states`. They are read when a draft is wanted."""
         self._seen = states
 
     def propose(self, budget: int) -> Tree:

@@ -7,9 +7,8 @@ the model's answer is likely to continue as the reference does.
     reference: … insulin was made from the pancreases of cows …
     output:    It was made from            ->  draft: the pancreases of cows …
 
-The caller chooses the references, which gives the paper's scenarios: the prompt with its retrieved
-documents (retrieval-augmented), documents given with the request, stored outputs of similar earlier
-queries (cache-assisted), earlier turns (multi-turn).
+The caller chooses the references, as in the paper's scenarios: retrieved documents, stored outputs
+of similar earlier queries, earlier turns.
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ ordinary tree mask, so each row holds the model's scores after the tokens above 
 begin alike share nodes, as phrases do.
 
 In the paper the window makes guesses, but its tokens are not guesses themselves. So its nodes are
-shadows: the model reads their tokens, but they are never accepted, and no statistics count them.
-Accepting them would do no harm: one that the model says next is as right as any other guess.
+shadows: the model reads their tokens, but they are never accepted. Accepting them would do no harm:
 `accept_window` allows it; then phrases and window share nodes, too.
 """
 
@@ -209,10 +208,9 @@ class Window:
         level: tokens of an n-gram. root: the one that the window followed. add: called with each
         n-gram, as a key and the phrase after it.
 
-        While levels are missing, all columns gain one and keep their places in the text: the next
-        root takes the first column's place, so that one is dropped, as are columns beyond
-        `results`; if one result is None, all wait. Once all levels are there, each column drops its
-        own level 0; only one without a result waits.
+        While levels are missing, all columns gain one, or wait if one result is None. The next root
+        takes the first column's place, so that one is dropped, as are columns beyond `results`.
+        Later each column drops its own level 0; only one without a result waits.
         """
         if self.levels < level - 1:
             known = [result for result in results if result is not None]

@@ -16,9 +16,8 @@ __all__ = ["LookupDrafter", "TextLookup", "TextReader"]
 
 
 class LookupDrafter(Drafter):
-    """Drafts from known texts, so cheaply that it can be asked after guesses, too.
-
-    While not asked, it may be told of a text by `resume` alone, later and many tokens at once.
+    """Drafts from known texts, so cheaply that it can be asked after guesses, too. While not asked,
+    it may be told of a text by `resume` alone, later and many tokens at once.
 
     reads_text: whether it looks at the text itself. Two that do are not independent opinions.
     """
@@ -36,10 +35,8 @@ class LookupDrafter(Drafter):
 
     @abstractmethod
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
-        """A tree of at most `budget` nodes, as if the text continued with the tokens of `path`.
-
-        Weights are conditional on `path`: a first node's is its probability if `path` comes true.
-        """
+        """A tree of at most `budget` nodes, as if the text continued with the tokens of `path`, on
+        which its weights are conditional."""
 
 
 class TextReader(LookupDrafter):
@@ -73,11 +70,8 @@ class TextReader(LookupDrafter):
 
 
 class TextLookup(TextReader):
-    """Looks up the end of a text in the text itself.
-
-    Keeps the text's positions sorted by the tokens before them. Adding a token takes a microsecond.
-    A token taken back leaves no trace.
-    """
+    """Looks up the end of a text in the text itself, whose positions are kept sorted by the tokens
+    before them. A token taken back leaves no trace."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -59,8 +59,7 @@ class Medusa(Drafter):
     host: the model that the heads were trained for; it must expose its hidden states.
     settings: see `MedusaSettings`. changes: fields to override, by name.
 
-    Raises UsageError for a setting out of range; ModelError if the heads are missing, damaged, or
-    belong to another model.
+    Raises what these raise; ModelError if the heads are missing, damaged or of another model.
     """
 
     requires = frozenset({HIDDEN_STATES})

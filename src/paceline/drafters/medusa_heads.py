@@ -64,11 +64,8 @@ Compile = Callable[[Any, type[BlockLinear]], object | None]
 
 
 class ResidualBlocks(nn.Module):
-    """x + SiLU(W x + b), `layers` times, with separate weights for each of `heads` heads. Weights
-    start at zero, which passes x through.
-
-    Each layer has its own weights; in Medusa's code all layers of a head share them.
-    """
+    """x + SiLU(W x + b), `layers` times, with weights of their own for each of `heads` heads; in
+    Medusa's code all layers of a head share them. They start at zero, which passes x through."""
 
     def __init__(self, heads: int, layers: int, hidden: int) -> None:
         super().__init__()
@@ -87,16 +84,14 @@ class ResidualBlocks(nn.Module):
 
 
 class HeadModule(nn.Module):
-    """The base of Medusa's and Chimera's modules: they end in a frozen output head.
+    """The base of modules that end in a frozen output head.
 
-    head: weights [outputs, hidden] and biases [outputs] of the target's output head, for the tokens
-    that may be guessed. They are neither parameters nor stored.
+    head: of the target, for the tokens that may be guessed; neither parameters nor stored.
     token_ids: [outputs] int64, which tokens these are; None: all, in order.
 
-    words: the target's embeddings; None unless set.
-    programs: what guesses instead of the modules, see `ready`; None if the modules do.
-    token_list: `token_ids` as a list. outputs: columns of logits. hidden_size: of the target's
-    states. device: where these must be.
+    words: the target's embeddings; None unless set. programs: what guesses instead of the modules,
+    see `ready`; None if the modules do. token_list: `token_ids` as a list. outputs: columns of
+    logits. hidden_size: of the target's states. device: where these must be.
     """
 
     def __init__(self, head: OutputHead, token_ids: torch.Tensor | None) -> None:
@@ -156,8 +151,8 @@ class HeadModule(nn.Module):
 
 
 class MedusaPrograms:
-    """Compact heads as two programs: the residual blocks of all heads on one state, and the output
-    head on their results.
+    """Compact heads as two programs: their residual blocks on one state, and the output head on the
+    results.
 
     block: weights [heads, hidden, hidden] and biases [heads, hidden] as a layer of all heads.
     head: the output head, for `token_ids` as in `HeadModule`. hidden: size of a state.
@@ -186,11 +181,8 @@ class MedusaPrograms:
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
     ) -> Tree | None:
-        """The likeliest paths over all heads, see `candidate_tree.likeliest`, in one call.
-
-        state: float32 [1, hidden]. noise: see `FoundTree.native`. None for more heads than the
-        library supports.
-        """
+        """See `MedusaHeads.tree`; state: float32 [1, hidden]. None for more heads than the library
+        supports."""
         one = self._one
         if one.heads > _MOST_HEADS:
             return None

@@ -1,8 +1,7 @@
 """A cache of encoded n-grams (Chimera, section 4.1.1).
 
-An n-gram's state depends on its few tokens alone, so it can be looked up. There are three stores,
-each optional: a dictionary made beforehand, an LRU cache of fixed size in memory, and a file for
-what that evicts.
+There are three stores, each optional: a dictionary made beforehand, an LRU cache of fixed size in
+memory, and a file for what that evicts.
 """
 
 from __future__ import annotations
@@ -56,14 +55,12 @@ class CacheCounts:
 class NgramCache:
     """Looks up n-grams, and encodes the missing ones together.
 
-    encode: n-grams -> their states, each in memory of its own.
-    restore: numbers [hidden] -> a state as `encode` makes them.
-    capacity: n-grams kept in memory; 0 remembers nothing.
-    beforehand: n-grams -> their states [hidden]; never evicted.
-    spill: a file for what memory evicts, created if missing; None discards it. It holds the last
-    65,536 states; after an error, which is a warning, it is not used any more.
-    parts: identifies the encoder. A file may hold states of any number of encoders; each gets back
-    only its own.
+    encode: n-grams -> their states, each in memory of its own. restore: numbers [hidden] -> a state
+    as `encode` makes them. capacity: n-grams kept in memory; 0 remembers nothing. beforehand:
+    n-grams -> their states [hidden]; never evicted.
+    spill: a file for the last 65,536 states that memory evicts, created if missing; None discards
+    them. After an error, which is a warning, it is not used any more.
+    parts: identifies the encoder; a file may hold states of several.
 
     Raises UsageError if the file cannot be used; to check that, it is read to its end once.
     """

@@ -32,13 +32,10 @@ _LARGEST = 2**31 - 1
 class NGramTable:
     """Counts of what followed each run of `order` - 1 tokens.
 
-    Keeps the `width` best followers of each run ready, so that a query costs one look-up. Holds
-    only dicts of tuples of numbers: the garbage collector need not walk them, which would stall a
-    long text for tens of milliseconds now and then. They are sharded, because a growing dict is
-    moved as a whole.
-
-    Tie rule: of followers seen equally often, the one seen last comes first. (The paper is silent
-    on ties; text drifts, so the recent habit is the better guess.)
+    Keeps the `width` best followers of each run ready, so that a query costs one look-up; of those
+    seen equally often, the one seen last comes first. (The paper is silent on ties.) Holds only
+    dicts of tuples of numbers, which the garbage collector need not walk. They are sharded, because
+    a growing dict is moved as a whole.
 
     most: n-grams, shared evenly by the shards. A full shard forgets the runs counted longest ago,
     with all that followed them, until it is half empty.

@@ -14,8 +14,7 @@ pass checks this round's guesses and makes the next round's.
     c is right, d is not, the target says e instead: the next root is e, and the rows of S1 and S2
     after c have the guesses for the two tokens after e.
 
-The paper's tree begins with the token that the last pass is certain of; here that is the root. So
-guesses at depth i come from the i-th prompt token after the last accepted node. The number of these
+Guesses at depth i come from the i-th prompt token after the last accepted node. The number of these
 is the *state*. In the paper each state has a tree (`paceline.planning.ppd.dynamic_tree`); here each
 round has one, by the confidence of its guesses (`paceline.planning.ppd.round_tree`).
 """
@@ -76,13 +75,11 @@ class PpdSettings:
 
 
 class Ppd(Drafter):
-    """Guesses by prompt tokens that were trained for this model.
+    """Guesses by prompt tokens that were trained for this model. Weights of guesses are their
+    chances to be accepted; those of prompt tokens are 0.
 
     host: the model.
     settings: see `PpdSettings`. changes: fields to override, by name.
-
-    Weights of guesses are their chances to be accepted. Those of prompt tokens are 0, since they
-    never are, though without them the next round has no guesses.
 
     Raises ModelError if there are no usable prompt tokens for this model, UsageError for a size out
     of range or a target that takes no virtual tokens.
@@ -130,9 +127,8 @@ class Ppd(Drafter):
         self._length = len(text.context)
 
     def propose(self, budget: int) -> Tree:
-        """The tree for this round, or for the state that the last one led to; only the first prompt
-        tokens if there was none; empty if not even a guess with a prompt token fits, or nothing is
-        worth its time."""
+        """The tree for this round, or for the state that the last one led to; empty if not even a
+        guess with a prompt token fits, or nothing is worth its time."""
         state = self._state(budget)
         if state is None:
             return EMPTY

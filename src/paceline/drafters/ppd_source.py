@@ -1,8 +1,6 @@
 """PPD's prompt tokens as a source of `auto`: its guesses are cut and united node by node.
 
-On their own they have a tree for each state, sized for the machine (`paceline.drafters.ppd`). Here
-their guesses join those of other sources, and whether rows for the next ones are worth their time
-is learned, as for every costly source.
+Whether rows for the next guesses are worth their time is learned, as for every costly source.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ __all__ = ["PpdSource"]
 
 _MOST_GUESSES = 12
 _PLACES = 2
-"""Most nodes, root included, that prompt tokens follow: those where the accepted path is likeliest
-to end."""
+"""Most nodes, root included, that prompt tokens follow."""
 
 
 class PpdSource(RowSource):

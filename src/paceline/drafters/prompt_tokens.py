@@ -158,8 +158,7 @@ class PromptGuesses:
         self._open += [(place, place + 1, *guesses) for place, guesses in enumerate(found)]
 
     def _judge(self, said: Sequence[int]) -> None:
-        """Report guesses whose token is now known. A distant one may wait for another round: judged
-        only if those before it are right, it would look too good."""
+        """Report guesses whose token is now known; distant ones wait for another round."""
         waiting = []
         for ahead, distance, tokens, shares in self._open:
             if ahead < len(said):
@@ -172,8 +171,7 @@ class PromptGuesses:
 
     def _read(self, round: Round) -> list[tuple[list[int], list[float]]]:
         """The likeliest tokens by distance with their shares, for the prompt tokens after the last
-        accepted node of the scored tree, which may differ from the proposed one or be cut short.
-        """
+        accepted node of the scored tree."""
         last = round.path.nodes[-1] if round.path.nodes else ROOT
         above, rows = [last] * self._epts, []
         for prompt in range(len(self._weights)):
@@ -216,10 +214,7 @@ class PromptGuesses:
 
 def _as_drawn(shares: Floats, noise: Floats) -> tuple[NDArray[np.intp], Floats]:
     """Guesses in the order in which the target draws them if its logits are the guesser's, and
-    their shares, noise included, in that order.
-
-    shares: of each guess in a softmax. noise: added to their logits, in the same scale.
-    """
+    their shares in that order. noise: added to the logits whose softmax `shares` are."""
     with np.errstate(divide="ignore"):
         scores = np.log(shares) + noise
     order = np.argsort(-scores, kind="stable")
