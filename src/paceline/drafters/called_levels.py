@@ -20,14 +20,7 @@ from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.builder import (
-    Builder,
-    Columns,
-    Rotary,
-    can_attend,
-    layer_of,
-    merged,
-)
+from paceline.kernels.programs.builder import Builder, Columns, Rotary, can_attend, layer_of, merged
 from paceline.kernels.programs.program import CacheLayer, TableAddresses
 from paceline.kernels.programs.steps import Join, Operand
 from paceline.records import WordTable

@@ -29,14 +29,7 @@ from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.drafters.level_tree import BeamSettings, LevelTree, grown
-from paceline.drafters.ngram_cache import (
-    CacheCounts,
-    Encode,
-    Ngram,
-    NgramCache,
-    State,
-    last_ngram,
-)
+from paceline.drafters.ngram_cache import CacheCounts, Encode, Ngram, NgramCache, State, last_ngram
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import whole
 from paceline.drafters.trained_heads import ChimeraParts

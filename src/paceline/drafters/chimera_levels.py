@@ -64,11 +64,7 @@ class ModuleLevels(TextLevels):
         self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def grow(
-        self,
-        depth: int,
-        greens: Sequence[State],
-        parents: Sequence[int],
-        ranks: int,
+        self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
         """Add the nodes of the next level and guess after them; see `drafts`. ranks: guesses after
         each node."""
@@ -165,11 +161,7 @@ class ProgramLevels(CalledLevels):
         self._sees = []
 
     def grow(
-        self,
-        depth: int,
-        greens: Sequence[State],
-        parents: Sequence[int],
-        ranks: int,
+        self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
         """See `ModuleLevels.grow`."""
         count, first = len(parents), self.length + len(self._sees)

@@ -16,17 +16,17 @@ from paceline.records import Path, TargetInfo
 from paceline.scores import TokenScores
 from paceline.tree import Tree
 
-__all__ = ["DraftTarget", "in_vocabulary"]
+__all__ = ["in_vocabulary"]
 
 
 def in_vocabulary(target: Target, size: int, known: int) -> Target:
     """`target` with rows of `size` logits, those from `known` on being -inf."""
     if target.vocab_size == size <= known:
         return target
-    return DraftTarget(target, size, min(size, known, target.vocab_size))
+    return _DraftTarget(target, size, min(size, known, target.vocab_size))
 
 
-class DraftTarget(Target):
+class _DraftTarget(Target):
     """A target whose rows have another model's size, so that both are sampled alike: models of one
     family pad their embeddings. `vocab_size` stays the model's own, where its virtual ids begin.
 
@@ -42,25 +42,20 @@ class DraftTarget(Target):
         self._known = known
 
     def open(self, context: Sequence[int]) -> int:
-        """See `Target.open`."""
         return self._target.open(context)
 
     def close(self, slot: int) -> None:
-        """See `Target.close`."""
         self._target.close(slot)
 
     def forget(self) -> None:
-        """See `Target.forget`."""
         self._target.forget()
 
     def pending(self, slot: int) -> int:
-        """See `Target.pending`."""
         return self._target.pending(slot)
 
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
-        """See `Target.score`; logits [len(tree) + 1, size]."""
         beyond = self._size - self._known
         return {
             slot: pad(rows[:, : self._known], (0, beyond), value=-inf)
@@ -68,11 +63,9 @@ class DraftTarget(Target):
         }
 
     def commit(self, paths: Mapping[int, Path]) -> None:
-        """See `Target.commit`."""
         self._target.commit(paths)
 
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
-        """See `Target.follow`."""
         found = self._target.follow(slot, kept, tokens)
         if found.tokens is None:
             return TokenScores(found.numbers[: self._known])
@@ -82,18 +75,14 @@ class DraftTarget(Target):
     def generate_chain(
         self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
     ) -> ChainFound | None:
-        """See `Target.generate_chain`."""
         wanted = replace(wanted, known=min(wanted.known, self._known))
         return self._target.generate_chain(slot, kept, tokens, wanted)
 
     def describe(self) -> TargetInfo:
-        """See `Target.describe`."""
         return self._target.describe()
 
     def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
-        """See `Target`."""
         self._target.keep_states(layers)
 
     def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
-        """See `Target`."""
         return self._target.states(slot, layers)

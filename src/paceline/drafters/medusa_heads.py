@@ -118,11 +118,7 @@ class HeadModule(nn.Module):
                 part.copy_(tensors[name])
         return self
 
-    def ready(
-        self,
-        weights: HeadWeights = "fastest",
-        compiled: Compile | None = None,
-    ) -> Self:
+    def ready(self, weights: HeadWeights = "fastest", compiled: Compile | None = None) -> Self:
         """Prepare to guess, with linear layers of this kind; parameters are frozen. Returns itself.
 
         compiled: makes programs of this module with layers of a kind, or None if it has none;

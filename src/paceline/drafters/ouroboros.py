@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from paceline.drafters.host import Host, ModelChoice
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
@@ -84,6 +84,8 @@ class OuroborosSettings(SpeculativeSettings):
     most: int = whole(MOST_PHRASES, 1)
     phrases: str = ""
 
+    _own_inner: ClassVar[str] = _INNER
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.lookahead()
@@ -98,10 +100,6 @@ class OuroborosSettings(SpeculativeSettings):
         """See `SpeculativeSettings`."""
         copied = self.is_copy and not self.window
         return super().inner_method if self.inner or copied else _INNER
-
-    def _check_inner(self) -> None:
-        if self.inner_method != _INNER:
-            super()._check_inner()
 
     def lookahead(self) -> LookaheadSettings:
         """Settings of the Lookahead decoding that accelerates the draft model."""

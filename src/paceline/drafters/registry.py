@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -56,13 +55,12 @@ class MethodSpec(Generic[S]):
 
     settings: a frozen dataclass with a default for every field. Its `__post_init__` raises
     UsageError for values out of range, where it can tell without a model.
-    build: makes the drafter of a method that works on any target.
-    build_for: the same for a method that was trained for a model, needs another one, or shares what
-    it learns with other texts of a session; it gets the model as a host. If there is none, a method
-    with both uses `build`.
-    source_for: like `build_for`, if another drafter takes its place as a source of `auto`.
-    tried: what `paceline tune` tries.
-    survey: the drafter is a `Ppd`, which shapes its trees beforehand.
+    build: makes the drafter of a method that works on any target. build_for: the same for a method
+    that was trained for a model, needs another one, or shares what it learns in a session; it gets
+    the model as a host. Without one, a method with both uses `build`. source_for: like `build_for`,
+    if another drafter takes its place as a source of `auto`.
+    tried: what `paceline tune` tries. survey: the drafter is a `Ppd`, which shapes its trees
+    beforehand.
 
     Raises UsageError for a row with neither `build` nor `build_for`.
     """
@@ -145,16 +143,20 @@ def check_method(method: str, **settings: Any) -> None:
 
 
 def method_named(name: str) -> MethodSpec[Any]:
-    """The method of that name, without settings: of this package, or from outside.
+    """The method of that name, without settings: of this package, at this place, or what another
+    package has under this name.
 
-    Raises UsageError if there is none.
+    Raises UsageError if there is none, it cannot be imported or is not a method.
     """
-    found = METHODS.get(name) or _found_outside(name)
-    if found is None:
-        known = [*METHODS, *_outside_names()]
-        listed = ", ".join(known)
-        raise UsageError(f"unknown method {name!r}{meant(name, known)}: use one of {listed}")
-    return found
+    if name in METHODS:
+        return METHODS[name]
+    if ":" in name:
+        return _loaded(name, EntryPoint(name, name, _GROUP))
+    outside = {entry.name: entry for entry in reversed(entry_points(group=_GROUP))}
+    if name in outside:
+        return _loaded(name, outside[name])
+    known = [*METHODS, *sorted(outside)]
+    raise UsageError(f"unknown method {name!r}{meant(name, known)}: use one of {', '.join(known)}")
 
 
 def add_draft(method: str, draft: str) -> str | None:
@@ -171,20 +173,15 @@ def add_draft(method: str, draft: str) -> str | None:
 
 
 def shapes_trees(method: str) -> bool:
-    """Whether the method shapes its trees beforehand, by how often its guesses were right.
-
-    Raises what `check_method` raises.
-    """
+    """Whether the method shapes its trees beforehand, by how often its guesses were right. Raises
+    what `check_method` raises."""
     check_method(method)
     return method_named(parse_method(method)[0]).survey
 
 
 def open_settings(method: str) -> tuple[dict[str, Any], dict[tuple[str, ...], tuple[Any, ...]]]:
-    """Settings worth trying that the method leaves open: their defaults, and the values to try; all
-    settings of a key share one value. Both are empty for a method without any.
-
-    Raises what `check_method` raises.
-    """
+    """Settings worth trying that the method leaves open: their defaults, and the values to try, see
+    `Tried`. Raises what `check_method` raises."""
     check_method(method)
     name, written = parse_method(method)
     found = method_named(name)
@@ -205,27 +202,11 @@ def with_settings(method: str, settings: Mapping[str, Any]) -> str:
 
 def _written(name: str, settings: Mapping[str, Any]) -> str:
     """A method in the notation."""
-    texts = {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
+    texts = (
+        f"{key}={bracketed(str(value).lower() if isinstance(value, bool) else str(value))}"
         for key, value in settings.items()
-    }
-    return f"{name}:{','.join(f'{key}={bracketed(text)}' for key, text in texts.items())}"
-
-
-def _outside_names() -> list[str]:
-    """Names of methods of installed packages, sorted."""
-    return sorted({entry.name for entry in entry_points(group=_GROUP)})
-
-
-def _found_outside(name: str) -> MethodSpec[Any] | None:
-    """The method at the place `name`, or the one that a package has under this name; None if none
-    has.
-
-    Raises UsageError if it cannot be imported or is not a method.
-    """
-    if ":" in name:
-        return _loaded(name, EntryPoint(name, name, _GROUP))
-    return next((_loaded(name, one) for one in entry_points(group=_GROUP, name=name)), None)
+    )
+    return f"{name}:{','.join(texts)}"
 
 
 def _loaded(name: str, entry: EntryPoint) -> MethodSpec[Any]:
@@ -247,17 +228,9 @@ def _loaded(name: str, entry: EntryPoint) -> MethodSpec[Any]:
     if isabstract(found):
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise UsageError(f"{where} does not define {missing}: a drafter must define all of them")
-    return _of_class(name, found, where)
-
-
-def _of_class(name: str, kind: type[Drafter], where: str) -> MethodSpec[Any]:
-    settings = kind.Settings or NoSettings
+    settings = found.Settings or NoSettings
     if not is_dataclass(settings):
         raise UsageError(
             f"the Settings of {where} are not a dataclass: decorate them with @dataclass"
         )
-    return MethodSpec(name, settings, build=partial(_with_keywords, kind))
-
-
-def _with_keywords(kind: type[Drafter], settings: Any) -> Drafter:
-    return kind(**vars(settings))
+    return MethodSpec(name, settings, build=lambda own: found(**vars(own)))

@@ -29,7 +29,6 @@ __all__ = [
     "parse_method",
     "read_settings",
     "split_at",
-    "split_at_commas",
     "whole",
     "within",
 ]
@@ -39,10 +38,8 @@ D = TypeVar("D", bound="DataclassInstance")
 # A module with its class, then only settings.
 _PLACE = re.compile(r"([\w.]+):([^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 
-
 _WITHOUT = "without"
 """The setting that `-name` is short for."""
-
 
 _LARGEST = 10**15
 """Larger numbers, and products of them, could wrap around in the C library."""
@@ -92,7 +89,7 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
     """
     name, rest = _split_name(text.strip())
     settings: dict[str, str] = {}
-    for part in filter(None, split_at_commas(rest)):
+    for part in filter(None, split_at(",", rest)):
         if part.strip().startswith("-") and part.strip(" -") and "=" not in part:
             out = part.strip(" -")
             settings[_WITHOUT] = f"{settings[_WITHOUT]}+{out}" if _WITHOUT in settings else out
@@ -112,8 +109,7 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
 
 def _split_name(text: str) -> tuple[str, str]:
     """The name of a method and the text of its settings."""
-    place = _PLACE.fullmatch(text)
-    if place is not None:
+    if place := _PLACE.fullmatch(text):
         module, attribute, rest = place.groups(default="")
         if "." in module or attribute[0].isupper():
             return f"{module}:{attribute}", rest
@@ -121,16 +117,10 @@ def _split_name(text: str) -> tuple[str, str]:
     return name, rest
 
 
-def split_at_commas(text: str) -> list[str]:
-    """Split at commas; see `split_at`.
-
-    "a,b=(c,d),e"  ->  ["a", "b=(c,d)", "e"]
-    """
-    return split_at(",", text)
-
-
 def split_at(separator: str, text: str) -> list[str]:
     """Split at a letter, except in a value that begins with a bracket.
+
+    ",", "a,b=(c,d),e"  ->  ["a", "b=(c,d)", "e"]
 
     Raises UsageError if such a bracket is not closed.
     """

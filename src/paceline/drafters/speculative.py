@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from paceline.chains import ChainEnd, certain_end
 from paceline.drafters.draft_text import DraftText, Guess
@@ -76,14 +76,23 @@ class SpeculativeSettings(Settings):
     dtype: str = ""
     weights: str = ""
 
+    _own_inner: ClassVar[str] = ""  # no method, but made where it is used
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.confidence <= 1:
             raise UsageError(f"confidence must be a number from 0 to 1, got {self.confidence!r}")
-        if self.is_copy:
-            self._check_copy()
-        if isinstance(self.inner, str):
-            self._check_inner()
+        if self.is_copy and self.weights and self.weights not in COPIES:
+            raise UsageError(
+                f"draft=self copies the model with weights {' or '.join(COPIES)}, not "
+                f"{self.weights!r}"
+            )
+        if self.is_copy and (self.device or self.dtype):
+            raise UsageError(
+                "draft=self runs on the device of the model: leave out device and dtype"
+            )
+        if isinstance(self.inner, str) and self.inner_method != self._own_inner:
+            check_method(self.inner_method)
 
     @property
     def is_copy(self) -> bool:
@@ -99,20 +108,6 @@ class SpeculativeSettings(Settings):
     def inner_method(self) -> str:
         """What `inner` names, or the default."""
         return self.inner or ("anpd" if self.is_copy else "plain")
-
-    def _check_inner(self) -> None:
-        check_method(self.inner_method)
-
-    def _check_copy(self) -> None:
-        if self.weights and self.weights not in COPIES:
-            raise UsageError(
-                f"draft=self copies the model with weights {' or '.join(COPIES)}, not "
-                f"{self.weights!r}"
-            )
-        if self.device or self.dtype:
-            raise UsageError(
-                "draft=self runs on the device of the model: leave out device and dtype"
-            )
 
 
 class Speculative(Drafter):

@@ -167,10 +167,10 @@ class Tryout:
 
 def split_methods(text: str) -> list[str]:
     """Split "plain,anpd:n=5,k=7,llma": a part "setting=…" or "-…" belongs to the method before it."""
-    from paceline.drafters.settings import split_at_commas
+    from paceline.drafters.settings import split_at
 
     names: list[str] = []
-    for part in filter(None, (part.strip() for part in split_at_commas(text))):
+    for part in filter(None, (part.strip() for part in split_at(",", text))):
         if names and ("=" in part.partition(":")[0] or part.startswith("-")):
             names[-1] += f",{part}"
         else:
