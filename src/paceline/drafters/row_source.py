@@ -14,8 +14,8 @@ __all__ = ["RowSource", "RowSources"]
 
 
 class RowSource(Drafter):
-    """A source whose guesses take almost no time, but need rows in the pass before, which are never
-    accepted. The drafter that unites sources decides when they are worth that."""
+    """A source whose guesses need rows in the pass before, which are never accepted, and almost no
+    time. The drafter that unites sources decides when they are worth that."""
 
     @abstractmethod
     def add_rows(self, tree: Tree, most: int) -> Tree:

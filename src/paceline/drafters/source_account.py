@@ -15,9 +15,8 @@ PRICE = 0.25
 _HOPE = 0.1
 """Tokens that a lookup is assumed to add before anything is known."""
 _SURENESS = (0.1, 0.5, 1.0, 2.5)
-"""Borders between classes, in guesses of the others expected to be accepted."""
+"""Borders between classes of confidence, see `class_of`."""
 CLASSES = 1 + len(_SURENESS)
-"""See `class_of`."""
 _TRUST, _SHOWN = 0.6, 2
 """Share of its measured promise that a source is assumed to add, and the rounds that this counts
 as."""
@@ -34,17 +33,15 @@ _TEXTS = 8
 _MOST_FAILED = 8
 """Failed trials that still double the rounds until the next one."""
 _USUAL_TIMES = 2
-"""Times in a text that count as much as the usual time; only after the first few is it unused."""
+"""Times in a text that count as much as the usual time, during the first few."""
 _USUAL_ROUNDS = 8
 """Rounds of a text, with what was usual before it, that show which classes it has."""
 _RESTED = 32
-"""Rounds without the source after which its time counts as unknown if it was long: the machine may
-have been busy, which a source that is not asked would never notice."""
+"""Rounds without the source after which its time counts as unknown if it was long."""
 
 
 class AskingTimes:
-    """Milliseconds of asking, by class of confidence: drafts differ in length, and much is known
-    already of a text that others are sure about."""
+    """Milliseconds of asking, by class of confidence."""
 
     def __init__(self) -> None:
         self._all = RunningTime()
@@ -70,8 +67,7 @@ class AskingTimes:
         return self._of(place).value
 
     def instead_of(self, usual: float, here: float, place: int) -> float:
-        """`here`, which these times came to, as far as they are enough to replace what is usual:
-        one long draft does not make a text one of long drafts."""
+        """`here`, which these times came to, as far as they are enough to replace what is usual."""
         count = self._of(place).count
         share = 1.0 if count >= FIRST_TIMES else count / (count + _USUAL_TIMES)
         return usual + (here - usual) * share
@@ -86,14 +82,12 @@ def class_of(sure: float) -> int:
 
 
 class SourceAccount:
-    """One source over all texts. Times in milliseconds, all else in passes of plain decoding.
+    """One source over all texts. Times in milliseconds, all else in passes of plain decoding; what
+    classes yield is recorded without the time that asking takes.
 
     reading: of a token that the source has to read first. lookup: it is so cheap that it is assumed
     useful until it proves otherwise. promise: tokens that it was measured to add in a round; 0 if
     unknown.
-
-    What classes yield is recorded without the time that asking takes: that changes with the
-    machine.
     """
 
     def __init__(self, credit: float, lookup: bool, promise: float = 0.0) -> None:
@@ -118,17 +112,16 @@ class SourceAccount:
         self.shares = [known + (own - known) * weight for known, own in both]
 
     def took(self, milliseconds: float, place: int) -> bool:
-        """Record the time of asking at a class of confidence; returns whether it counts. The first
-        one does not, see `begins`."""
+        """Record the time of asking at a class of confidence; returns whether it counts, see
+        `begins`."""
         self._rested = 0
-        counts = not self.begins()
-        if counts:
-            self.times.add(milliseconds, place)
-        return counts
+        if self.begins():
+            return False
+        self.times.add(milliseconds, place)
+        return True
 
     def begins(self) -> bool:
-        """Whether it is asked for the first time: then it also makes what is kept for later, and
-        finds nothing in the processor's caches."""
+        """Whether it is asked for the first time, which takes longer than later times."""
         first, self._asked = not self._asked, True
         return first
 
@@ -153,8 +146,7 @@ class SourceAccount:
         return max(0.0, gain) if self._rested >= _RESTED else gain
 
     def promised(self, place: int, each: float) -> float:
-        """What a class has yielded in all texts, starting from the promise; see
-        `SourceInText.gain`."""
+        """What a class has yielded in all texts, starting from the promise."""
         known = self._known.get(place)
         if known is None:
             surely = _SURENESS[place - 1] if place else 0.0
@@ -190,8 +182,8 @@ class SourceAccount:
         self._waits[place] = (1 << self._failed[place]) - 1
 
     def expected(self, claimed: float, right: int) -> float:
-        """What a round predicts for others like it: the mean of what came true and of its claim,
-        corrected by how much of all claims came true."""
+        """What a round predicts for others like it: the mean of what came true and of its corrected
+        claim."""
         promised = claimed * (self._right + 1) / (self._claimed + 1)
         fade = (1 - 1 / _BELIEVED) ** claimed  # or small claims would never be found to be empty
         self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right
@@ -205,11 +197,11 @@ class SourceAccount:
 
 
 class SourceInText:
-    """One source in one text. trial: whether it was asked from its budget in this round. taken:
-    milliseconds of asking in this round; None if it was not asked, or read a prompt first. times: of
-    asking in this text. has_read: whether it had to read first and has.
+    """One source in one text. At first half of the gain in other texts is expected, but not much.
 
-    Until a few rounds show otherwise, half of the gain in other texts is expected, but not much.
+    trial: whether it was asked from its budget in this round. taken: milliseconds of asking in this
+    round; None if it was not asked, or read a prompt first. times: of asking in this text.
+    has_read: whether it had to read first and has.
     """
 
     def __init__(self, account: SourceAccount) -> None:
@@ -231,18 +223,15 @@ class SourceInText:
             self.account.ended([count / rounds for count in self._seen])
 
     def usual(self, gain: Callable[[int], float]) -> float:
-        """What a round is expected to save if the source is asked where that pays. gain: by
-        class."""
+        """What a round is expected to save if the source is asked where the gain, by class, pays."""
         both = zip(self.account.shares, self._seen, strict=True)
         counts = [_USUAL_ROUNDS * usual + own for usual, own in both]
         saved = [count * max(0.0, gain(place)) for place, count in enumerate(counts) if count]
         return sum(saved) / sum(counts)
 
     def gain(self, place: int, price: float = 0.0, each: float = 1.0) -> float:
-        """What asking saves at this class of confidence; while little is known of that, what it
-        saves in this text.
-
-        price: of asking. each: cost of a token, which determines what a promise is worth here."""
+        """What asking saves at this class of confidence or, while that is little known, in this
+        text. price: of asking. each: cost of a token, for what a promise is worth."""
         in_text = self._in_text(price)
         own = self._classes.get(place)
         if own is None:
@@ -253,10 +242,8 @@ class SourceInText:
         return own.mean - price + (in_text.mean - price) * _DOUBT / (_DOUBT + own.rounds)
 
     def judge(self, place: int, saved: float, expected: float, price: float = 0.0) -> None:
-        """Record a round in which the source was asked.
-
-        saved: by this round. expected: what others like it are expected to yield. price: of asking.
-        """
+        """Record a round in which the source was asked. saved: by this round. expected: what others
+        like it are expected to yield."""
         if place not in self._classes:
             self._classes[place] = Gain(_MEMORY)
             self._classes[place].expect(price, 0)

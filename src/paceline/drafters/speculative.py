@@ -2,9 +2,8 @@
 2023, arXiv 2302.01318), without their acceptance rule: acceptance is the loop's own walk.
 
 A smaller model with the same tokenizer writes a little ahead of the text, see `DraftText`. It draws
-with the target's noise at every position (drafter-invariant speculation, arXiv 2408.07978). Where
-the two distributions are alike, they mostly draw the same tokens, at any temperature, and staying
-exact needs no probabilities of the draft model.
+with the target's noise at every position (drafter-invariant speculation, arXiv 2408.07978), so where
+the two distributions are alike, they mostly draw the same tokens, at any temperature.
 
     text … a, root b        the draft model says c (e was next best), then d (f was next best)
     tree: root ─┬─ c ─┬─ d
@@ -116,8 +115,7 @@ class Speculative(Drafter):
     host: the model to draft for.
     settings: see `SpeculativeSettings`. changes: fields to override, by name.
 
-    Weights of guesses come from the draft model's own chances, see `Guess`. Drafters of a host
-    share what they learn of the draft model: when guesses pay, and what its own drafter has found.
+    Weights of guesses come from the draft model's own chances, see `Guess`.
 
     widths: rows of a pass -> passes of the draft model so far, for reports.
 
@@ -151,8 +149,7 @@ class Speculative(Drafter):
         self._tree = EMPTY
 
     def start(self, text: TextStart) -> None:
-        """Begin a text; the draft model reads it when first asked, except what its cache already
-        has."""
+        """Begin a text; the draft model reads it when first asked."""
         self._draft.start(text)
         self._asked, self._waits, self._context = None, self._takes_over, len(text.context)
 
@@ -228,10 +225,8 @@ class Speculative(Drafter):
 
 
 def guess_tree(guesses: Sequence[Guess]) -> Tree:
-    """The chain of guesses, then the runners-up of each; weights are chances to be accepted.
-
-    The chain comes first, since its cache entries then already lie where they will stay.
-    """
+    """The chain of guesses, whose cache entries then already lie where they will stay, and the
+    runners-up of each; weights are chances to be accepted."""
     tokens = [guess.token for guess in guesses]
     parents = list(range(-1, len(guesses) - 1))
     weights: list[float] = []
@@ -249,10 +244,8 @@ def guess_tree(guesses: Sequence[Guess]) -> Tree:
 
 
 def open_draft(host: Host, choice: ModelChoice) -> Host:
-    """The draft model's host; if the choice is a host, that one.
-
-    Raises UsageError if the host cannot open models, and what its opener raises.
-    """
+    """The draft model's host; if the choice is a host, that one. Raises UsageError if the host
+    cannot open models, and what its opener raises."""
     if isinstance(choice.model, Host):
         return choice.model
     if host.open is None:

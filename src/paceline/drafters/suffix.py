@@ -1,10 +1,9 @@
 """SuffixDecoding: counts after suffixes of all lengths (Oliaro et al. 2024, arXiv 2411.04975,
 section 4).
 
-The end of the text is looked up in the text itself and in the session's earlier answers. A long
-match is more specific, a short one has been seen more often. So for several lengths the likeliest
-continuations by counts make a tree; the one with the most expected accepted tokens, the sum of its
-nodes' chances, is proposed.
+The end of the text is looked up in the text itself and in the session's earlier answers. For several
+match lengths the likeliest continuations by counts make a tree; the one with the most expected
+accepted tokens, the sum of its nodes' chances, is proposed.
 
     answers so far: … return self.value … return self.value … return self.size …
     text: … return self.   ->  draft: value (2 of 3), size (1 of 3), …
@@ -55,10 +54,7 @@ class SuffixSettings(Settings):
 
 
 class Answers:
-    """A session's answers, in memory.
-
-    most: tokens to keep.
-    """
+    """A session's answers, in memory. most: tokens to keep."""
 
     def __init__(self, most: int) -> None:
         self.array = GrowingSuffixArray()

@@ -49,10 +49,9 @@ class BaseModel:
 class TrainedParts(Generic[ConfigT]):
     """Trained parts of one model; each method has a class of its own.
 
-    config: what they are: a dataclass of JSON values.
-    tensors: by name, possibly in half precision.
-    acceptance: measured on held-out texts; None if not measured yet.
-    record: how they were made, JSON values.
+    config: what they are: a dataclass of JSON values. tensors: by name, possibly in half precision.
+    acceptance: measured on held-out texts; None if not measured yet. record: how they were made,
+    JSON values.
 
     kind: their name in messages and in the folder. method: that guesses with them. config_type: of
     `config`.
@@ -101,8 +100,7 @@ class TrainedParts(Generic[ConfigT]):
             )
 
     def fingerprint(self) -> str:
-        """Identifies model, configuration and tensors: parts that differ in any of them have
-        different fingerprints."""
+        """Identifies model, configuration and tensors."""
         config = asdict(self.config)  # type: ignore[call-overload]
         digest = sha256(json_bytes({"base_model": self.base.fingerprint, **config}))
         for name, tensor in sorted(self.tensors.items()):

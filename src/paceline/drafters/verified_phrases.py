@@ -29,10 +29,8 @@ Phrase = tuple[int, ...]
 class Verified:
     """The scored part of a draft.
 
-    last: the token before the phrases.
-    draft: its tokens. right: how many of them were accepted.
-    outputs: the target's, after the root and after each token of the draft; along what was accepted
-    these are the draft's.
+    last: the token before the phrases. draft: its tokens. right: how many of them were accepted.
+    outputs: the target's, after the root and after each token of the draft.
     phrases: those tried after the draft, each with the target's outputs after those of its tokens
     that were scored; none if the draft was cut.
     """
