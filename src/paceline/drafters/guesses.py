@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,6 +22,7 @@ __all__ = [
     "RecordedNoise",
     "guesses_of",
     "guesses_of_program",
+    "lent",
     "likeliest",
 ]
 
@@ -97,6 +99,16 @@ def _at_most_one(shares: list[float]) -> tuple[float, ...]:
     return tuple(shares) if total <= 1.0 else tuple(share / total for share in shares)
 
 
+def lent(
+    call: ctypes.Structure, number: type[Any], room: int, *names: str
+) -> list[ctypes.Array[Any]]:
+    """Columns of `room` numbers, whose addresses `call` gets under these names."""
+    columns = [(number * room)() for _ in names]
+    for name, column in zip(names, columns):
+        setattr(call, name, ctypes.addressof(column))
+    return columns
+
+
 class FoundTree:
     """Memory for a tree that the C library makes of the guesses of heads.
 
@@ -119,10 +131,8 @@ class FoundTree:
         one.budget, one.ranks = budget, min(ranks, self._outputs)
         if budget > self._room:
             self._room = budget
-            self._tokens, self._parents = ((ctypes.c_int64 * budget)() for _ in range(2))
-            self._path_chances = (ctypes.c_double * budget)()
-            one.tokens, one.parents = map(ctypes.addressof, (self._tokens, self._parents))
-            one.path_chances = ctypes.addressof(self._path_chances)
+            self._tokens, self._parents = lent(one, ctypes.c_int64, budget, "tokens", "parents")
+            (self._path_chances,) = lent(one, ctypes.c_double, budget, "path_chances")
         return one
 
     def tree(self, nodes: int) -> Tree:

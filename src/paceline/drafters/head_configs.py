@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from paceline.errors import ModelError
 
@@ -15,6 +15,7 @@ __all__ = [
     "Form",
     "HeadWeights",
     "MedusaConfig",
+    "check_choice",
     "check_least",
 ]
 
@@ -49,7 +50,7 @@ class MedusaConfig:
     def __post_init__(self) -> None:
         check_least(self, 1, "heads")
         check_least(self, 0, "layers", "vocabulary")
-        _check_form(self.form)
+        check_choice(self, form=Form)
         if self.form == "compact" and self.layers == 0:
             raise ModelError(
                 "compact heads need a residual block, or all are the same: set layers to 1 or more"
@@ -95,12 +96,9 @@ class ChimeraConfig:
         sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
         check_least(self, 1, "order", *sizes)
         check_least(self, 0, "layers", "vocabulary", "rank")
-        _check_form(self.form)
+        check_choice(self, form=Form, bottom=Bottom)
         if self.order > 5:
             raise ModelError(f"order must be 1 to 5, got {self.order}")
-        if self.bottom not in get_args(Bottom):
-            known = ", ".join(get_args(Bottom))
-            raise ModelError(f"bottom must be one of {known}, got {self.bottom!r}")
         _check_attention(self)
         if self.form == "full" and self.layers:
             raise ModelError("full heads of Chimera have no residual blocks: leave layers at 0")
@@ -143,6 +141,14 @@ class EagleConfig:
             raise ModelError(f"layers must be ascending, from 1 up, got {self.layers}")
 
 
+def check_choice(config: object, **kinds: Any) -> None:
+    """Raises ModelError unless each of these fields has a value of its `Literal`."""
+    for name, kind in kinds.items():
+        value = getattr(config, name)
+        if value not in get_args(kind):
+            raise ModelError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
+
+
 def check_least(config: object, least: int, *names: str) -> None:
     """Raises ModelError unless these fields are whole numbers of at least `least`."""
     for name in names:
@@ -151,11 +157,6 @@ def check_least(config: object, least: int, *names: str) -> None:
             raise ModelError(f"{name} must be a whole number, got {value!r}")
         if value < least:
             raise ModelError(f"{name} must be at least {least}, got {value}")
-
-
-def _check_form(form: str) -> None:
-    if form not in get_args(Form):
-        raise ModelError(f"form must be one of {', '.join(get_args(Form))}, got {form!r}")
 
 
 def _check_attention(config: ChimeraConfig | EagleConfig) -> None:

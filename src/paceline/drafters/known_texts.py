@@ -149,25 +149,24 @@ def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
     if host.datastore is not None and not name:
         return host.datastore
     mark = "" if host.vocabulary is None else host.vocabulary()
+    missing: ModelError | StoreError
     if not mark:
-        if name or needed:
-            raise ModelError(
-                "the tokenizer of this model is unknown, so no datastore can be checked against it: "
-                "open the model with paceline.load, or do without a datastore"
-            )
-        return None
-    if not (name or host.finds_datastore):
-        if needed:
-            raise StoreError("no datastore was named: give its folder with datastore=FOLDER")
-        return None
-    # Unlike Path's own functions, these do not fail for a strange name.
-    folder = Path(os.path.expanduser(name)) if name else Datastore.default_folder(mark)
-    if not os.path.isdir(folder):
-        if name or needed:
-            raise StoreError(
-                f"there is no datastore at {folder}: build one with 'paceline datastore build', "
-                "or name its folder with datastore=FOLDER"
-            )
-        return None
-    opened: Datastore = host.share(("datastore", folder), lambda: Datastore(folder, mark))
-    return opened
+        missing = ModelError(
+            "the tokenizer of this model is unknown, so no datastore can be checked against it: "
+            "open the model with paceline.load, or do without a datastore"
+        )
+    elif not (name or host.finds_datastore):
+        missing = StoreError("no datastore was named: give its folder with datastore=FOLDER")
+    else:
+        # Unlike Path's own functions, these do not fail for a strange name.
+        folder = Path(os.path.expanduser(name)) if name else Datastore.default_folder(mark)
+        if os.path.isdir(folder):
+            opened: Datastore = host.share(("datastore", folder), lambda: Datastore(folder, mark))
+            return opened
+        missing = StoreError(
+            f"there is no datastore at {folder}: build one with 'paceline datastore build', "
+            "or name its folder with datastore=FOLDER"
+        )
+    if name or needed:
+        raise missing
+    return None

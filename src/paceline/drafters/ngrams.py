@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from weakref import finalize
 
 from paceline.drafters.confidence import FOLLOWER_DOUBT, follower_confidence
+from paceline.drafters.guesses import lent
 from paceline.errors import UsageError
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import NGramDraft
@@ -280,14 +281,11 @@ class _NativeNGrams(NGrams):
 
     def _make_room(self, budget: int) -> None:
         """Allocate memory for trees of `budget` nodes."""
-        self._room = max(budget, 64)
-        self._tokens = (ctypes.c_int32 * self._room)()
-        self._parents = (ctypes.c_int32 * self._room)()
-        self._weights = (ctypes.c_double * self._room)()
-        call = self._call
-        call.node_tokens = ctypes.addressof(self._tokens)
-        call.node_parents = ctypes.addressof(self._parents)
-        call.weights = ctypes.addressof(self._weights)
+        self._room = room = max(budget, 64)
+        self._tokens, self._parents = lent(
+            self._call, ctypes.c_int32, room, "node_tokens", "node_parents"
+        )
+        (self._weights,) = lent(self._call, ctypes.c_double, room, "weights")
 
 
 def new_ngrams(shortest: int, longest: int, width: int, most: int) -> NGrams:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from paceline.drafters.draw_noise import noise_of_draw
-from paceline.drafters.head_configs import check_least
+from paceline.drafters.head_configs import check_choice, check_least
 from paceline.drafters.host import Host
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
@@ -66,10 +66,7 @@ class PromptConfig:
     def __post_init__(self) -> None:
         check_least(self, 1, "prompt_tokens", "epts", "exits")
         check_least(self, 0, "prefix_tokens")
-        for name, known in (("mask", get_args(Mask)), ("head", get_args(Head))):
-            if getattr(self, name) not in known:
-                found = getattr(self, name)
-                raise ModelError(f"{name} must be one of {', '.join(known)}, got {found!r}")
+        check_choice(self, mask=Mask, head=Head)
 
     @property
     def is_plain(self) -> bool:

@@ -156,9 +156,7 @@ class SourceAccount:
 
     def earn(self, passes: float) -> None:
         """Add to the budget, up to its limit."""
-        left = self._room - self._budget
-        if left > 0:
-            self._budget += passes if passes < left else left
+        self._budget += max(0.0, min(passes, self._room - self._budget))
         self._room = CREDIT
 
     def can_pay(self, passes: float) -> bool:

@@ -46,7 +46,6 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
     """
 
     compiled: ClassVar[Compile]
-
     reads_words: ClassVar[bool] = False
 
     def open(self, host: Host, weights: HeadWeights = "fastest") -> ModuleT:
@@ -80,18 +79,14 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
     @property
     def token_ids(self) -> torch.Tensor | None:
         """See `TrainedParts`: the tokens that columns of logits stand for."""
-        return self.tensors["token_ids"] if self.vocabulary else None
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens may be guessed; 0 is all."""
-        return self.config.vocabulary
+        return self.tensors["token_ids"] if self.config.vocabulary else None
 
     def module_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the module's tensors. Raises ModelError for sizes that no tensor has."""
+        outputs = self.config.vocabulary or self.base.vocab_size
         try:
             with torch.device("meta"):  # where tensors are shapes alone
-                head = torch.empty(self.outputs, self.base.hidden_size), torch.empty(self.outputs)
+                head = torch.empty(outputs, self.base.hidden_size), torch.empty(outputs)
                 module = self._new_module(head, head[0].__getitem__, None)
         except (RuntimeError, OverflowError, TypeError) as error:
             reason = str(error).partition("\n")[0]
@@ -100,7 +95,8 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
 
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """See `TrainedParts`."""
-        ids = {"token_ids": (self.vocabulary,)} if self.vocabulary else {}
+        count = self.config.vocabulary
+        ids = {"token_ids": (count,)} if count else {}
         return {**self.module_shapes(), **ids, **scale_shapes(self.tensors)}
 
     def check_tensors(self, path: Path) -> None:
@@ -113,11 +109,6 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
             and 0 <= int(ids[0]) <= int(ids[-1]) < self.base.vocab_size
         ):
             raise ModelError(f"{path} is damaged: its token_ids are not ascending ids of the model")
-
-    @property
-    def outputs(self) -> int:
-        """Columns of logits."""
-        return self.vocabulary or self.base.vocab_size
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Sequence
 from itertools import repeat
 
+from paceline.drafters.guesses import lent
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.tree import EMPTY, ROOT, Tree
@@ -85,7 +86,7 @@ class _NativeUnion:
         call.given_weights = None
         if tree.weights is not None:
             self._given_weights[:count] = list(tree.weights)
-            call.given_weights = self._given_weights_at
+            call.given_weights = ctypes.addressof(self._given_weights)
         self._native.unite(self._address)
         self.sure = call.sure
 
@@ -125,23 +126,20 @@ class _NativeUnion:
 
     def _set_columns(self, room: int) -> None:
         """Allocate columns for `room` nodes, none present."""
-        call, at = self._call, ctypes.addressof
-        self._tokens, self._parents = ((ctypes.c_int64 * room)() for _ in range(2))
-        self._sources, self._places = ((ctypes.c_int64 * room)() for _ in range(2))
-        self._claims, self._weights = ((ctypes.c_double * room)() for _ in range(2))
+        call, names = self._call, ("tokens", "parents", "sources", "places")
+        self._tokens, self._parents, self._sources, self._places = lent(
+            call, ctypes.c_int64, room, *names
+        )
+        self._claims, self._weights = lent(call, ctypes.c_double, room, "claims", "weights")
         self._room = call.room = room
-        call.tokens, call.parents = at(self._tokens), at(self._parents)
-        call.sources, call.places = at(self._sources), at(self._places)
-        call.claims, call.weights = at(self._claims), at(self._weights)
 
     def _make_given_room(self, room: int) -> None:
         """Allocate columns for one tree of `room` nodes."""
         self._given_room = room
-        self._given_tokens, self._given_parents = ((ctypes.c_int64 * room)() for _ in range(2))
+        self._given_tokens, self._given_parents = lent(
+            self._call, ctypes.c_int64, room, "given_tokens", "given_parents"
+        )
         self._given_weights = (ctypes.c_double * room)()
-        call, at = self._call, ctypes.addressof
-        call.given_tokens, call.given_parents = at(self._given_tokens), at(self._given_parents)
-        self._given_weights_at = at(self._given_weights)
 
 
 UnitedGuesses = _PlainUnion | _NativeUnion
