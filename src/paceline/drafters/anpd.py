@@ -92,7 +92,13 @@ class Anpd(TextReader):
 
     def start(self, text: TextStart) -> None:
         """Count the n-grams of the context and the references, except those counted already."""
-        self._count_references([tuple(reference) for reference in text.references])
+        references = [tuple(reference) for reference in text.references]
+        if references != self._references:
+            self._references = references
+            known = self._ngrams.fresh()
+            for reference in references:
+                known.count((), reference)
+            self._reference_ngrams = known if references else None
         if not self.persist and common_prefix(self._text, text.context) < len(self._text):
             self._ngrams, self._text = self._ngrams.fresh(), []
         self.resume(text)
@@ -106,12 +112,3 @@ class Anpd(TextReader):
     def _learn(self, tokens: Sequence[int]) -> None:
         self._ngrams.count(self._text, tokens)
         self._text += tokens
-
-    def _count_references(self, references: list[tuple[int, ...]]) -> None:
-        if references == self._references:
-            return
-        self._references, self._reference_ngrams = references, None
-        if references:
-            self._reference_ngrams = known = self._ngrams.fresh()
-            for reference in references:
-                known.count((), reference)

@@ -67,7 +67,7 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
             raise UsageError(f"{name} cannot be a source here: name each method once, and not auto")
         if sources:
             check_method(method)
-            _check_source(method)
+            _check_trees(name, method)
         chosen[name] = method
     for name in filter(None, map(str.strip, without.split(_AND))):
         if name not in chosen:
@@ -80,13 +80,10 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
     return chosen
 
 
-def _check_source(method: str) -> None:
-    """Raise UsageError, where no model is needed to tell, for one whose trees must stay whole."""
-    name, written = parse_method(method)
+def _check_trees(name: str, method: str) -> None:
+    """Raise UsageError, where no model is needed to tell, if they must stay whole."""
     spec = method_named(name)
-    if spec.build is None or spec.build_for is not None:
-        return
-    if spec.build(spec.read(written)).sized_by != "nodes":
+    if spec.build_for is None and _opened(method, None).sized_by != "nodes":
         raise UsageError(f"{name} cannot be a source of auto: its trees must stay whole")
 
 

@@ -83,11 +83,12 @@ class Chimera(LevelDrafter[Levels]):
         self._order = found.config.order
         self._ngram: Callable[[Sequence[int]], Ngram] = partial(last_ngram, order=self._order)
 
+        def made_beforehand() -> dict[Ngram, State]:
+            ngrams = [tuple(ids) for ids in found.common_ngrams(own.dictionary)]
+            return dict(zip(ngrams, encode(ngrams), strict=True)) if ngrams else {}
+
         def store() -> NgramCache:
-            beforehand = host.share(
-                (NgramCache, id(model), own.dictionary),
-                lambda: _made_beforehand(encode, found.common_ngrams(own.dictionary)),
-            )
+            beforehand = host.share((NgramCache, id(model), own.dictionary), made_beforehand)
             if not own.spill:
                 return NgramCache(encode, own.cache, beforehand)
             encoder = f"{found.fingerprint()} {own.weights}"  # rounded weights make other states
@@ -128,8 +129,3 @@ class Chimera(LevelDrafter[Levels]):
             return levels.grow(depth, found, parents, self._beam.ranks)
 
         return grown(self._beam, budget, end, grow)
-
-
-def _made_beforehand(encode: Encode, common: torch.Tensor | None) -> dict[Ngram, State]:
-    ngrams = [] if common is None else [tuple(ids) for ids in common.tolist()]
-    return dict(zip(ngrams, encode(ngrams), strict=True)) if ngrams else {}

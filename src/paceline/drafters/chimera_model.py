@@ -154,9 +154,9 @@ class ChimeraModel(HeadModule):
         """
         greens = self.bottom.whole(texts.tokens, texts.start)  # type: ignore[operator]
         points, encoder = texts.points, self.encoder
-        columns = _side_by_side(
-            encoder.mature(texts.features, texts.position), encoder.green(greens, texts.position)
-        )
+        of_texts = encoder.mature(texts.features, texts.position)
+        of_greens = encoder.green(greens, texts.position)
+        keys, values = (torch.cat(both, dim=2) for both in zip(of_texts, of_greens))
         sees = texts.sees.repeat(1, 1, 2)
         last = _rows(texts.features, points)
         root = texts.position.gather(1, points) + 1
@@ -169,7 +169,7 @@ class ChimeraModel(HeadModule):
             else:
                 green = _rows(greens, _ahead(texts, 1 + depth))
             own.append(encoder.green(green, root + depth))
-            draft = encoder(green, root + depth, columns, sees, own)
+            draft = encoder(green, root + depth, (keys, values), sees, own)
             own.append(encoder.mature(draft, root + depth))
             found.states.append(draft)
             found.ends.append(self._ends(depth, last, draft))
@@ -222,10 +222,6 @@ class ChimeraModel(HeadModule):
 def _ahead(texts: Stretches, count: int) -> torch.Tensor:
     """Places `count` tokens after the points, [rows, n]."""
     return (texts.points + count).clamp(max=texts.tokens.shape[1] - 1)
-
-
-def _side_by_side(one: Columns, other: Columns) -> Columns:
-    return torch.cat([one[0], other[0]], dim=2), torch.cat([one[1], other[1]], dim=2)
 
 
 def _rows(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

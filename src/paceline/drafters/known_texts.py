@@ -68,17 +68,14 @@ class NearTexts:
         for place in array.places(found).tolist():
             if len(self._taken) >= self._most:
                 return
-            if self._has(array, gone + place):
+            at = gone + place
+            if any(taken is array and first <= at < end for taken, first, end in self._taken):
                 continue
             begin, tokens = array.around(place, _BEFORE, _AFTER)
             if len(self._array) + len(tokens) < _MOST:
                 begin += gone
                 self._taken.append((array, begin, begin + len(tokens)))
                 self._array.add([BORDER, *tokens.tolist()])
-
-    def _has(self, array: SuffixArray, place: int) -> bool:
-        """Whether a place is within a stretch that was taken."""
-        return any(source is array and begin <= place < end for source, begin, end in self._taken)
 
     def look_up(self, tail: Sequence[int], budget: int) -> tuple[Tree, float]:
         """What followed the end of the text there: a tree, and the sum of its weights."""

@@ -139,17 +139,13 @@ class Lookahead(Drafter):
     def observe(self, round: Round) -> None:
         """Take the window's next level from the scored rows of the last one, and put its n-grams
         into the pool."""
-        if self.columns:
-            self._advance(round)
-        self._learn(round.path.tokens)
-
-    def _advance(self, round: Round) -> None:
-        ends = [round.tree.find(path) for path in self._window.paths(self._mark)[: self._shown]]
-        scored = [end for end in ends if end is not None]
-        if scored:
+        shown = self._window.paths(self._mark)[: self._shown] if self.columns else []
+        ends = [round.tree.find(path) for path in shown]
+        if any(end is not None for end in ends):
             best = likeliest(round.logits)  # copying some rows would take longer
             results = [None if end is None else best[end + 1] for end in ends]
             self._window.advance(results, self.level, self._text[-1], self.pool.add)
+        self._learn(round.path.tokens)
 
     def _window_within(self, room: int) -> Tree:
         """As many of the window's columns as fit into `room` nodes; EMPTY if none would be left

@@ -36,9 +36,8 @@ def check_parts(kind: type[TrainedParts[Any]], parts: str) -> None:
 def find_parts(kind: type[PartsT], parts: str, fingerprint: str) -> PartsT:
     """The parts for a model.
 
-    kind: the class of the parts, which names their method.
-    parts: a folder, a hub id, or "" for those that come with this package.
-    fingerprint: of the model's weights.
+    kind: the class of the parts. parts: a folder, a hub id, or "" for those that come with this
+    package. fingerprint: of the model's weights.
 
     Raises ModelError if they are missing, damaged, of another model, or not made for decoding.
     """
@@ -91,8 +90,10 @@ def _folder(kind: type[TrainedParts[Any]], parts: str) -> Path | None:
 
 def _read(kind: type[PartsT], parts: str) -> PartsT:
     folder = _folder(kind, parts) or _downloaded(kind.kind, parts)
+    paths = [folder / name for name in FILES]
+    changed = tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
     once: Any = _read_once  # a class is hashable, which the type checker doubts
-    return cast(PartsT, once(kind, folder, _changed(folder)))
+    return cast(PartsT, once(kind, folder, changed))
 
 
 # Every drafter of a batch reads the same files, and trials are timed.
@@ -106,11 +107,6 @@ def _read_once(
     except ModelError as error:
         raise ModelError(f"{folder}: {error}") from error
     return found
-
-
-def _changed(folder: Path) -> tuple[int, ...]:
-    paths = [folder / name for name in FILES]
-    return tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
 
 
 # Every drafter of a batch asks for the same ones: one look at the hub is enough.

@@ -68,15 +68,6 @@ class PromptConfig:
         check_least(self, 0, "prefix_tokens")
         check_choice(self, mask=Mask, head=Head)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether only embeddings and the weights of their logits are trained, each group of
-        embeddings on its own: only these can be used for decoding, as nodes of a tree. The other
-        extensions are for study."""
-        return (self.mask == "ensemble" or self.epts == 1) and not (
-            self.prefix_tokens or self.head != "shared" or self.exits > 1
-        )
-
 
 @dataclass(frozen=True)
 class PromptTokens(TrainedParts[PromptConfig]):
@@ -105,8 +96,11 @@ class PromptTokens(TrainedParts[PromptConfig]):
         return {"embeddings": (config.prompt_tokens, config.epts, self.base.hidden_size)}
 
     def check_usable(self) -> None:
-        """Raises ModelError for extensions that decoding does not support."""
-        if not self.config.is_plain:
+        """Raises ModelError unless only embeddings and the weights of their logits are trained, each
+        group of embeddings on its own: only these can be nodes of a tree."""
+        config = self.config
+        together = config.mask != "ensemble" and config.epts > 1
+        if together or config.prefix_tokens or config.head != "shared" or config.exits > 1:
             raise ModelError(
                 "these prompt tokens use extensions that exist only for the study: decode with "
                 "prompt tokens trained without them"

@@ -146,11 +146,10 @@ class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
         ):
             raise ModelError(f"{path} is damaged: its common_ngrams are not n-grams of the model")
 
-    def common_ngrams(self, count: int) -> torch.Tensor | None:
-        """[n, order] int64: the `count` most frequent n-grams of the training texts, fewer if fewer
-        are known; None if none are."""
+    def common_ngrams(self, count: int) -> list[list[int]]:
+        """The `count` most frequent n-grams of the training texts, fewer if fewer are known."""
         found = self.tensors.get("common_ngrams")
-        return None if found is None else found[:count].long()
+        return [] if found is None else found[:count].tolist()
 
     def check_usable(self) -> None:
         """Raises ModelError for extensions that decoding does not support."""
