@@ -53,12 +53,17 @@ class ChimeraPrograms(BlockPrograms):
         heads: Sequence[Sequence[torch.Tensor]],
         kind: type[BlockLinear],
     ) -> None:
-        super().__init__(model, model.encoder, model.config, kind)
+        encoder = model.encoder
+        super().__init__(model, encoder, model.config, kind)
         self._head = model.shared_layer(kind)
         self._order, self._words = bottom.order, dict[int, Floats]()
         self._embed = bottom.embeddings
         self.green = self._built_green(bottom, kind)
-        self.read = self._built_read()
+        read = Builder(2 * self._hidden, self.rotary)
+        self._store(read, read.part(read.given, 0, self._hidden), encoder.mature_norm, _MATURE)
+        greens = read.part(read.given, self._hidden, self._hidden)
+        self._store(read, greens, encoder.green_norm, _GREEN)
+        self.read = read.program()
         self.levels = [
             self._built_level([layer_of(kind, [one]) for one in weights], depth + 1 == len(heads))
             for depth, weights in enumerate(heads)
@@ -116,15 +121,6 @@ class ChimeraPrograms(BlockPrograms):
         changed = build.product(narrow, block)
         words = build.map(changed, Join.PLUS, build.given, Function.SILU)
         return build.program(build.product(words, layer_of(kind, [bottom.down.weight])))
-
-    def _built_read(self) -> GivenRows:
-        build, hidden = Builder(2 * self._hidden, self.rotary), self._hidden
-        for layer, at, norm in (
-            (_MATURE, 0, self.model.encoder.mature_norm),
-            (_GREEN, hidden, self.model.encoder.green_norm),
-        ):
-            self._store(build, build.part(build.given, at, hidden), norm, layer)
-        return build.program()
 
     def _built_level(self, head: Sequence[BlockLinear], last: bool) -> GivenRows:
         encoder, hidden = self.model.encoder, self._hidden

@@ -13,7 +13,7 @@ from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, GivenRows, layer_of
+from paceline.kernels.programs.builder import Builder, layer_of
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Operand
 from paceline.planning.draft_length import LONGEST
@@ -40,9 +40,16 @@ class EaglePrograms(BlockPrograms):
         super().__init__(model, model, model.config, kind)
         self._fuse = layer_of(kind, [model.fuse.weight]) if model.config.layers else None
         self._enter = layer_of(kind, [model.enter.weight])
-        self.store, self.read = self._built_store(), self._built_read()
-        self.grow = self._built_grow()
-        self.head = self._built_head(model.shared_layer(kind))
+        build, rows = self._rows_of_text()
+        self._store(build, rows, model.row_norm)
+        self.store = build.program()
+        build, rows = self._rows_of_text()
+        self.read = build.program(self._outputs(build, rows, model.row_norm))
+        build, rows = self._rows_of_guesses()
+        self.grow = build.program(self._outputs(build, rows, model.row_norm))
+        build = Builder(self._hidden)
+        ends = build.normal(build.given, model.last_norm, EPSILON)
+        self.head = build.program(build.product(ends, model.shared_layer(kind)))
         if model.words is not None:
             one, run = native.Eagle(width=model.width), kernels().draft_eagle
             self.call = LevelCall(self, model.words, one, run, 0, _MOST_FRESH, LONGEST)
@@ -58,27 +65,9 @@ class EaglePrograms(BlockPrograms):
         one.read, one.grow, one.head = (part.native for part in parts)
         return parts
 
-    def _built_store(self) -> GivenRows:
-        build = self._of_text()
-        self._store(build, self._rows_of_text(build), self.model.row_norm)
-        return build.program()
-
-    def _built_read(self) -> GivenRows:
-        build = self._of_text()
-        rows = self._rows_of_text(build)
-        return build.program(self._outputs(build, rows, self.model.row_norm))
-
-    def _built_grow(self) -> GivenRows:
-        build, hidden = Builder(2 * self._hidden, self.rotary), self._hidden
-        before, words = (build.part(build.given, at, hidden) for at in (0, hidden))
-        rows = self._rows(build, before, self.model.own_norm, words)
-        return build.program(self._outputs(build, rows, self.model.row_norm))
-
-    def _of_text(self) -> Builder:
-        return Builder(self.model.width + self._hidden, self.rotary)
-
-    def _rows_of_text(self, build: Builder) -> Operand:
+    def _rows_of_text(self) -> tuple[Builder, Operand]:
         model, hidden = self.model, self._hidden
+        build = Builder(model.width + hidden, self.rotary)
         features = build.part(build.given, 0, model.width)
         if self._fuse is not None:
             taps = [
@@ -86,19 +75,19 @@ class EaglePrograms(BlockPrograms):
                 for place, norm in enumerate(model.tap_norms)
             ]
             features = build.product(reduce(build.beside, taps), self._fuse)
-        words = build.part(build.given, model.width, hidden)
-        return self._rows(build, features, model.feature_norm, words)
+        return build, self._rows(build, features, model.feature_norm)
 
-    def _rows(self, build: Builder, before: Operand, norm: torch.Tensor, words: Operand) -> Operand:
+    def _rows_of_guesses(self) -> tuple[Builder, Operand]:
+        build = Builder(2 * self._hidden, self.rotary)
+        before = build.part(build.given, 0, self._hidden)
+        return build, self._rows(build, before, self.model.own_norm)
+
+    def _rows(self, build: Builder, before: Operand, norm: torch.Tensor) -> Operand:
+        """Rows by what comes before them and their words, the last numbers given."""
+        words = build.part(build.given, build.given.period - self._hidden, self._hidden)
         words = build.normal(words, self.model.word_norm, EPSILON)
         both = build.beside(build.normal(before, norm, EPSILON), words)
         return build.product(both, self._enter)
-
-    def _built_head(self, head: BlockLinear) -> GivenRows:
-        build = Builder(self._hidden)
-        return build.program(
-            build.product(build.normal(build.given, self.model.last_norm, EPSILON), head)
-        )
 
 
 def compile_eagle(module: HeadModule, kind: type[BlockLinear]) -> EaglePrograms | None:
