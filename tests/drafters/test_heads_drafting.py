@@ -206,7 +206,7 @@ def told_what_pays(share: float = 0.2) -> DraftLength:
 def test_levels_are_grown_as_long_as_they_are_worth_their_time(share: float, deep: bool) -> None:
     target = CausalLMTarget(tiny_model("llama"), check=False)
     drafter = Chimera(host(target), parts=str(saved_chimera(**MEDUSA)), least=0.0)
-    drafter._plan.length = told_what_pays(share)
+    drafter._length = told_what_pays(share)
     noted = Noted(drafter)
     play(target, [Generation(some_prompt(9), noted, Stopping(12))], budget=3000)
     assert (max(max(tree.depths, default=0) for _, tree in noted.seen) > 1) == deep
@@ -236,7 +236,7 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
         folder = str(saved_chimera(**MEDUSA, **config))
         drafter = Chimera(host(target), parts=folder, **settings)
         if not settings:
-            drafter._plan.length = told_what_pays()
+            drafter._length = told_what_pays()
         programs = drafter._model.programs
         assert isinstance(programs, ChimeraPrograms) and programs.call is not None
         if by_level:

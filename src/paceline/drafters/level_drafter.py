@@ -7,7 +7,7 @@ one call; otherwise it grows step by step.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -23,7 +23,7 @@ from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["LevelDrafter", "LevelPlan", "TextLevels"]
+__all__ = ["LevelDrafter", "TextLevels"]
 
 _HEARD = 8
 """Most levels that get the noise of draws."""
@@ -89,62 +89,6 @@ class TextLevels:
         return True
 
 
-class LevelPlan:
-    """How many levels the trees of one drafter get: another one while it is worth its time.
-
-    length: what is known about the time and gain of levels, shared by drafters of `host` with the
-    same `key`; None if there are always `depth` levels, 1 or more. most: most levels.
-    """
-
-    def __init__(self, host: Host, key: Hashable, depth: int, most: int = LONGEST) -> None:
-        self._clock, self._depth = host.clock, min(depth, most)
-        self.length: DraftLength | None = None
-        if not depth:
-            self.length = host.learn(
-                (DraftLength, key), lambda: DraftLength(host.curve, most, host.costs)
-            )
-        self.begin_text()
-
-    def begin_text(self) -> None:
-        """Begin a text, or resume it with other last tokens."""
-        # When this round's draft was requested, its levels begun and finished, in seconds.
-        self._asked: float | None = None
-        self._began = self._given = 0.0
-        self._tree = EMPTY
-
-    def begin(self) -> None:
-        """A draft is wanted or, if called again, what precedes its levels is done."""
-        self._began = self._clock()
-        if self._asked is None:
-            self._asked = self._began
-
-    def end(self) -> ChainEnd:
-        """Where no more levels are wanted, by the chance that a continued node is right."""
-        if self.length is None:
-            return certain_end(0.0, self._depth)
-        return self.length.end((), worth=self.length.worth)
-
-    def grown(self, tree: Tree, levels: int) -> Tree:
-        """Record that this tree took `levels` levels; returns it."""
-        self._tree, self._given = tree, self._clock()
-        if self.length is not None:
-            self.length.drafted(1e3 * (self._given - self._began) / levels, 1)
-        return tree
-
-    def observe(self, round: Round, context: int) -> None:
-        """Learn what another level is worth. context: tokens in the cache."""
-        asked, self._asked = self._asked, None
-        if asked is None or self.length is None:
-            return
-        said, claims = round.path.tokens, _claims_by_level(self._tree)
-        self.length.judge(claims[: len(said)], len(self._tree.along(said)))
-        self.length.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
-        if not round.prefill:
-            now = self._clock()
-            spent = 1e3 * (now - self._given), 1e3 * (now - asked)
-            self.length.played(*spent, len(said), context)
-
-
 LevelsT = TypeVar("LevelsT", bound=TextLevels)
 
 
@@ -167,7 +111,14 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
     ) -> None:
         self._beam = settings
         self._new_levels = new_levels
-        self._plan = LevelPlan(host, (id(model), settings.beam), settings.depth, most)
+        self._clock, self._depth = host.clock, min(settings.depth, most)
+        self._length: DraftLength | None = None  # None for always as many levels
+        if not settings.depth:
+            key = DraftLength, id(model), settings.beam
+            self._length = host.learn(key, lambda: DraftLength(host.curve, most, host.costs))
+        # When this round's draft was asked for and made, in seconds, and the draft.
+        self._asked: float | None = None
+        self._given, self._tree = 0.0, EMPTY
         self._noise = DrawNoise(model, host.target.vocab_size)
         self._text: list[int] = []
         self._first = 0  # place of the first token that is read
@@ -180,8 +131,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         same, before = common_prefix(self._text, text.context), len(self._text)
         self._text = list(text.context)
         self._noise = self._noise.for_text(text.sampler)
-        self._seen = None
-        self._plan.begin_text()
+        self._seen, self._asked = None, None
         if 2 * same < before:
             self._levels = None
         elif self._levels is not None:
@@ -212,8 +162,9 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         unread = self.unread()
         if self._levels is None:
             self._levels = self._new_levels(unread + 1)
-        levels = self._levels
-        self._plan.begin()
+        levels, began = self._levels, self._clock()
+        if self._asked is None:
+            self._asked = began
         if self._first + levels.length + unread < len(states):  # too many to read all
             levels.keep(0)
             self._first = len(states) - unread
@@ -222,21 +173,38 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         beforehand = unread > levels.most_fresh
         if beforehand:
             self._read(levels, text, states)
-            self._plan.begin()
-        end = self._plan.end()
+            began = self._clock()
+        if self._length is None:
+            end = certain_end(0.0, self._depth)
+        else:
+            end = self._length.end((), worth=self._length.worth)
         levels.noise = self._noise.rows(len(self._text), min(len(end.least), _HEARD))
         found = levels.draft(text, states, budget, self._beam, end)
         if found is None:
             if not beforehand:
                 self._read(levels, text, states)
             found = self._grown(levels, budget, end)
-        return self._plan.grown(*found)
+        self._tree, self._given = found[0], self._clock()
+        if self._length is not None:
+            self._length.drafted(1e3 * (self._given - began) / found[1], 1)
+        return self._tree
 
     def observe(self, round: Round) -> None:
         """Continue the text, and learn what another level is worth; the model itself learns
         nothing."""
-        self._plan.observe(round, len(self._text))
+        if self._length is not None and self._asked is not None:
+            self._learn(self._length, self._asked, round)
+        self._asked = None
         self._text.extend(round.path.tokens)
+
+    def _learn(self, length: DraftLength, asked: float, round: Round) -> None:
+        said, claims = round.path.tokens, _claims_by_level(self._tree)
+        length.judge(claims[: len(said)], len(self._tree.along(said)))
+        length.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
+        if not round.prefill:
+            now = self._clock()
+            spent = 1e3 * (now - self._given), 1e3 * (now - asked)
+            length.played(*spent, len(said), len(self._text))
 
     @abstractmethod
     def _read(self, levels: LevelsT, text: Sequence[int], states: torch.Tensor) -> None:
