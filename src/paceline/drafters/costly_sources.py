@@ -111,7 +111,7 @@ class CostlySources:
         account, place = source.account, class_of(sure)
         if account.lookup:
             return source.gain(place) > 0 or self._rounds % _AGAIN == 0
-        source.saw(place)
+        source.seen[place] += 1
         spare = self._saved + _SLACK + _LOSS * self._said
         if spare < 0:
             return False

@@ -9,6 +9,7 @@ recordings read them, as texts take turns.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -34,18 +35,10 @@ _LEAST_ROOM = 256
 
 
 class EagleGraphs:
-    """The recordings of `model`, for any text."""
+    """The recordings of `model`, for any text. draft: by room for columns, beam and ranks."""
 
     def __init__(self, model: EagleModel, recorder: GraphRecorder) -> None:
-        self._model, self._recorder = model, recorder
-        self._drafts: dict[tuple[int, int, int], RecordedDraft] = {}
-
-    def draft(self, room: int, beam: int, ranks: int) -> RecordedDraft:
-        """Drafts after texts with this much room for columns."""
-        key = room, beam, ranks
-        if key not in self._drafts:
-            self._drafts[key] = RecordedDraft(self._model, self._recorder, *key)
-        return self._drafts[key]
+        self.draft = cache(partial(RecordedDraft, model, recorder))
 
 
 class RecordedDraft:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -260,21 +261,20 @@ class MedusaGraph:
     them."""
 
     def __init__(self, heads: MedusaHeads, recorder: GraphRecorder) -> None:
-        self._heads, self._recorder = heads, recorder
         like = torch.empty(0, device=heads.device)
-        self._state = like.new_zeros(1, heads.hidden_size)
-        self._noise = RecordedNoise(like, heads.config.heads, heads.outputs)
-        self._by_ranks: dict[int, RecordedGuesses] = {}
+        self._state = state = like.new_zeros(1, heads.hidden_size)
+        rows = RecordedNoise(like, heads.config.heads, heads.outputs)
+        self._by_ranks = cache(
+            lambda ranks: RecordedGuesses(
+                lambda: heads(state)[0], ranks, heads.token_ids, rows, recorder
+            )
+        )
 
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None) -> Guesses:
         """See `MedusaHeads.guess`."""
-        if ranks not in self._by_ranks:
-            heads, given = self._heads, self._state
-            self._by_ranks[ranks] = RecordedGuesses(
-                lambda: heads(given)[0], ranks, heads.token_ids, self._noise, self._recorder
-            )
         self._state.copy_(state)
-        return self._by_ranks[ranks].found(noise)
+        found: Guesses = self._by_ranks(ranks).found(noise)
+        return found
 
 
 def compile_medusa(module: HeadModule, kind: type[BlockLinear]) -> MedusaPrograms | None:

@@ -199,7 +199,7 @@ class SourceInText:
 
     trial: whether it was asked from its budget in this round. taken: milliseconds of asking in this
     round; None if it was not asked, or read a prompt first. times: of asking in this text.
-    has_read: whether it had to read first and has.
+    has_read: whether it had to read first and has. seen: rounds by class of confidence.
     """
 
     def __init__(self, account: SourceAccount) -> None:
@@ -207,22 +207,18 @@ class SourceInText:
         self.trial = self.has_read = False
         self.taken: float | None = None
         self.times = AskingTimes()
-        self._seen = [0] * CLASSES
+        self.seen = [0] * CLASSES
         self._yield: Gain | None = None
         self._classes: dict[int, Gain] = {}
 
-    def saw(self, place: int) -> None:
-        """Record a round in which this is the class of the others' confidence."""
-        self._seen[place] += 1
-
     def ended(self) -> None:
         """Record that the text has ended."""
-        if rounds := sum(self._seen):
-            self.account.ended([count / rounds for count in self._seen])
+        if rounds := sum(self.seen):
+            self.account.ended([count / rounds for count in self.seen])
 
     def usual(self, gain: Callable[[int], float]) -> float:
         """What a round is expected to save if the source is asked where the gain, by class, pays."""
-        both = zip(self.account.shares, self._seen, strict=True)
+        both = zip(self.account.shares, self.seen, strict=True)
         counts = [_USUAL_ROUNDS * usual + own for usual, own in both]
         saved = [count * max(0.0, gain(place)) for place, count in enumerate(counts) if count]
         return sum(saved) / sum(counts)
