@@ -113,8 +113,7 @@ class DraftBlock(nn.Module):
         sees: torch.Tensor,
         own: Sequence[Columns],
     ) -> torch.Tensor:
-        """Outputs [batch, n, hidden] of rows with these states. columns, sees, own: see
-        `_attended`."""
+        """Outputs [batch, n, hidden] of rows. columns, sees, own: see `_attended`."""
         query = self._turns(self._split(self.query(normal(states, norm))), places)
         states = states + self.join(_attended(query, columns, sees, own))
         inner = normal(states, self.inner_norm)

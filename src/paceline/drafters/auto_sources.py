@@ -56,10 +56,7 @@ class AutoSettings:
 
 
 def chosen_sources(sources: str, without: str) -> dict[str, str]:
-    """Name -> method with its settings, as written.
-
-    sources, without: see `AutoSettings`, which raises the same.
-    """
+    """Name -> method with its settings, as written; see `AutoSettings`."""
     chosen: dict[str, str] = {}
     for method in filter(None, map(str.strip, split_at(_AND, sources or _AND.join(SOURCES)))):
         name, _ = parse_method(method)

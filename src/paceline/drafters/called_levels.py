@@ -127,18 +127,14 @@ class LevelCall:
         one.words, one.words_format, one.words_count = words.address, words.format, words.count
 
     def make_room(self, beam: int) -> None:
-        """Give the programs memory for the new tokens and the root, and for levels of `beam`
-        nodes."""
+        """Give the programs memory for the new tokens, the root, and levels of `beam` nodes."""
         rows = max(beam, 1 + self.most_fresh)
         if rows > self._rows:
             self._rows, self._lent = rows, self._programs.lend(self.one, rows)
 
 
 class CalledLevels(TextLevels):
-    """Levels that `call` of their programs can grow.
-
-    per_place: columns for each token.
-    """
+    """Levels that `call` of their programs can grow. per_place: columns for each token."""
 
     _programs: BlockPrograms
     per_place = 1

@@ -66,8 +66,7 @@ class ModuleLevels(TextLevels):
     def grow(
         self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
-        """Add the nodes of the next level and guess after them; see `drafts`. ranks: guesses after
-        each node."""
+        """Add the nodes of the next level, see `drafts`, and make `ranks` guesses after each."""
         states = self.drafts(depth, greens, parents)
         return self._model.guess(depth, self._mature, states, ranks, self._noise_at(depth))
 

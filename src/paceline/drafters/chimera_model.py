@@ -137,8 +137,7 @@ class ChimeraModel(HeadModule):
         ranks: int,
         noise: torch.Tensor | None = None,
     ) -> Guesses:
-        """The `ranks` likeliest tokens after each of n nodes; see `logits`. noise: [outputs], see
-        `DrawNoise`."""
+        """The `ranks` likeliest tokens after each node, see `logits`. noise: [outputs]."""
         return guesses_of(self.logits(depth, mature, drafts), ranks, self.token_ids, noise)
 
     # ---- training ----

@@ -99,9 +99,7 @@ class NgramEncoder(nn.Module):
         return self._embed[0](ids)
 
     def whole(self, tokens: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        """Texts int64 [batch, length] -> the green states [batch, length, hidden] of all places.
-
-        start: see `ngrams`."""
+        """Texts int64 [batch, length] -> green states [batch, length, hidden]. See `ngrams`."""
         found: torch.Tensor = self(ngrams(tokens, self.order, start))
         return found
 

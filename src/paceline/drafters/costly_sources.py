@@ -145,8 +145,7 @@ class CostlySources:
 
     @property
     def _each(self) -> float:
-        """Passes for a token in this text; at most one, its cost in plain decoding, however long
-        rounds take."""
+        """Passes for a token in this text, at most one: its cost in plain decoding."""
         usual = _USUAL_ROUNDS * self._prices.pace
         passes = usual * self._prices.each + self._said - self._saved
         return min(1.0, passes / (usual + self._said))

@@ -57,8 +57,7 @@ class Speaker(ABC):
 
     @abstractmethod
     def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
-        """Begin a text with these tokens, drawn with this sampler. The list grows with every pass,
-        and whoever changes it calls `correct`."""
+        """Begin a text. The list grows with every pass; whoever changes it calls `correct`."""
 
     @abstractmethod
     def correct(self, kept: int) -> None:
@@ -138,8 +137,7 @@ class DraftChain(Speaker):
     def _together(
         self, slot: int, passes: int, end: ChainEnd | None
     ) -> tuple[list[Guess], list[float]]:
-        """The target's likeliest tokens as guesses, and the seconds of their passes, in one call;
-        empty if the target does not offer that."""
+        """The same as `_one_by_one` in one call; empty if the target does not offer that."""
         context = self._context
         wanted = ChainRequest(passes, 1 + self._others, self._vocab_size, end)
         found = self._target.generate_chain(slot, self._known, context[self._known :], wanted)

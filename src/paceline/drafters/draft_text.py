@@ -108,8 +108,7 @@ class DraftText:
         self._committed += len(tokens)
 
     def guess(self, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
-        """Generate until there are `most` guesses, or fewer if `end` says so, in passes that may
-        bring several each."""
+        """Generate until there are `most` guesses, or fewer if `end` says so."""
         missing = most - len(self.guesses)
         if self._text is None or missing < 1:
             return ()
@@ -230,8 +229,7 @@ class FasterWay(Speaker):
 def _speaker(
     host: Host, target: Target, inner: Drafter, vocab_size: int, others: int, budget: int
 ) -> Speaker:
-    """Runs the draft model: with its own drafter, without, or, unless a budget is given, as
-    `FasterWay` decides."""
+    """With the inner drafter, without or, unless a budget is given, as `FasterWay` decides."""
 
     def chain() -> DraftChain:
         return DraftChain(target, vocab_size, others, host.clock)

@@ -42,10 +42,7 @@ class EagleGraphs:
 
 
 class RecordedDraft:
-    """Drafts in tensors that never move.
-
-    columns: keys and values [2, KV heads, room, head size], of a text and of the draft after it.
-    """
+    """Drafts in tensors that never move. columns: of a text and its draft, see `TextLevels`."""
 
     def __init__(
         self, model: EagleModel, recorder: GraphRecorder, room: int, beam: int, ranks: int
@@ -116,8 +113,7 @@ class RecordedDraft:
 
 
 class GraphLevels(ModuleLevels):
-    """Drafts in recordings; prompts are read by the modules. capacity: tokens to make room for at
-    first."""
+    """Drafts in recordings; prompts are read by the modules. capacity: see `ModuleLevels`."""
 
     def __init__(self, graphs: EagleGraphs, model: EagleModel, capacity: int) -> None:
         super().__init__(model, _rounded(capacity + ROOM) - ROOM)

@@ -42,8 +42,7 @@ class Levels(TextLevels, ABC):
 
     @abstractmethod
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
-        """Take over what the target has read: states [n, width], n > `length`, of all tokens but
-        the last, the root."""
+        """Take over what the target has read: states [n, width] of all but the root, n > `length`."""
 
     @abstractmethod
     def begin(self, ranks: int) -> Guesses:
@@ -87,8 +86,7 @@ class Levels(TextLevels, ABC):
 
 
 class ModuleLevels(Levels):
-    """Runs the modules of `model` one after the other. capacity: tokens to make room for at
-    first."""
+    """Runs the modules of `model`. capacity: tokens to make room for at first."""
 
     def __init__(self, model: EagleModel, capacity: int) -> None:
         config = model.config

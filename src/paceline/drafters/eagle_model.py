@@ -83,8 +83,7 @@ class EagleModel(HeadModule, DraftBlock):
         return self._embed[0](tokens)
 
     def rows_of_text(self, features: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Inputs of rows, [..., hidden]: features [..., width] of the places before them and their
-        own tokens int64 [...]."""
+        """Rows [..., hidden] by features [..., width] of the places before and own tokens [...]."""
         if self.config.layers:
             shape = (*features.shape[:-1], -1, self.hidden_size)
             # A scale for each layer, after a norm without one.
@@ -113,8 +112,7 @@ class EagleModel(HeadModule, DraftBlock):
         sees: torch.Tensor,
         own: Sequence[Columns] = (),
     ) -> torch.Tensor:
-        """Outputs of rows [batch, n, hidden], whose own columns are among `columns` or `own`; see
-        `DraftBlock`."""
+        """See `DraftBlock`; own columns of the rows are among `columns` or `own`."""
         return self._outputs(rows, places, self.row_norm, columns, sees, own)
 
     def ends(self, outputs: torch.Tensor) -> torch.Tensor:
@@ -131,8 +129,7 @@ class EagleModel(HeadModule, DraftBlock):
     def guess(
         self, outputs: torch.Tensor, ranks: int, noise: torch.Tensor | None = None
     ) -> Guesses:
-        """The `ranks` likeliest tokens after each of n rows; see `logits`. noise: [outputs], see
-        `DrawNoise`."""
+        """The `ranks` likeliest tokens after each row, see `logits`. noise: [outputs]."""
         return guesses_of(self.logits(outputs), ranks, self.token_ids, noise)
 
     # ---- training ----

@@ -45,8 +45,7 @@ def guesses_of(
     token_ids: torch.Tensor | None,
     noise: torch.Tensor | None = None,
 ) -> Guesses:
-    """The `ranks` likeliest tokens of each row, fewer where there are fewer columns; see
-    `likeliest`."""
+    """The `ranks` likeliest tokens of each row, see `likeliest`."""
     return as_guesses(likeliest(logits, ranks, token_ids, noise))
 
 
@@ -142,8 +141,7 @@ class FoundTree:
 
 
 class RecordedNoise:
-    """Noise of this shape, or none, where recordings read it; see `DrawNoise`. like: has its device
-    and dtype."""
+    """Noise of this shape, device and dtype, or none, where recordings read it; see `DrawNoise`."""
 
     def __init__(self, like: torch.Tensor, *shape: int) -> None:
         self.rows, self._any = like.new_zeros(shape), False

@@ -43,10 +43,7 @@ _LENGTHS = 3
 
 
 class NearTexts:
-    """The documents of a datastore that are near one text.
-
-    most: documents, 0 for none. depth: of trees.
-    """
+    """The documents of a datastore that are near one text, at most `most`. depth: of trees."""
 
     def __init__(self, most: int, depth: int) -> None:
         self._most = most

@@ -190,8 +190,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         return self._tree
 
     def observe(self, round: Round) -> None:
-        """Continue the text, and learn what another level is worth; the model itself learns
-        nothing."""
+        """Continue the text, and learn what another level is worth."""
         if self._length is not None and self._asked is not None:
             self._learn(self._length, self._asked, round)
         self._asked = None
@@ -208,8 +207,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
 
     @abstractmethod
     def _read(self, levels: LevelsT, text: Sequence[int], states: torch.Tensor) -> None:
-        """Take over what the target has read since the last draft, if anything. See
-        `TextLevels.draft`."""
+        """Take over what the target has read since the last draft; see `TextLevels.draft`."""
 
     @abstractmethod
     def _grown(self, levels: LevelsT, budget: int, end: ChainEnd) -> tuple[Tree, int]:

@@ -145,8 +145,7 @@ class Llma(LookupDrafter):
         self._priorities = self._random.random(0)
 
     def _add(self, texts: Sequence[Sequence[int]]) -> None:
-        """Index texts. Raises UsageError, and adds nothing, for ids that are negative or do not
-        fit into 32 bits."""
+        """Index texts. Raises UsageError for ids that are negative or do not fit into 32 bits."""
         if any(min(text, default=0) < 0 for text in texts):
             raise UsageError("token ids must be at least 0")
         self._array.add([token for text in texts for token in (BORDER, *text)])

@@ -109,8 +109,7 @@ class Lookahead(Drafter):
         self._shown = 0  # columns of the last proposal
 
     def start(self, text: TextStart) -> None:
-        """Begin with a new window, unless the text continues the last one. References are
-        ignored."""
+        """Begin with a new window, unless the text continues the last one."""
         if common_prefix(self._text, text.context) < len(self._text):
             if not self._keeps_pool:
                 self.pool.clear()
@@ -137,8 +136,7 @@ class Lookahead(Drafter):
         return Tree.of_paths(phrases).prune(budget - len(window)).graft(window).merge()
 
     def observe(self, round: Round) -> None:
-        """Take the window's next level from the scored rows of the last one, and put its n-grams
-        into the pool."""
+        """Take the window's next level from its scored rows, and its n-grams into the pool."""
         shown = self._window.paths(self._mark)[: self._shown] if self.columns else []
         ends = [round.tree.find(path) for path in shown]
         if any(end is not None for end in ends):
@@ -148,8 +146,7 @@ class Lookahead(Drafter):
         self._learn(round.path.tokens)
 
     def _window_within(self, room: int) -> Tree:
-        """As many of the window's columns as fit into `room` nodes; EMPTY if none would be left
-        once all levels are there."""
+        """As many of the window's columns as fit into `room` nodes with all their levels."""
         paths = self._window.paths(self._mark)
         still_to_fill = self.level - 1 - self._window.levels
         for count in range(len(paths), still_to_fill, -1):

@@ -178,8 +178,7 @@ class MedusaPrograms:
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
     ) -> Tree | None:
-        """See `MedusaHeads.tree`; state: float32 [1, hidden]. None for more heads than the library
-        supports."""
+        """See `MedusaHeads.tree`; state: float32. None for more heads than the library supports."""
         one = self._one
         if one.heads > _MOST_HEADS:
             return None
@@ -215,8 +214,7 @@ class MedusaHeads(HeadModule):
         self.to(self.device)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """States [n, hidden] of tokens that the target has read -> logits [n, heads, outputs] for
-        the tokens after the next one."""
+        """States [n, hidden] -> logits [n, heads, outputs] for the tokens after the next one."""
         found = self.ends(states)
         logits = found if self.config.form == "full" else self.shared_head(found)
         return logits.transpose(0, 1).float()
@@ -244,8 +242,7 @@ class MedusaHeads(HeadModule):
 
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None = None) -> Guesses:
-        """The `ranks` likeliest tokens of each head after the state [1, hidden] of the last token
-        that the target has read. noise: see `tree`."""
+        """The `ranks` likeliest tokens of each head after a state [1, hidden]. noise: see `tree`."""
         if isinstance(self.programs, MedusaPrograms):
             head = self.programs.run(state.float().numpy())
             return guesses_of_program(head, self.config.heads, ranks, self.token_list, noise)
@@ -257,8 +254,7 @@ class MedusaHeads(HeadModule):
 
 
 class MedusaGraph:
-    """Heads on a GPU, replayed from recordings: calling their operators takes longer than running
-    them."""
+    """Heads on a GPU, replayed from recordings: calling operators takes longer than running them."""
 
     def __init__(self, heads: MedusaHeads, recorder: GraphRecorder) -> None:
         like = torch.empty(0, device=heads.device)

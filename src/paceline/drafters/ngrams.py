@@ -201,8 +201,7 @@ class _CountedNGrams(NGrams):
         return Tree(tuple(tokens), tuple(parents), tuple(node[0] for node in nodes[1:]))
 
     def _followers(self, tail: Run, most: int, others: NGrams | None) -> _Followers:
-        """What follows the end of `tail`, of which at most `most` tokens are known here, or else in
-        `others`."""
+        """What follows the last `most` tokens of `tail` at most, or else in `others`."""
         if found := self._known(tail, most):
             # A run that is known is also known without its last token.
             return *found, found[1] + 1

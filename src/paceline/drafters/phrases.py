@@ -191,8 +191,7 @@ class TextPhrases:
         self._tail: list[int] = []  # of the text: where the next phrases may begin
 
     def begin(self, context: Sequence[int], learn: bool) -> None:
-        """A text begins, or continues with other last tokens. learn: put its phrases into the
-        pool."""
+        """A text begins, or continues with other last tokens. learn: its phrases, too."""
         self._tail = []
         if learn:
             self.drafted(context)

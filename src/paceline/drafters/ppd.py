@@ -121,8 +121,7 @@ class Ppd(Drafter):
         return self._tree.survey()
 
     def start(self, text: TextStart) -> None:
-        """Begin without guesses; what was learned about their worth is kept. References are
-        ignored."""
+        """Begin without guesses; what was learned about their worth is kept."""
         self._guesses.start(text)
         self._length = len(text.context)
 

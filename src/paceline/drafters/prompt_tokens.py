@@ -137,10 +137,7 @@ class PromptGuesses:
         self._sampler, self._length = text.sampler, len(text.context)
 
     def observe(self, round: Round, read: bool = True) -> None:
-        """Judge earlier guesses, and read the next ones after the last accepted node.
-
-        read: whether prompt tokens may be in the tree.
-        """
+        """Judge earlier guesses, and `read` the next ones after the last accepted node."""
         if self._open:
             self._judge(round.path.tokens)
         self._length += len(round.path.tokens)
@@ -161,8 +158,7 @@ class PromptGuesses:
         self._open = waiting
 
     def _read(self, round: Round) -> list[tuple[list[int], list[float]]]:
-        """The likeliest tokens by distance with their shares, for the prompt tokens after the last
-        accepted node of the scored tree."""
+        """The likeliest tokens and their shares, by distance from the last accepted node."""
         last = round.path.nodes[-1] if round.path.nodes else ROOT
         above, rows = [last] * self._epts, []
         for prompt in range(len(self._weights)):
@@ -184,8 +180,7 @@ class PromptGuesses:
     def _likeliest(
         self, logits: torch.Tensor, rows: Sequence[int], weights: torch.Tensor, position: int
     ) -> tuple[list[int], list[float]]:
-        """The likeliest tokens and their shares by the weighted sum of `rows`; one row is not
-        copied. position: of the guessed token."""
+        """The likeliest tokens and their shares by the weighted sum of `rows`."""
         if self._epts > 1:
             scores = weights.to(logits.device) @ logits[list(rows)].float()
         else:
@@ -231,8 +226,7 @@ def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
 
 
 def _weights(parts: PromptTokens) -> torch.Tensor:
-    """[prompt_tokens, epts]: weights of each EPT's logits (PPD, section 4.4.4); equal by default
-    (4.2)."""
+    """[prompt_tokens, epts]: weights of each EPT's logits (section 4.4.4), equal by default (4.2)."""
     shape = (parts.config.prompt_tokens, parts.config.epts)
     if not parts.config.learned_weights:
         return torch.full(shape, 1 / parts.config.epts, dtype=torch.float32, device="cpu")

@@ -160,10 +160,8 @@ def method_named(name: str) -> MethodSpec[Any]:
 
 
 def add_draft(method: str, draft: str) -> str | None:
-    """The method with its draft model named; None for one that takes none.
-
-    Raises UsageError for an unknown method, or one that already names its draft model.
-    """
+    """The method with its draft model named; None for one that takes none. Raises UsageError for an
+    unknown method, or one that already names its draft model."""
     name, written = parse_method(method)
     if _DRAFT not in method_named(name).defaults:
         return None

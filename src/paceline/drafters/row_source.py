@@ -24,10 +24,7 @@ class RowSource(Drafter):
 
 
 class RowSources:
-    """The row sources of one text, and their rows in the last pass.
-
-    sources: by number. names: of all sources of their host. known: judges what they are worth.
-    """
+    """The row sources of one text, by number. names: of all sources. known: judges their worth."""
 
     def __init__(
         self, sources: Mapping[int, RowSource], names: Sequence[str], known: CostlySources

@@ -46,8 +46,7 @@ _LARGEST = 10**15
 
 
 def at_least(minimum: int, **setting: int) -> int:
-    """The value of one named setting; raises UsageError unless it is an int >= `minimum`, but not
-    absurdly large."""
+    """See `within`; the maximum is absurdly large."""
     return within(minimum, _LARGEST, **setting)
 
 

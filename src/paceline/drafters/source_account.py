@@ -112,8 +112,7 @@ class SourceAccount:
         self.shares = [known + (own - known) * weight for known, own in both]
 
     def took(self, milliseconds: float, place: int) -> bool:
-        """Record the time of asking at a class of confidence; returns whether it counts, see
-        `begins`."""
+        """Record the time of asking at a class; returns whether it counts, see `begins`."""
         self._rested = 0
         if self.begins():
             return False
@@ -180,8 +179,7 @@ class SourceAccount:
         self._waits[place] = (1 << self._failed[place]) - 1
 
     def expected(self, claimed: float, right: int) -> float:
-        """What a round predicts for others like it: the mean of what came true and of its corrected
-        claim."""
+        """What a round predicts for others like it: the mean of its result and corrected claim."""
         promised = claimed * (self._right + 1) / (self._claimed + 1)
         fade = (1 - 1 / _BELIEVED) ** claimed  # or small claims would never be found to be empty
         self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right

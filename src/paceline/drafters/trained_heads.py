@@ -73,8 +73,7 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
     def _new_module(
         self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
     ) -> ModuleT:
-        """The module before training. head, token_ids: see `HeadModule`. embed: the target's
-        embeddings."""
+        """The module before training. head, token_ids: see `HeadModule`."""
 
     @property
     def token_ids(self) -> torch.Tensor | None:

@@ -34,10 +34,7 @@ ConfigT = TypeVar("ConfigT")
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The model that parts were trained for.
-
-    fingerprint: of its weights, see `paceline.models.fingerprint`. name: for readers.
-    """
+    """The model that parts were trained for. fingerprint: of its weights. name: for readers."""
 
     fingerprint: str
     name: str
@@ -142,10 +139,8 @@ class TrainedParts(Generic[ConfigT]):
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> Self:
-        """Read what `save_pretrained` wrote.
-
-        Raises ModelError, naming the file, if one is missing, damaged or of another kind.
-        """
+        """Read what `save_pretrained` wrote. Raises ModelError, naming the file, if one is missing,
+        damaged or of another kind."""
         content = read_json(folder / CONFIG)
         try:
             if (content.pop("format"), content.pop("kind")) != (_FORMAT, cls.kind):
