@@ -1,4 +1,4 @@
-"""What the draft models of EAGLE and Chimera share: texts to learn from, and a transformer block."""
+"""What the draft models of EAGLE and Chimera share: texts to learn from and a transformer block."""
 
 from __future__ import annotations
 

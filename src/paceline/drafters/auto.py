@@ -3,7 +3,7 @@
 Lookups in earlier text cost next to nothing and are asked every round: the first one, and of the
 others those that know texts besides the one being written. Their guesses are united in one tree,
 whose nodes record who proposed them. Methods that take time, trained heads and draft models, are
-asked where that pays, see `CostlySources`, and the lookups once more for what follows their guesses.
+asked where that pays, see `CostlySources`, and the lookups once more for what follows.
 
     text … x y x y x, root x      anpd: y (0.6) - x (0.4)       medusa: y (0.7), z (0.2)
     tree: root ─┬─ y ─ x          y claims 0.88, by both: wrong only if both are

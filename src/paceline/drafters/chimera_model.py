@@ -1,4 +1,4 @@
-"""Chimera's draft model: n-gram encoder, full context encoder, residual decoding heads (section 4.1).
+"""Chimera's draft model: n-gram encoder, full context encoder, residual heads (section 4.1).
 
 The n-gram encoder makes a *green* state of the last tokens. From it and the target's *mature*
 states, the full context encoder makes a draft state (see `paceline.drafters.context_encoder`). Head

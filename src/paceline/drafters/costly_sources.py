@@ -61,7 +61,7 @@ same rounds."""
 
 class CostlySources:
     """What is known about the costly sources of a host: in one text and, shared by all copies from
-    `for_text`, over any number of texts. The same rounds, times included, lead to the same decisions.
+    `for_text`, over any number of texts. The same rounds and times lead to the same decisions.
 
     names: of these sources. lookups: names of cheap ones, asked until they prove to add nothing to
     those asked before them. promises: see `Drafter.promise`, by name. costs, curve: as in `Host`.

@@ -1,8 +1,8 @@
 """A draft model's own text: the loop on a smaller target, a little ahead of what is committed.
 
 The text is a `Generation` like any other, so any target can be a draft model, and any drafter makes
-it faster. Without one, or if rounds with it take longer than a chain of single tokens, they are left
-out (`DraftChain`, `FasterWay`). The tokens beyond the committed ones are the guesses. Where the
+it faster. Without one, or if rounds with it take longer than a chain of single tokens, these are
+left out (`DraftChain`, `FasterWay`). The tokens beyond the committed ones are the guesses. Where the
 target disagrees, the text is corrected from there: a rejection is nothing special.
 
     committed: a b c        guesses: d e f

@@ -3,7 +3,7 @@ and 2025, arXiv 2401.15077, 2406.16858, 2503.01840).
 
 The block reads the feature of a token and the token chosen after it, and guesses the next one; from
 there on its own output replaces the feature (see `paceline.drafters.eagle_model`). So a tree grows
-level by level, from the `beam` likeliest nodes of the last one by the product of probabilities along
+level by level, from the `beam` likeliest nodes of the last by the product of probabilities along
 the path; the likeliest of all nodes make the tree (EAGLE-2, section 4).
 
     text … a, root b       after b: c (0.6), d (0.3), e (0.05)

@@ -42,7 +42,7 @@ class Levels(TextLevels, ABC):
 
     @abstractmethod
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
-        """Take over what the target has read: states [n, width] of all but the root, n > `length`."""
+        """Take over what the target has read: states [n, width] of all but the root."""
 
     @abstractmethod
     def begin(self, ranks: int) -> Guesses:

@@ -242,7 +242,7 @@ class MedusaHeads(HeadModule):
 
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None = None) -> Guesses:
-        """The `ranks` likeliest tokens of each head after a state [1, hidden]. noise: see `tree`."""
+        """The `ranks` likeliest tokens of each head after a state [1, hidden]; see `tree`."""
         if isinstance(self.programs, MedusaPrograms):
             head = self.programs.run(state.float().numpy())
             return guesses_of_program(head, self.config.heads, ranks, self.token_list, noise)
@@ -254,7 +254,7 @@ class MedusaHeads(HeadModule):
 
 
 class MedusaGraph:
-    """Heads on a GPU, replayed from recordings: calling operators takes longer than running them."""
+    """Heads on a GPU, replayed from recordings, as calling operators takes long."""
 
     def __init__(self, heads: MedusaHeads, recorder: GraphRecorder) -> None:
         like = torch.empty(0, device=heads.device)

@@ -96,7 +96,7 @@ class PromptTokens(TrainedParts[PromptConfig]):
         return {"embeddings": (config.prompt_tokens, config.epts, self.base.hidden_size)}
 
     def check_usable(self) -> None:
-        """Raises ModelError unless only embeddings and the weights of their logits are trained, each
+        """Raises ModelError unless only embeddings and weights of their logits are trained, each
         group of embeddings on its own: only these can be nodes of a tree."""
         config = self.config
         together = config.mask != "ensemble" and config.epts > 1
@@ -226,7 +226,7 @@ def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
 
 
 def _weights(parts: PromptTokens) -> torch.Tensor:
-    """[prompt_tokens, epts]: weights of each EPT's logits (section 4.4.4), equal by default (4.2)."""
+    """[prompt_tokens, epts]: weights of EPTs' logits (section 4.4.4), equal by default (4.2)."""
     shape = (parts.config.prompt_tokens, parts.config.epts)
     if not parts.config.learned_weights:
         return torch.full(shape, 1 / parts.config.epts, dtype=torch.float32, device="cpu")

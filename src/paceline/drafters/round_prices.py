@@ -23,7 +23,7 @@ class RoundPrices:
     costs, curve: pass costs, as in `Host`.
 
     passes: of plain decoding, that a round costs. tokens: that it yields. length, pace, each:
-    expected tokens of a text, and of a round in it, and passes for a token; every text counts alike.
+    expected tokens of a text, and of a round in it, and passes for a token; all texts count alike.
     """
 
     def __init__(self, costs: Costs | None = None, curve: CostCurve | None = None) -> None:

@@ -2,7 +2,7 @@
 2023, arXiv 2302.01318), without their acceptance rule: acceptance is the loop's own walk.
 
 A smaller model with the same tokenizer writes a little ahead of the text, see `DraftText`. It draws
-with the target's noise at every position (drafter-invariant speculation, arXiv 2408.07978), so where
+with the target's noise at every position (drafter-invariant speculation, arXiv 2408.07978), so if
 the two distributions are alike, they mostly draw the same tokens, at any temperature.
 
     text … a, root b        the draft model says c (e was next best), then d (f was next best)

@@ -1,7 +1,7 @@
 """SuffixDecoding: counts after suffixes of all lengths (Oliaro et al. 2024, arXiv 2411.04975,
 section 4).
 
-The end of the text is looked up in the text itself and in the session's earlier answers. For several
+The end of the text is looked up in the text and in the session's earlier answers. For several
 match lengths the likeliest continuations by counts make a tree; the one with the most expected
 accepted tokens, the sum of its nodes' chances, is proposed.
 
