@@ -260,7 +260,7 @@ class Auto(Drafter):
                 known.took(name, spent, unread, self._asked[place])
 
     def _add(self, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
-        """Add what the source of this number, asked at the time `began`, guesses after node `at`."""
+        """Add what the source of this number, asked at time `began`, guesses after node `at`."""
         self._seconds[place] += self._clock() - began
         self._proposed[place] = self._proposed.get(place, 0) + len(tree)
         if len(tree):

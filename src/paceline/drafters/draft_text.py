@@ -2,8 +2,8 @@
 
 The text is a `Generation` like any other, so any target can be a draft model, and any drafter makes
 it faster. Without one, or if rounds with it take longer than a chain of single tokens, these are
-left out (`DraftChain`, `FasterWay`). The tokens beyond the committed ones are the guesses. Where the
-target disagrees, the text is corrected from there: a rejection is nothing special.
+left out (`DraftChain`, `FasterWay`). The tokens beyond the committed ones are the guesses. Where
+the target disagrees, the text is corrected from there: a rejection is nothing special.
 
     committed: a b c        guesses: d e f
     committed: a b c d x    guesses: none; "e f" is taken back, and the next pass reads "x"

@@ -7,8 +7,8 @@ their continuations are proposed instead.
     datastore: … for i in range(10): … for i in range(n): … for i in range(n): …
     text: … for i in range(   ->  draft: n ): … (2 of 3), 10 ): … (1 of 3)
 
-The paper tries the lengths from 16 down and reads up to 5000 hits. Here prefixes are sorted by the
-ends, so one search finds the longest match, and at most 256 evenly sampled hits are read.
+The paper tries the lengths from 16 down and reads up to 5000 hits. Here prefixes are sorted by
+their ends, so one search finds the longest match, and at most 256 evenly sampled hits are read.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class SourceInText:
             self.account.ended([count / rounds for count in self.seen])
 
     def usual(self, gain: Callable[[int], float]) -> float:
-        """What a round is expected to save if the source is asked where that pays. gain: by class."""
+        """What a round is expected to save if it is asked where that pays. gain: by class."""
         both = zip(self.account.shares, self.seen, strict=True)
         counts = [_USUAL_ROUNDS * usual + own for usual, own in both]
         saved = [count * max(0.0, gain(place)) for place, count in enumerate(counts) if count]
