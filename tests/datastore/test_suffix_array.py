@@ -14,7 +14,7 @@ from paceline.datastore import BORDER, LONGEST, GrowingSuffixArray, Search, Suff
 from paceline.datastore import suffix_array as module
 from paceline.datastore.search import NOTHING, Found
 from paceline.datastore.sorting import sort_places
-from paceline.drafters.confidence import FOLLOWER_DOUBT, follower_confidence
+from paceline.drafters.lookup import FOLLOWER_DOUBT, follower_confidence
 from paceline.errors import UsageError
 from paceline.tree import EMPTY
 

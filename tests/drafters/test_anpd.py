@@ -15,7 +15,7 @@ from tests.helpers import token_paths, unweighted
 
 from paceline.drafters import Host, make_drafter
 from paceline.drafters.anpd import Anpd
-from paceline.drafters.confidence import follower_confidence
+from paceline.drafters.lookup import follower_confidence
 from paceline.drafters.ngrams import NGramTable
 from paceline.errors import UsageError
 from paceline.records import Path, Round, TextStart

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests.helpers import unweighted
 
-from paceline.drafters.confidence import copied_chain
 from paceline.drafters.llma import Llma
+from paceline.drafters.lookup import copied_chain
 from paceline.errors import UsageError
 from paceline.records import Path, Round, TextStart
 from paceline.tree import EMPTY, Tree

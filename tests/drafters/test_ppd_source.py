@@ -12,8 +12,7 @@ from tests.prompt_parts import TOY, saved_parts
 
 from paceline.drafters import Host, PpdSettings, make_drafter
 from paceline.drafters.costly_sources import CostlySources
-from paceline.drafters.ppd_source import PpdSource
-from paceline.drafters.row_source import RowSources
+from paceline.drafters.ppd_source import PpdSource, RowSources
 from paceline.protocols import Drafter
 from paceline.records import Path, Round
 from paceline.stats import Stats

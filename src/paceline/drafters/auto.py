@@ -27,7 +27,7 @@ from paceline.drafters.auto_sources import AutoSettings, nothing_known, open_sou
 from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.row_source import RowSource, RowSources
+from paceline.drafters.ppd_source import RowSource, RowSources
 from paceline.drafters.united_guesses import unite
 from paceline.errors import UsageError
 from paceline.protocols import HIDDEN_STATES, Drafter

@@ -123,9 +123,10 @@ class DraftChain(Speaker):
             self._known, reads = len(context), 1 + self._target.pending(self._slot)
         else:
             reads = len(context) - self._known
+        guesses, seconds = list[Guess](), list[float]()
         if self._sampler.takes_likeliest:
             guesses, seconds = self._together(self._slot, passes, end)
-        if not self._sampler.takes_likeliest or not guesses:
+        if not guesses:
             guesses, seconds = self._one_by_one(self._slot, passes, end)
         # Time outside the passes counts for the first: it is spent once.
         first = max(0.0, self._clock() - began - sum(seconds[1:]))

@@ -21,8 +21,8 @@ from paceline.datastore import (
     Search,
     SuffixArray,
 )
-from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
+from paceline.drafters.lookup import FOLLOWER_DOUBT
 from paceline.errors import ModelError, StoreError, UsageError
 from paceline.tree import Tree
 

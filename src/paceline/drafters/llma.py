@@ -20,8 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline.datastore import BORDER, LONGEST, Found, GrowingSuffixArray, Search
-from paceline.drafters.confidence import copied_chain
-from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.lookup import LookupDrafter, copied_chain
 from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
 from paceline.records import Round, TextStart

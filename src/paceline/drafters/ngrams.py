@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from weakref import finalize
 
-from paceline.drafters.confidence import FOLLOWER_DOUBT, follower_confidence
 from paceline.drafters.guesses import lent
+from paceline.drafters.lookup import FOLLOWER_DOUBT, follower_confidence
 from paceline.errors import UsageError
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import NGramDraft

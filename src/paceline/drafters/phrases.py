@@ -33,9 +33,7 @@ MOST_PHRASES = 1 << 16
 # The newest phrase is the likeliest.
 _FIRST, _NEXT = 0.4, 0.7
 
-_KIND = "paceline phrases"
-_VERSION = 1
-
+_KIND, _VERSION = "paceline phrases", 1
 _LOCK_SECONDS = 10.0
 """Writing takes a fraction of a second."""
 
@@ -102,18 +100,19 @@ class PhrasePool:
         self._count = 0
 
     def save(self, path: Path, vocab_size: int, fingerprint: str = "") -> None:
-        """Write all phrases to one file. If another process has written it since this pool read
-        it, its phrases stay, as older ones, within this pool's limits.
+        """Write all phrases to one file of JSON lines: a header, then one per key. If another
+        process has written it since this pool read it, its phrases stay, as older ones, within this
+        pool's limits.
 
         vocab_size, fingerprint: of the model whose tokens these are; `load` compares them.
-
-        The file is JSON lines: a header, then one per key.
 
         Raises ModelError if it cannot be written, and what `load` raises.
         """
         try:
             path.parent.stat()  # a lock would create a missing folder
-            with _lock(path):
+            # For all users who may write the file. A pool may be saved while its thread saves
+            # another: garbage collection frees drafters at any time.
+            with FileLock(lock_beside(path), _LOCK_SECONDS, mode=0o666, is_singleton=True):
                 known = _state(path) in (None, self._seen.get(path.resolve()))
                 merged = self if known else self._after(path, vocab_size, fingerprint)
                 replace_file(path, _lines(merged, vocab_size, fingerprint))
@@ -221,12 +220,6 @@ def phrase_tree(phrases: Sequence[Phrase]) -> Tree:
         else:
             weights.append(_NEXT * weights[parent])
     return Tree(tree.tokens, tree.parents, tuple(weights))
-
-
-def _lock(path: Path) -> FileLock:
-    """A lock for all users who may write the file. A pool may be saved while its thread saves
-    another: garbage collection frees drafters at any time."""
-    return FileLock(lock_beside(path), _LOCK_SECONDS, mode=0o666, is_singleton=True)
 
 
 def _state(path: Path) -> _State:

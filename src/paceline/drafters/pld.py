@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.drafters.confidence import copied_chain
-from paceline.drafters.lookup import TextReader
+from paceline.drafters.lookup import TextReader, copied_chain
 from paceline.drafters.settings import Settings, whole
 from paceline.records import TextStart
 from paceline.tree import Tree

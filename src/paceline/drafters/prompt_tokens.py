@@ -170,8 +170,6 @@ class PromptGuesses:
             if len(above) < self._epts:
                 break
             rows.append([node + 1 for node in above])
-        if not rows:
-            return []
         return [
             self._likeliest(round.logits, group, weights, self._length + ahead)
             for ahead, (group, weights) in enumerate(zip(rows, self._weights))

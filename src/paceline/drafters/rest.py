@@ -18,10 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.datastore import LONGEST, MOST_HITS, Search
-from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import KnownTexts, NearTexts
-from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.lookup import FOLLOWER_DOUBT, LookupDrafter
 from paceline.drafters.settings import Settings, at_least, whole
 from paceline.records import Round, TextStart
 from paceline.tree import Tree

@@ -177,14 +177,18 @@ class Speculative(Drafter):
         if self._asked is None:
             self._asked = self._clock()
         most = min(budget, self._most)
-        chances = [guess.chance for guess in self._draft.guesses]
-        if len(chances) < most and self._goes_on(chances):
-            said = self._draft.guess(most, self._end(chances, most))
-            for place, each in enumerate(said):
+        chances, plan = [guess.chance for guess in self._draft.guesses], self._plan
+        doubtful = min(chances, default=1.0) < self._confidence
+        if len(chances) < most and not doubtful and (plan is None or plan.pays(chances)):
+            end: ChainEnd | None
+            if plan is not None:
+                end = plan.end(chances, self._confidence)
+            else:
+                end = certain_end(self._confidence, most) if self._confidence else None
+            for place, each in enumerate(self._draft.guess(most, end)):
                 self.widths[each.width] += 1
-                if self._plan is not None and not each.prefill:
-                    milliseconds = 1e3 * each.seconds
-                    self._plan.drafted(milliseconds, len(each.guesses), first=not place)
+                if plan is not None and not each.prefill:
+                    plan.drafted(1e3 * each.seconds, len(each.guesses), first=not place)
         self._answered = self._clock()
         self._tree = guess_tree(self._draft.guesses[:most]).prune(budget)
         return self._tree
@@ -196,18 +200,6 @@ class Speculative(Drafter):
         self._draft.observe(round.path.tokens)
         self._context += len(round.path.tokens)
         self._asked, self._waits = None, False
-
-    def _goes_on(self, chances: Sequence[float]) -> bool:
-        """Whether more is wanted after guesses with these chances."""
-        if min(chances, default=1.0) < self._confidence:
-            return False
-        return self._plan is None or self._plan.pays(chances)
-
-    def _end(self, chances: Sequence[float], most: int) -> ChainEnd | None:
-        """Where the guesses asked for now end; None to end only at `most`."""
-        if self._plan is not None:
-            return self._plan.end(chances, self._confidence)
-        return certain_end(self._confidence, most) if self._confidence else None
 
     def _learn(self, plan: DraftLength, round: Round) -> None:
         said = round.path.tokens

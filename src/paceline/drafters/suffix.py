@@ -19,10 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.datastore import BORDER, PROMPT_TOKENS, GrowingSuffixArray, Search
-from paceline.drafters.confidence import FOLLOWER_DOUBT
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import NearTexts
-from paceline.drafters.lookup import TextLookup
+from paceline.drafters.lookup import FOLLOWER_DOUBT, TextLookup
 from paceline.drafters.settings import Settings, whole
 from paceline.records import TextStart
 from paceline.tree import Tree
