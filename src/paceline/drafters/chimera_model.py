@@ -102,8 +102,6 @@ class ChimeraModel(HeadModule):
         self.own_heads = nn.ModuleList()
         self.to(self.device)
 
-    # ---- drafting ----
-
     def ready(self, weights: HeadWeights = "fastest", compiled: Compile | None = None) -> Self:
         """See `HeadModule.ready`."""
         names = self._read_by
@@ -139,8 +137,6 @@ class ChimeraModel(HeadModule):
     ) -> Guesses:
         """The `ranks` likeliest tokens after each node, see `logits`. noise: [outputs]."""
         return guesses_of(self.logits(depth, mature, drafts), ranks, self.token_ids, noise)
-
-    # ---- training ----
 
     def forward(self, texts: Stretches, own_guesses: bool = False) -> Drafted:
         """Draft after many points of texts at once; the root is the token after the point. Beyond a

@@ -89,27 +89,17 @@ class RecordedDraft:
     def _run_text(self) -> torch.Tensor:
         tokens, places, features, sees = self._text.tensors
         rows = self._model.rows_of_text(self._features.index_select(0, features), tokens)
-        self._store(rows, places, places)
-        self._outputs[:1] = self._outputs_of(rows[-1:], places[-1:], sees)
+        self._model.store(self.columns, rows, places, places)
+        self._outputs[:1] = self._model.outputs_with(self.columns, rows[-1:], places[-1:], sees)
         return self._model.logits(self._outputs[:1])
 
     def _run_level(self) -> torch.Tensor:
         tokens, places, slots, parents, numbers, sees = self._level.tensors
         rows = self._model.rows_of_guesses(self._outputs.index_select(0, parents), tokens)
-        self._store(rows, places, slots)
-        outputs = self._outputs_of(rows, places, sees)
+        self._model.store(self.columns, rows, places, slots)
+        outputs = self._model.outputs_with(self.columns, rows, places, sees)
         self._outputs.index_copy_(0, numbers, outputs)
         return self._model.logits(outputs)
-
-    def _store(self, rows: torch.Tensor, places: torch.Tensor, slots: torch.Tensor) -> None:
-        for held, new in zip(self.columns, self._model.columns(rows[None], places[None])):
-            held.index_copy_(1, slots, new[0])
-
-    def _outputs_of(
-        self, rows: torch.Tensor, places: torch.Tensor, sees: torch.Tensor
-    ) -> torch.Tensor:
-        keys, values = self.columns[:, None]
-        return self._model.outputs_of(rows[None], places[None], (keys, values), sees[None])[0]
 
 
 class GraphLevels(ModuleLevels):

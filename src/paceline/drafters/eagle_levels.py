@@ -102,9 +102,11 @@ class ModuleLevels(Levels):
         tokens = torch.tensor(text[first + 1 : end + 1], device=states.device)
         rows = self._model.rows_of_text(states[first:].float(), tokens)
         places = torch.arange(first, end, device=states.device)
-        self._store(rows, places, range(first, end))
+        self._make_room(end)
+        self._model.store(self._held, rows, places, places)
         sees = torch.ones(1, end, dtype=torch.bool, device=states.device)
-        self._outputs = self._outputs_of(rows[-1:], places[-1:], sees)  # nobody needs the others
+        last, held = rows[-1:], self._held[:, :, :end]  # nobody needs the outputs of the others
+        self._outputs = self._model.outputs_with(held, last, places[-1:], sees)
         self.length = end
 
     def begin(self, ranks: int) -> Guesses:
@@ -121,24 +123,12 @@ class ModuleLevels(Levels):
         slots = self._placed(parents)
         places = torch.tensor(self._places(len(parents)), device=device)
         sees = torch.from_numpy(self._mask(len(parents), slots.stop)).to(device)
-        self._store(rows, places, slots)
-        outputs = self._outputs_of(rows, places, sees)
+        self._make_room(slots.stop)
+        self._model.store(self._held, rows, places, torch.tensor(slots, device=device))
+        held = self._held[:, :, : slots.stop]
+        outputs = self._model.outputs_with(held, rows, places, sees)
         self._outputs = torch.cat([self._outputs, outputs])
         return self._model.guess(outputs, ranks, self._noise_at(len(self._sees[-1])))
-
-    def _store(self, rows: torch.Tensor, places: torch.Tensor, slots: range) -> None:
-        """Put the columns of rows [n, hidden] into these slots."""
-        self._make_room(slots.stop)
-        for held, new in zip(self._held, self._model.columns(rows[None], places[None])):
-            held[:, slots.start : slots.stop] = new[0]
-
-    def _outputs_of(
-        self, rows: torch.Tensor, places: torch.Tensor, sees: torch.Tensor
-    ) -> torch.Tensor:
-        """Outputs [n, hidden] of rows [n, hidden] that see these slots: bool [n, slots]."""
-        keys, values = self._held[:, None, :, : sees.shape[1]]
-        found = self._model.outputs_of(rows[None], places[None], (keys, values), sees[None])
-        return found[0]
 
 
 class ProgramLevels(CalledLevels, Levels):

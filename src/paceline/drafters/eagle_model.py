@@ -56,27 +56,20 @@ class EagleModel(HeadModule, DraftBlock):
         if config.layers:
             self.tap_norms = nn.Parameter(torch.ones(len(config.layers), hidden))
             self.fuse = nn.Linear(self.width, hidden, bias=False)
-        for name in ("feature", "own", "word", "row", "inner", "last"):
-            setattr(self, f"{name}_norm", nn.Parameter(torch.ones(hidden)))
+        self.feature_norm = nn.Parameter(torch.ones(hidden))
+        self.own_norm = nn.Parameter(torch.ones(hidden))
+        self.word_norm = nn.Parameter(torch.ones(hidden))
+        self.row_norm = nn.Parameter(torch.ones(hidden))
+        self.inner_norm = nn.Parameter(torch.ones(hidden))
+        self.last_norm = nn.Parameter(torch.ones(hidden))
         self.enter = nn.Linear(2 * hidden, hidden, bias=False)
         self._add_layers(config, hidden)
-        self._begin()
-        self.to(self.device)
-
-    feature_norm: nn.Parameter
-    own_norm: nn.Parameter
-    word_norm: nn.Parameter
-    row_norm: nn.Parameter
-    last_norm: nn.Parameter
-
-    def _begin(self) -> None:
-        """Start with the sum of feature and embedding, and the mean of all layers."""
+        # It starts with the sum of feature and embedding, and the mean of all layers.
         with torch.no_grad():
-            self.enter.weight.copy_(torch.eye(self.hidden_size).repeat(1, 2))
-            if taps := len(self.config.layers):
-                self.fuse.weight.copy_(torch.eye(self.hidden_size).repeat(1, taps) / taps)
-
-    # ---- rows ----
+            self.enter.weight.copy_(torch.eye(hidden).repeat(1, 2))
+            if taps := len(config.layers):
+                self.fuse.weight.copy_(torch.eye(hidden).repeat(1, taps) / taps)
+        self.to(self.device)
 
     def embeddings(self, tokens: torch.Tensor) -> torch.Tensor:
         """Tokens int64 [...] -> their embeddings [..., hidden]."""
@@ -99,6 +92,21 @@ class EagleModel(HeadModule, DraftBlock):
         words = normal(self.embeddings(tokens), self.word_norm)
         found: torch.Tensor = self.enter(torch.cat([normal(before, norm), words], dim=-1))
         return found
+
+    def store(
+        self, held: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, slots: torch.Tensor
+    ) -> None:
+        """Write the columns of rows [n, hidden] at places [n] to slots [n] of `held`, keys and
+        values [2, KV heads, room, head size]."""
+        for one, new in zip(held, self.columns(rows[None], places[None])):
+            one.index_copy_(1, slots, new[0])
+
+    def outputs_with(
+        self, held: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, sees: torch.Tensor
+    ) -> torch.Tensor:
+        """Outputs [n, hidden] of rows [n, hidden] that see these columns of `held`: [n, room]."""
+        keys, values = held[:, None]
+        return self.outputs_of(rows[None], places[None], (keys, values), sees[None])[0]
 
     def columns(self, rows: torch.Tensor, places: torch.Tensor) -> Columns:
         """Keys and values of rows [batch, n, hidden] at places int64 [batch, n]."""
@@ -123,16 +131,12 @@ class EagleModel(HeadModule, DraftBlock):
         """Logits [..., outputs] for the tokens after rows with these outputs [..., hidden]."""
         return self.shared_head(self.ends(outputs)).float()
 
-    # ---- drafting ----
-
     @torch.no_grad()
     def guess(
         self, outputs: torch.Tensor, ranks: int, noise: torch.Tensor | None = None
     ) -> Guesses:
         """The `ranks` likeliest tokens after each row, see `logits`. noise: [outputs]."""
         return guesses_of(self.logits(outputs), ranks, self.token_ids, noise)
-
-    # ---- training ----
 
     def forward(self, texts: Stretches, steps: int) -> list[torch.Tensor]:
         """Draft `steps` tokens after many points of texts at once, with the texts' own tokens as
