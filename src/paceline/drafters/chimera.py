@@ -25,7 +25,6 @@ import torch
 from paceline.chains import ChainEnd
 from paceline.drafters.chimera_levels import Levels, encoded, levels_of, restored
 from paceline.drafters.guesses import Guesses
-from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.drafters.level_tree import BeamSettings, LevelTree, grown
@@ -48,7 +47,6 @@ class ChimeraSettings(BeamSettings):
     dictionary: number of common n-grams whose states are made beforehand, if the parts name any.
     spill: a file for the last 65,536 states evicted from memory, which other parts may share; ""
     discards them. Drafters of a host share the store.
-    weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.
     """
@@ -56,7 +54,6 @@ class ChimeraSettings(BeamSettings):
     cache: int = whole(8192, 0)
     dictionary: int = whole(0, 0)
     spill: str = ""
-    weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,13 +27,12 @@ import torch
 from paceline.chains import ChainEnd
 from paceline.drafters.eagle_graphs import levels_of
 from paceline.drafters.eagle_levels import Levels
-from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.parts import check_parts, find_parts
+from paceline.drafters.settings import whole
 from paceline.drafters.trained_heads import EagleParts
-from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST
 from paceline.protocols import LAYER_OUTPUTS
 from paceline.tree import Tree
@@ -43,20 +42,15 @@ __all__ = ["Eagle", "EagleSettings"]
 
 @dataclass(frozen=True)
 class EagleSettings(BeamSettings):
-    """Settings of `Eagle`, and those of `BeamSettings`.
-
-    depth: at most 32.
-    weights: of the linear layers, see `HeadWeights`.
+    """Settings of `Eagle`: those of `BeamSettings`, with a depth of at most 32.
 
     Raises UsageError for a setting out of range; ModelError for a folder without such parts.
     """
 
-    weights: HeadWeights = "fastest"
+    depth: int = whole(0, 0, LONGEST)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.depth > LONGEST:
-            raise UsageError(f"depth must be at most {LONGEST}, got {self.depth}")
         check_parts(EagleParts, self.parts)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from paceline.chains import ChainEnd
 from paceline.drafters.guesses import Guesses
+from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
 from paceline.tree import ROOT, Tree
@@ -29,6 +30,7 @@ class BeamSettings(Settings):
     least: nodes that are less likely to be accepted are not continued, nor are those whose
     followers would not be worth a row, see `ChainEnd.worth`.
     context: most tokens of a prompt to read, the last ones; 0 for all.
+    weights: of the linear layers, see `HeadWeights`.
 
     Raises UsageError for a setting out of range.
     """
@@ -39,6 +41,7 @@ class BeamSettings(Settings):
     beam: int = whole(2, 1, MOST_BEAM)
     least: float = 0.02
     context: int = whole(384, 0)
+    weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:
         super().__post_init__()
