@@ -36,8 +36,7 @@ from paceline.tree import EMPTY, ROOT, Tree
 
 __all__ = ["Auto"]
 
-_LEAVES, _CONTINUED = 2, 6
-"""Ends of costly guesses to continue from, and most nodes to add to each."""
+_LEAVES, _CONTINUED = 2, 6  # ends of costly guesses to continue from, and most nodes to add to each
 
 
 class Auto(Drafter):

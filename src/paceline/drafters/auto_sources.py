@@ -21,11 +21,9 @@ __all__ = ["SOURCES", "AutoSettings", "chosen_sources", "nothing_known", "open_s
 SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative", "ppd")
 """Methods that `auto` asks, if they exist for the model. Costly ones are tried in this order."""
 
-_COPY = "speculative:draft=self"
-"""A copy of the model is right most often."""
+_COPY = "speculative:draft=self"  # a copy of the model is right most often
 
-_TRAINED = ("eagle", "medusa", "chimera")
-"""Methods on the model's states."""
+_TRAINED = ("eagle", "medusa", "chimera")  # methods on the model's states
 
 _BY_MODEL = (*_TRAINED, "speculative", "ppd")
 """Of these the default is the copy; without it, the trained method whose first guesses are right

@@ -15,7 +15,7 @@ from paceline.drafters.attention_rows import Columns
 from paceline.drafters.called_levels import CalledLevels, Floats
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms
-from paceline.drafters.guesses import Guesses, guesses_of_program
+from paceline.drafters.guesses import Guesses, guesses_of, guesses_of_program
 from paceline.drafters.level_drafter import TextLevels
 from paceline.drafters.ngram_cache import Ngram, State
 from paceline.kernels.programs.buffers import PassBuffers
@@ -63,12 +63,14 @@ class ModuleLevels(TextLevels):
         self._slots: list[int] = []
         self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
 
+    @torch.no_grad()
     def grow(
         self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
         """Add the nodes of the next level, see `drafts`, and make `ranks` guesses after each."""
         states = self.drafts(depth, greens, parents)
-        return self._model.guess(depth, self._mature, states, ranks, self._noise_at(depth))
+        logits = self._model.logits(depth, self._mature, states)
+        return guesses_of(logits, ranks, self._model.token_ids, self._noise_at(depth))
 
     @torch.no_grad()
     def drafts(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> torch.Tensor:

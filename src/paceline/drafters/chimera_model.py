@@ -16,7 +16,7 @@ for a text:
     logits = model.logits(1, states[-1], next)                  # [2, outputs]: tokens after each
 
 `model.green` depends on the n-gram alone, so it can be cached. Columns of logits are tokens, or
-places in `model.token_ids`, see `model.guess`.
+places in `model.token_ids`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from torch.nn import functional as F
 
 from paceline.drafters.attention_rows import Columns, Stretches
 from paceline.drafters.context_encoder import ContextEncoder, NgramEncoder, ngram_places
-from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import ChimeraConfig, HeadWeights
 from paceline.drafters.medusa_heads import Compile, Embed, HeadModule, OutputHead, ResidualBlocks
 from paceline.errors import ModelError
@@ -125,18 +124,6 @@ class ChimeraModel(HeadModule):
         root. drafts: [n, hidden], the nodes' draft states.
         """
         return self._finished(self._ends(depth, mature.expand_as(drafts), drafts))
-
-    @torch.no_grad()
-    def guess(
-        self,
-        depth: int,
-        mature: torch.Tensor,
-        drafts: torch.Tensor,
-        ranks: int,
-        noise: torch.Tensor | None = None,
-    ) -> Guesses:
-        """The `ranks` likeliest tokens after each node, see `logits`. noise: [outputs]."""
-        return guesses_of(self.logits(depth, mature, drafts), ranks, self.token_ids, noise)
 
     def forward(self, texts: Stretches, own_guesses: bool = False) -> Drafted:
         """Draft after many points of texts at once; the root is the token after the point. Beyond a

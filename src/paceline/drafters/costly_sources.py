@@ -36,16 +36,14 @@ __all__ = ["CostlySources"]
 
 _SHARE, _LARGE_SHARE = 0.01, 0.02
 """Shares of all time for the budgets; the large one while drafting saves over twice that."""
-_READING = 0.01
-"""Passes to read a token, while unknown."""
+_READING = 0.01  # passes to read a token, while unknown
 _FEW, _MANY = 4, 32
 """Most unread tokens that are read along with what is read anyway, and the fewest whose time shows
 what reading costs."""
 _RETURN, _HALF = 1.5, 0.5
 """Reading has to return this many times its cost. A source that has saved nothing yet is expected
 to save half the price of asking."""
-_LEAST_LEFT = 16
-"""Tokens that any text is assumed to have left."""
+_LEAST_LEFT = 16  # tokens that any text is assumed to have left
 _USUAL_ROUNDS = 8
 """Rounds as in other texts that stand before a text's own, for what they cost and yield."""
 _SLACK, _LOSS = 0.5, 0.015

@@ -30,13 +30,11 @@ from paceline.sampling import GREEDY, Sampler
 
 __all__ = ["DraftText", "FasterWay", "Guess", "WayTimes"]
 
-_TRIAL = 4
-"""Drafts that show how long the other way takes."""
+_TRIAL = 4  # drafts that show how long the other way takes
 _FIRST, _LONGEST = 32, 512
 """Drafts before the next trial of the other way: four times as many each time that nothing
 changes."""
-_MEMORY = 32
-"""Drafts of a way that count."""
+_MEMORY = 32  # drafts of a way that count
 _WORTH = 1.6
 """Rounds are left only if they take this many times as long for a guess: they also bring guesses
 beyond those asked for, and gain most in a few long drafts, which a trial easily misses."""

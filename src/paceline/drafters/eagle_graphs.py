@@ -29,8 +29,7 @@ from paceline.tree import Tree
 
 __all__ = ["EagleGraphs", "GraphLevels", "levels_of"]
 
-_MOST_FRESH = 16
-"""Most rows of the text in a draft; a prompt is read by the modules."""
+_MOST_FRESH = 16  # most rows of the text in a draft; a prompt is read by the modules
 _LEAST_ROOM = 256
 
 

@@ -30,16 +30,11 @@ __all__ = ["NO_DATASTORE", "KnownTexts", "NearTexts"]
 
 NO_DATASTORE = "none"
 
-_MATCHED = 6
-"""Consecutive matching tokens that make a document a near one."""
-_PLACES = 8
-"""A match in more places is a phrase that many texts share."""
-_BEFORE, _AFTER = 2048, 4096
-"""Tokens of a document to take before and after the match."""
-_MOST = 1 << 14
-"""Tokens of near documents in total: sorting these takes about two milliseconds."""
-_LENGTHS = 3
-"""Match lengths to try, longest first."""
+_MATCHED = 6  # consecutive matching tokens that make a document a near one
+_PLACES = 8  # a match in more places is a phrase that many texts share
+_BEFORE, _AFTER = 2048, 4096  # tokens of a document to take before and after the match
+_MOST = 1 << 14  # tokens of near documents in total: sorting these takes about two milliseconds
+_LENGTHS = 3  # match lengths to try, longest first
 
 
 class NearTexts:

@@ -25,8 +25,7 @@ from paceline.tree import EMPTY, Tree
 
 __all__ = ["LevelDrafter", "TextLevels"]
 
-_HEARD = 8
-"""Most levels that get the noise of draws."""
+_HEARD = 8  # most levels that get the noise of draws
 
 
 class TextLevels:

@@ -28,8 +28,7 @@ from paceline.tree import EMPTY, Tree
 
 __all__ = ["Llma", "LlmaSettings"]
 
-_COMPARED = 128
-"""Tokens of a match that are compared, at least."""
+_COMPARED = 128  # tokens of a match that are compared, at least
 
 
 @dataclass(frozen=True)

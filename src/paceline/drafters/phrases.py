@@ -34,8 +34,7 @@ MOST_PHRASES = 1 << 16
 _FIRST, _NEXT = 0.4, 0.7
 
 _KIND, _VERSION = "paceline phrases", 1
-_LOCK_SECONDS = 10.0
-"""Writing takes a fraction of a second."""
+_LOCK_SECONDS = 10.0  # writing takes a fraction of a second
 
 
 class PhrasePool:

@@ -23,8 +23,7 @@ from paceline.tree import EMPTY, ROOT, Tree
 __all__ = ["PpdSource", "RowSource", "RowSources"]
 
 _MOST_GUESSES = 12
-_PLACES = 2
-"""Most nodes, root included, that prompt tokens follow."""
+_PLACES = 2  # most nodes, root included, that prompt tokens follow
 
 
 class RowSource(Drafter):

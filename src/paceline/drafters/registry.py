@@ -111,8 +111,7 @@ METHODS: dict[str, MethodSpec[Any]] = {}
 
 _DRAFT = "draft"
 
-_GROUP = "paceline.drafters"
-"""Entry points of this group are methods, by their names."""
+_GROUP = "paceline.drafters"  # entry points of this group are methods, by their names
 
 
 def make_drafter(method: str, host: Host | None = None, **settings: Any) -> Drafter:

@@ -7,14 +7,10 @@ from paceline.planning.running_time import RunningTime
 
 __all__ = ["RoundPrices"]
 
-_LOOK = 16
-"""Rounds between two updates of the pass costs."""
-_LENGTH, _PACE = 96.0, 1.5
-"""Expected tokens of a text, and of a round in it, until one has ended."""
-_TEXTS = 8
-"""Texts over which these are averaged."""
-_AVERAGED = 64
-"""Rounds over which the cost and yield of one are averaged."""
+_LOOK = 16  # rounds between two updates of the pass costs
+_LENGTH, _PACE = 96.0, 1.5  # expected tokens of a text, and of a round in it, until one has ended
+_TEXTS = 8  # texts over which these are averaged
+_AVERAGED = 64  # rounds over which the cost and yield of one are averaged
 
 
 class RoundPrices:

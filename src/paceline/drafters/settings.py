@@ -38,11 +38,9 @@ D = TypeVar("D", bound="DataclassInstance")
 # A module with its class, then only settings.
 _PLACE = re.compile(r"([\w.]+):([^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 
-_WITHOUT = "without"
-"""The setting that `-name` is short for."""
+_WITHOUT = "without"  # the setting that `-name` is short for
 
-_LARGEST = 10**15
-"""Larger numbers, and products of them, could wrap around in the C library."""
+_LARGEST = 10**15  # larger numbers, and products of them, could wrap around in the C library
 
 
 def at_least(minimum: int, **setting: int) -> int:

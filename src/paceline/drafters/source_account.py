@@ -12,10 +12,8 @@ __all__ = ["CREDIT", "PRICE", "AskingTimes", "SourceAccount", "SourceInText", "c
 
 PRICE = 0.25
 """Passes that asking costs, while unknown."""
-_HOPE = 0.1
-"""Tokens that a lookup is assumed to add before anything is known."""
-_SURENESS = (0.1, 0.5, 1.0, 2.5)
-"""Borders between classes of confidence, see `class_of`."""
+_HOPE = 0.1  # tokens that a lookup is assumed to add before anything is known
+_SURENESS = (0.1, 0.5, 1.0, 2.5)  # borders between classes of confidence, see `class_of`
 CLASSES = 1 + len(_SURENESS)
 _TRUST, _SHOWN = 0.6, 2
 """Share of its measured promise that a source is assumed to add, and the rounds that this counts
@@ -26,18 +24,12 @@ unless it saves for something more expensive."""
 _MOST, _DOUBT = 0.1, 4
 """Most passes that asking is expected to save in a new text, and the rounds that this counts as."""
 _MEMORY, _LONG_MEMORY = 24, 128
-_BELIEVED = 16
-"""Claimed tokens that show how far a source's claims are to be believed."""
-_TEXTS = 8
-"""Texts over which the shares of classes are averaged."""
-_MOST_FAILED = 8
-"""Failed trials that still double the rounds until the next one."""
-_USUAL_TIMES = 2
-"""Times in a text that count as much as the usual time, during the first few."""
-_USUAL_ROUNDS = 8
-"""Rounds of a text, with what was usual before it, that show which classes it has."""
-_RESTED = 32
-"""Rounds without the source after which its time counts as unknown if it was long."""
+_BELIEVED = 16  # claimed tokens that show how far a source's claims are to be believed
+_TEXTS = 8  # texts over which the shares of classes are averaged
+_MOST_FAILED = 8  # failed trials that still double the rounds until the next one
+_USUAL_TIMES = 2  # times in a text that count as much as the usual time, during the first few
+_USUAL_ROUNDS = 8  # rounds of a text, with what was usual before it, that show which classes it has
+_RESTED = 32  # rounds without the source after which its time counts as unknown if it was long
 
 
 class AskingTimes:

@@ -17,8 +17,7 @@ from paceline.union import Union
 
 __all__ = ["UnitedGuesses", "unite"]
 
-_UNWEIGHTED = 0.5
-"""Claim of a guess without a weight."""
+_UNWEIGHTED = 0.5  # claim of a guess without a weight
 _FEW = 64
 
 
