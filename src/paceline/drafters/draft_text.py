@@ -162,14 +162,12 @@ class WayTimes:
                 self._left = _TRIAL
         elif self._left:
             self._left -= 1
-            if not self._left:
-                self._conclude()
-
-    def _conclude(self) -> None:
-        rounds, chain = (self._seconds[way] / self._guesses[way] for way in (True, False))
-        before, self.in_rounds = self.in_rounds, rounds <= _WORTH * chain
-        self._wait = _FIRST if before != self.in_rounds else min(_LONGEST, 4 * self._wait)
-        self._since = 0
+            if self._left:
+                return
+            rounds, chain = (self._seconds[way] / self._guesses[way] for way in (True, False))
+            before, self.in_rounds = self.in_rounds, rounds <= _WORTH * chain
+            self._wait = _FIRST if before != self.in_rounds else min(_LONGEST, 4 * self._wait)
+            self._since = 0
 
 
 class FasterWay(Speaker):

@@ -78,11 +78,6 @@ class LevelTree:
         best = sorted(level, key=lambda node: -chances[node])[:beam]
         return sorted(node for node in best if chances[node] >= least)
 
-    def best(self, budget: int) -> Tree:
-        """The `budget` likeliest nodes of all levels; ties go to the first."""
-        whole = Tree(tuple(self.tokens), tuple(self.parents), tuple(self.path_chances))
-        return whole.prune(budget)
-
 
 def grown(
     settings: BeamSettings,
@@ -113,4 +108,5 @@ def grown(
         if not end.goes_on(shares):
             break
         before = likely
-    return tree.best(budget), levels
+    found = Tree(tuple(tree.tokens), tuple(tree.parents), tuple(tree.path_chances))
+    return found.prune(budget), levels

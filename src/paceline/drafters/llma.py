@@ -80,13 +80,19 @@ class Llma(LookupDrafter):
 
     def start(self, text: TextStart) -> None:
         """Index prompt and references. The next turn of a conversation with the same references
-        adds only its new tokens, as a text of their own."""
+        adds only its new tokens, as a text of their own. Raises UsageError for ids that are
+        negative or do not fit into 32 bits."""
         context, known = text.context, len(self._prompt)
         texts, new = [tuple(reference) for reference in text.references], list[Sequence[int]]()
         if list(context[:known]) != self._prompt or texts != self._references:
             known, new = 0, [*texts]
             self._forget()
-        self._add([*new, context[known:]])
+        new.append(context[known:])
+        if any(min(each, default=0) < 0 for each in new):
+            raise UsageError("token ids must be at least 0")
+        self._array.add([token for each in new for token in (BORDER, *each)])
+        drawn = self._random.random(len(self._array) - len(self._priorities))
+        self._priorities = np.concatenate([self._priorities, drawn])
         self._references, self._prompt, self._said = texts, list(context), []
 
     @property
@@ -141,11 +147,3 @@ class Llma(LookupDrafter):
         # Of places: the lowest is copied. So the choice does not change from round to round.
         self._random = np.random.default_rng(self._seed)
         self._priorities = self._random.random(0)
-
-    def _add(self, texts: Sequence[Sequence[int]]) -> None:
-        """Index texts. Raises UsageError for ids that are negative or do not fit into 32 bits."""
-        if any(min(text, default=0) < 0 for text in texts):
-            raise UsageError("token ids must be at least 0")
-        self._array.add([token for text in texts for token in (BORDER, *text)])
-        new = self._random.random(len(self._array) - len(self._priorities))
-        self._priorities = np.concatenate([self._priorities, new])

@@ -148,7 +148,7 @@ class Lookahead(Drafter):
     def _window_within(self, room: int) -> Tree:
         """As many of the window's columns as fit into `room` nodes with all their levels."""
         paths = self._window.paths(self._mark)
-        still_to_fill = self.level - 1 - self._window.levels
+        still_to_fill = self.level - 1 - len(self._window.columns[0])
         for count in range(len(paths), still_to_fill, -1):
             tree = Tree.of_paths(paths[:count])
             if len(tree) <= room:
@@ -176,11 +176,6 @@ class Window:
     def __init__(self, columns: Sequence[list[int]]) -> None:
         self.columns = list(columns)
 
-    @property
-    def levels(self) -> int:
-        """Levels of each column."""
-        return len(self.columns[0])
-
     def paths(self, mark: int = 0) -> list[list[int]]:
         """For each column, the tokens from the root to its last level, `mark` added to each."""
         bottom = [column[0] for column in self.columns]
@@ -205,7 +200,7 @@ class Window:
         takes the first column's place, so that one is dropped, as are columns beyond `results`.
         Later each column drops its own level 0; only one without a result waits.
         """
-        if self.levels < level - 1:
+        if len(self.columns[0]) < level - 1:
             known = [result for result in results if result is not None]
             if len(known) == len(results):
                 pairs = zip(self.columns[1:], known[1:])

@@ -100,7 +100,11 @@ class PpdSource(RowSource):
             (PpdSource, settings.parts, table), lambda: AdaptiveTree(table)
         )
         self._guesses = PromptGuesses(parts, host, self._known.observe)
-        self._rows = _prompts(self._guesses.first, parts.config.prompt_tokens, parts.config.epts)
+        # All prompt tokens after one node: a chain for each of their embeddings.
+        every = StateTree(CandidateTree(), (), parts.config.prompt_tokens, parts.config.epts)
+        shape = lay_out(every)
+        tokens = tuple(self._guesses.first + embedding for embedding in shape.prompts)
+        self._rows = Tree(tokens, shape.parents, (0.0,) * len(tokens))
         self._stand = False  # whether prompt tokens are in this round's tree
 
     def start(self, text: TextStart) -> None:
@@ -130,13 +134,6 @@ class PpdSource(RowSource):
         """Judge earlier guesses, and read the next ones after the last accepted node."""
         self._guesses.observe(round, read=self._stand)
         self._stand = False
-
-
-def _prompts(first: int, prompt_tokens: int, epts: int) -> Tree:
-    """All prompt tokens after one node: a chain for each of their embeddings."""
-    shape = lay_out(StateTree(CandidateTree(), (), prompt_tokens, epts))
-    tokens = tuple([first + embedding for embedding in shape.prompts])
-    return Tree(tokens, shape.parents, (0.0,) * len(tokens))
 
 
 def _likeliest_ends(tree: Tree) -> list[int]:

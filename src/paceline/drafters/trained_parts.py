@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
 from paceline.drafters.head_configs import check_least
 from paceline.errors import ModelError
@@ -107,9 +109,6 @@ class TrainedParts(Generic[ConfigT]):
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the folder; raises ModelError if that fails."""
-        from safetensors import SafetensorError
-        from safetensors.torch import save
-
         config = {
             "format": _FORMAT,
             "kind": self.kind,
@@ -151,15 +150,19 @@ class TrainedParts(Generic[ConfigT]):
             config = cls.read_config(content)
         except (KeyError, TypeError, ValueError, ModelError) as error:
             raise ModelError(f"{folder / CONFIG} does not describe {cls.kind} ({error})") from error
-        acceptance = folder / _ACCEPTANCE
+        acceptance, path = folder / _ACCEPTANCE, folder / _TENSORS
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"cannot read the {cls.kind} {path}: {error}") from error
         parts = cls(
             config,
             base,
-            _read_tensors(folder / _TENSORS, cls.kind),
+            tensors,
             AcceptanceTable.load(acceptance) if acceptance.exists() else None,
             read_json(folder / TRAINING),
         )
-        parts.check_tensors(folder / _TENSORS)
+        parts.check_tensors(path)
         return parts
 
     def check_tensors(self, path: Path) -> None:
@@ -175,13 +178,3 @@ class TrainedParts(Generic[ConfigT]):
         # As 32 bits: torch does not look into numbers of eight.
         if not all(bool(tensor.float().isfinite().all()) for tensor in self.tensors.values()):
             raise ModelError(f"{path} is damaged: it contains NaN or infinite values")
-
-
-def _read_tensors(path: Path, kind: str) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"cannot read the {kind} {path}: {error}") from error
