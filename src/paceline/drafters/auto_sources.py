@@ -62,7 +62,9 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
             raise UsageError(f"{name} cannot be a source here: name each method once, and not auto")
         if sources:
             check_method(method)
-            _check_trees(name, method)
+            free = method_named(name).build_for is None  # no model is needed to tell
+            if free and _opened(method, None).sized_by != "nodes":
+                raise UsageError(f"{name} cannot be a source of auto: its trees must stay whole")
         chosen[name] = method
     for name in filter(None, map(str.strip, without.split(_AND))):
         if name not in chosen:
@@ -75,13 +77,6 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
     return chosen
 
 
-def _check_trees(name: str, method: str) -> None:
-    """Raise UsageError, where no model is needed to tell, if they must stay whole."""
-    spec = method_named(name)
-    if spec.build_for is None and _opened(method, None).sized_by != "nodes":
-        raise UsageError(f"{name} cannot be a source of auto: its trees must stay whole")
-
-
 def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Drafter]:
     """The drafters by name. If `sources` is "", those missing for the host are left out; named ones
     must exist.
@@ -92,12 +87,11 @@ def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Dra
     if sources:
         return {name: _opened(method, host) for name, method in chosen.items()}
     by_model = _by_model([name for name in _BY_MODEL if name in chosen], host)
-    opened: dict[str, Drafter] = {}
-    for name, method in chosen.items():
-        drafter = by_model.get(name) if name in _BY_MODEL else _found(method, host)
-        if drafter is not None:
-            opened[name] = drafter
-    return opened
+    opened = {
+        name: by_model.get(name) if name in _BY_MODEL else _found(method, host)
+        for name, method in chosen.items()
+    }
+    return {name: drafter for name, drafter in opened.items() if drafter is not None}
 
 
 def nothing_known(sources: Mapping[str, Drafter], host: Host | None = None) -> CostlySources:

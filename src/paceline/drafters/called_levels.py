@@ -20,20 +20,15 @@ from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.builder import Builder, Columns, Rotary, can_attend, layer_of, merged
+from paceline.kernels.programs.builder import Builder, Columns, Rotary, layer_of, merged
 from paceline.kernels.programs.program import CacheLayer, TableAddresses
 from paceline.kernels.programs.steps import Join, Operand
 from paceline.records import WordTable
 from paceline.tree import Tree
 
-__all__ = ["BlockPrograms", "CalledLevels", "Floats", "LevelCall", "runs_here"]
+__all__ = ["BlockPrograms", "CalledLevels", "Floats", "LevelCall"]
 
 Floats = NDArray[np.float32]
-
-
-def runs_here(config: ChimeraConfig | EagleConfig) -> bool:
-    """Whether the library has attention with the heads of these parts."""
-    return can_attend(config.attention_heads, config.kv_heads)
 
 
 class BlockPrograms(ABC):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from paceline.drafters.attention_rows import EPSILON
-from paceline.drafters.called_levels import BlockPrograms, Floats, LevelCall, runs_here
+from paceline.drafters.called_levels import BlockPrograms, Floats, LevelCall
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.context_encoder import NgramEncoder
 from paceline.drafters.medusa_heads import HeadModule
@@ -17,7 +17,7 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, GivenRows, layer_of
+from paceline.kernels.programs.builder import Builder, GivenRows, can_attend, layer_of
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join
 
@@ -143,7 +143,9 @@ def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraProgr
     """Programs for compact heads without blocks on an n-gram encoder; see `HeadModule.ready`."""
     if not isinstance(module, ChimeraModel) or not isinstance(module.bottom, NgramEncoder):
         return None
-    if module.config.form != "compact" or module.config.layers or not runs_here(module.config):
+    config = module.config
+    attends = can_attend(config.attention_heads, config.kv_heads)
+    if config.form != "compact" or config.layers or not attends:
         return None
     heads = [
         [layer.weight for layer in head.modules() if isinstance(layer, PlainLinear)]

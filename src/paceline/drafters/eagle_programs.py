@@ -7,13 +7,13 @@ from functools import reduce
 import torch
 
 from paceline.drafters.attention_rows import EPSILON
-from paceline.drafters.called_levels import BlockPrograms, LevelCall, runs_here
+from paceline.drafters.called_levels import BlockPrograms, LevelCall
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, layer_of
+from paceline.kernels.programs.builder import Builder, can_attend, layer_of
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Operand
 from paceline.planning.draft_length import LONGEST
@@ -92,6 +92,8 @@ class EaglePrograms(BlockPrograms):
 
 def compile_eagle(module: HeadModule, kind: type[BlockLinear]) -> EaglePrograms | None:
     """See `HeadModule.ready`."""
-    if not isinstance(module, EagleModel) or not runs_here(module.config):
+    if not isinstance(module, EagleModel):
+        return None
+    if not can_attend(module.config.attention_heads, module.config.kv_heads):
         return None
     return EaglePrograms(module, kind)

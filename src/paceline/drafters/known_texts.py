@@ -85,14 +85,21 @@ class KnownTexts:
         self._arrays, self._store, self._version = list(arrays), store, -1
 
     @classmethod
-    def of(cls, host: Host, name: str, needed: bool = False) -> KnownTexts:
+    def of(cls, host: Host | None, name: str, needed: bool = False) -> KnownTexts:
         """The texts in the folder `name`, opened once for all drafters of a host: "" is the host's
         datastore or else the model's own, which may be missing unless `needed`; `NO_DATASTORE` is
-        none.
+        none. Without a host there are none.
 
         Raises StoreError if the datastore is missing, damaged or of another tokenizer, ModelError
-        if a folder is named but the model's tokenizer is unknown.
+        if a folder is named but the model's tokenizer is unknown, UsageError if there is no host.
         """
+        if host is None and name not in ("", NO_DATASTORE):
+            raise UsageError(
+                f"the datastore {name} cannot be used without a session: open the model with "
+                "paceline.load, or leave out datastore="
+            )
+        if host is None:
+            return cls()
         if needed and name == NO_DATASTORE:
             raise UsageError("this method guesses from a datastore alone: name one")
         store = None if name == NO_DATASTORE else _opened(host, name, needed)
@@ -102,16 +109,6 @@ class KnownTexts:
                 "does not have: build it again"
             )
         return cls(store=store)
-
-    @classmethod
-    def without_host(cls, name: str) -> KnownTexts:
-        """None, as nobody knows the model. Raises UsageError for a folder: it cannot be used."""
-        if name not in ("", NO_DATASTORE):
-            raise UsageError(
-                f"the datastore {name} cannot be used without a session: open the model with "
-                "paceline.load, or leave out datastore="
-            )
-        return cls()
 
     def refresh(self) -> None:
         """Include what the store has added."""

@@ -113,7 +113,7 @@ class Ppd(Drafter):
         self._tree.fitting(MOST_WHOLE)  # slow the first time: better here than in a round
         self._guesses = PromptGuesses(found, host, self._tree.observe)
         self._by_table = own.shape != "confidence" or own.size > 0
-        self._width = own.width or MOST_WHOLE
+        self._most = (own.width or MOST_WHOLE) - 1
         self._length = 1
 
     def survey(self) -> list[FittedTree]:
@@ -128,7 +128,15 @@ class Ppd(Drafter):
     def propose(self, budget: int) -> Tree:
         """The tree for this round, or for the state that the last one led to; empty if not even a
         guess with a prompt token fits, or nothing is worth its time."""
-        state = self._state(budget)
+        tree = self._tree.fitting(budget)
+        if tree is None:
+            return EMPTY
+        state: StateTree | None
+        if self._by_table:
+            state = tree.states[min(len(self._guesses.tokens), tree.prompt_tokens)]
+        else:
+            chances, most = self._tree.chances.of(self._guesses.shares), min(budget, self._most)
+            state = best_tree(chances, self._tree.prospects, most, self._epts)
         if state is None:
             return EMPTY
         shape, known = lay_out(state), self._guesses.tokens
@@ -139,15 +147,6 @@ class Ppd(Drafter):
             shape.parents,
             (*state.candidates.path_chances, *[0.0] * len(prompts)),
         )
-
-    def _state(self, budget: int) -> StateTree | None:
-        tree = self._tree.fitting(budget)
-        if tree is None:
-            return None
-        if self._by_table:
-            return tree.states[min(len(self._guesses.tokens), tree.prompt_tokens)]
-        chances = self._tree.chances.of(self._guesses.shares)
-        return best_tree(chances, self._tree.prospects, min(budget, self._width - 1), self._epts)
 
     def observe(self, round: Round) -> None:
         """Judge earlier guesses, and read the next ones after the last accepted node."""

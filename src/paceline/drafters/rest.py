@@ -69,7 +69,7 @@ class Rest(LookupDrafter):
         own = replace(settings or RestSettings(), **changes)
         self._search = Search(least=own.n, depth=own.k, hits=MOST_HITS, doubt=FOLLOWER_DOUBT)
         self._longest = own.longest
-        self._texts = texts or KnownTexts.without_host(own.datastore)
+        self._texts = texts or KnownTexts.of(None, own.datastore)
         self._near = NearTexts(own.near, own.k)
         self._tail: list[int] = []
 

@@ -64,7 +64,7 @@ class Sam(TextLookup):
         own = replace(settings or SamSettings(), **changes)
         self._search = Search(least=own.n, depth=own.k, branches=own.branches, doubt=FOLLOWER_DOUBT)
         self._bias = own.bias
-        self._texts = texts or KnownTexts.without_host(own.datastore)
+        self._texts = texts or KnownTexts.of(None, own.datastore)
 
     @classmethod
     def on(cls, host: Host, settings: SamSettings) -> Sam:
