@@ -129,11 +129,9 @@ class DraftBlock(nn.Module):
 def _attended(
     query: torch.Tensor, columns: Columns, sees: torch.Tensor, own: Sequence[Columns]
 ) -> torch.Tensor:
-    """Attention of rows over columns, [batch, n, heads * size].
-
-    query: [batch, heads, n, size]. columns: shared by all rows; sees: [batch, n, columns] bool,
-    which of them each row sees. own: each holds one column per row, seen by that row alone.
-    """
+    """Attention of rows over columns, [batch, n, heads * size]. query: [batch, heads, n, size].
+    columns: shared by all rows; sees: [batch, n, columns] bool, which of them each row sees. own:
+    each holds one column per row, seen by that row alone."""
     keys, values = columns
     if not own:  # as in drafting, which must be fast
         found = F.scaled_dot_product_attention(

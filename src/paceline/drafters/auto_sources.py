@@ -79,10 +79,7 @@ def chosen_sources(sources: str, without: str) -> dict[str, str]:
 
 def open_sources(sources: str, without: str, host: Host | None) -> dict[str, Drafter]:
     """The drafters by name. If `sources` is "", those missing for the host are left out; named ones
-    must exist.
-
-    Raises what `make_drafter` raises.
-    """
+    must exist. Raises what `make_drafter` raises."""
     chosen = chosen_sources(sources, without)
     if sources:
         return {name: _opened(method, host) for name, method in chosen.items()}

@@ -40,11 +40,8 @@ class ModuleLevels(TextLevels):
 
     @torch.no_grad()
     def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
-        """Take over what the target has read.
-
-        states: [n, hidden] of all n tokens, n >= `length` and n >= 1. greens: the green states of
-        those beyond `length`.
-        """
+        """Take over what the target has read. states: [n, hidden] of all n tokens, n >= `length`
+        and n >= 1. greens: the green states of those beyond `length`."""
         self._mature = states[-1].clone()  # a view would keep all states of the target
         if not greens:
             return

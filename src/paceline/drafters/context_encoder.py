@@ -49,10 +49,8 @@ __all__ = ["ContextEncoder", "NgramEncoder", "ngram_places", "ngrams"]
 
 def ngrams(tokens: torch.Tensor, order: int, start: torch.Tensor | None = None) -> torch.Tensor:
     """[batch, length, order] int64: the n-gram that ends at each place of texts [batch, length].
-
     start: [batch, length] int64, where the text of each place begins; None: all at 0. If a text has
-    fewer tokens, the last one is repeated, as in the official code: a a a, a b b, a b c.
-    """
+    fewer tokens, the last one is repeated, as in the official code: a a a, a b b, a b c."""
     places = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     begins = torch.zeros_like(places) if start is None else start
     wanted = ngram_places(places, order, begins)
@@ -138,10 +136,7 @@ class ContextEncoder(DraftBlock):
         sees: torch.Tensor,
         own: Sequence[Columns] = (),
     ) -> torch.Tensor:
-        """Draft states [batch, n, hidden] of rows.
-
-        greens: [batch, n, hidden], the rows' green states. places: [batch, n] int64. The rest: see
-        `DraftBlock`.
-        """
+        """Draft states [batch, n, hidden] of rows. greens: [batch, n, hidden], the rows' green
+        states. places: [batch, n] int64. The rest: see `DraftBlock`."""
         drafts = self._outputs(greens, places, self.green_norm, columns, sees, own)
         return drafts if self.output_norm is None else normal(drafts, self.output_norm)

@@ -100,11 +100,9 @@ class CostlySources:
         self._once = 0.0  # milliseconds of this round that later ones are judged without
 
     def asks(self, name: str, sure: float, unread: int = 0, left: float = sys.maxsize) -> bool:
-        """Whether this source is asked now.
-
-        sure: guesses of the others that are expected to be accepted. unread: tokens that the source
-        has to read first. left: tokens that the text is expected to gain, see `left`.
-        """
+        """Whether this source is asked now. sure: guesses of the others that are expected to be
+        accepted. unread: tokens that the source has to read first. left: tokens that the text is
+        expected to gain, see `left`."""
         source = self._sources[name]
         account, place = source.account, class_of(sure)
         if account.lookup:
@@ -180,11 +178,9 @@ class CostlySources:
     def judge(
         self, name: str, sure: float, tokens: int, claimed: float, width: int, own: int
     ) -> None:
-        """Record a round in which the source was asked.
-
-        sure: see `asks`. tokens: accepted only because of this source; claimed: their number by the
-        tree's weights. width: of the pass; own: its rows that only this source brought.
-        """
+        """Record a round in which the source was asked. sure: see `asks`. tokens: accepted only
+        because of this source; claimed: their number by the tree's weights. width: of the pass;
+        own: its rows that only this source brought."""
         source, prices, place = self._sources[name], self._prices, class_of(sure)
         expected = source.account.expected(claimed, tokens)
         if source.account.lookup:
@@ -200,11 +196,8 @@ class CostlySources:
     def played(
         self, context: int, width: int, tokens: int, drafting: float, target: float | None
     ) -> None:
-        """Record a round, after all its sources were judged.
-
-        context: tokens in the cache. drafting, target: milliseconds; target is None if the pass
-        also read a prompt.
-        """
+        """Record a round, after all its sources were judged. context: tokens in the cache.
+        drafting, target: milliseconds; target is None if the pass also read a prompt."""
         prices, once = self._prices, self._once
         self._once = 0.0
         passes = prices.played(context, width, tokens, max(0.0, drafting - once), target)

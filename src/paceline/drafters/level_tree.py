@@ -85,11 +85,9 @@ def grown(
     end: ChainEnd,
     grow: Callable[[LevelTree, Sequence[int], Sequence[int]], Guesses],
 ) -> tuple[Tree, int]:
-    """The `budget` likeliest nodes, and how many levels were grown until `end`.
-
-    grow: guesses after nodes of the tree, first after `ROOT`. It gets the numbers of their parents
-    among the nodes that it was asked for, from 0, the root's; -1 for the root.
-    """
+    """The `budget` likeliest nodes, and how many levels were grown until `end`. grow: guesses after
+    nodes of the tree, first after `ROOT`. It gets the numbers of their parents among the nodes that
+    it was asked for, from 0, the root's; -1 for the root."""
     tree, level, levels = LevelTree(), [ROOT], 0
     numbers: dict[int, int] = {}
     shares, before = list[float](), 1.0

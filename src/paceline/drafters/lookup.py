@@ -37,10 +37,8 @@ def follower_confidence(run: int, seen: int, total: int) -> float:
 
 
 def copied_chain(tokens: Sequence[int], matched: int) -> Tree:
-    """What followed elsewhere after the last `matched` tokens of the text, as a chain.
-
-    If a token is right, the next is likelier than it was: the match is longer.
-    """
+    """What followed elsewhere after the last `matched` tokens of the text, as a chain. If a token
+    is right, the next is likelier than it was: the match is longer."""
     weights: list[float] = []
     path_chance = 1.0
     for length in range(matched, matched + len(tokens)):

@@ -134,10 +134,8 @@ class NGrams(ABC):
     @abstractmethod
     def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
         """The likeliest nodes after the last tokens of a text, best first; of equally likely ones,
-        that of the older parent first.
-
-        depth: of the deepest node. others: of the same class; asked where this one knows nothing.
-        """
+        that of the older parent first. depth: of the deepest node. others: of the same class; asked
+        where this one knows nothing."""
 
     @abstractmethod
     def sizes(self) -> list[int]:

@@ -24,11 +24,9 @@ def shipped(method: str) -> Path:
 
 
 def check_parts(kind: type[TrainedParts[Any]], parts: str) -> None:
-    """Read the parts in a folder, to report errors early; "" and hub ids are left for later.
-
-    Raises ModelError for what is neither a folder nor could be a hub id, or if the folder holds no
-    usable parts of this kind.
-    """
+    """Read the parts in a folder, to report errors early; "" and hub ids are left for later. Raises
+    ModelError for what is neither a folder nor could be a hub id, or if the folder holds no usable
+    parts of this kind."""
     if parts and _folder(kind, parts) is not None:
         _read(kind, parts)
 

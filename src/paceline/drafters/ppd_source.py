@@ -58,10 +58,7 @@ class RowSources:
 
     def add_to(self, tree: Tree, sure: float, budget: int) -> tuple[Tree, list[int]]:
         """A tree of at most `budget` nodes, with rows of the sources whose next guesses are worth
-        them; and the numbers of these sources.
-
-        sure: see `CostlySources.asks`.
-        """
+        them; and the numbers of these sources. sure: see `CostlySources.asks`."""
         for place, source in self.sources.items():
             if self._known.asks(self._names[place], sure):
                 wider = source.add_rows(tree, budget - len(tree))

@@ -208,10 +208,8 @@ def _as_drawn(shares: Floats, noise: Floats) -> tuple[NDArray[np.intp], Floats]:
 
 
 def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
-    """The table that shapes the first trees: as measured with the parts, else a guess.
-
-    Raises ModelError if it does not fit the parts or the vocabulary.
-    """
+    """The table that shapes the first trees: as measured with the parts, else a guess. Raises
+    ModelError if it does not fit the parts or the vocabulary."""
     most = parts.config.prompt_tokens
     table = parts.acceptance or unmeasured(most, min(10, vocab_size))
     if table.distances != most or table.ranks > vocab_size:

@@ -83,10 +83,8 @@ class MethodSpec(Generic[S]):
         return {each.name: each.default for each in fields(self.settings)}
 
     def read(self, written: Mapping[str, Any]) -> S:
-        """Make the settings, with strings parsed as the fields' types.
-
-        Raises UsageError for a setting that is unknown, cannot be read or is out of range.
-        """
+        """Make the settings, with strings parsed as the fields' types. Raises UsageError for a
+        setting that is unknown, cannot be read or is out of range."""
         try:
             return self.settings(**read_settings(self.settings, self.name, written))
         except UsageError:

@@ -163,9 +163,7 @@ def read_settings(
     kind: type[DataclassInstance], name: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Values for the fields of the dataclass `kind`, with strings parsed as the fields' types.
-
-    Raises UsageError for a setting that `kind` does not have or a value it cannot read.
-    """
+    Raises UsageError for a setting that `kind` does not have or a value it cannot read."""
     names = [field.name for field in fields(kind) if field.init]
     types = _types(kind)
     values: dict[str, Any] = {}

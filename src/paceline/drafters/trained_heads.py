@@ -50,10 +50,7 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
 
     def open(self, host: Host, weights: HeadWeights = "fastest") -> ModuleT:
         """The module, ready to guess for a host of its model, on its device: one for all drafters
-        of the host with these weights.
-
-        Raises UsageError for unavailable weights.
-        """
+        of the host with these weights. Raises UsageError for unavailable weights."""
 
         def made() -> tuple[object, ModuleT]:
             target = host.target

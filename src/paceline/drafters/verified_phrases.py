@@ -73,10 +73,8 @@ class Verified:
 
 def matching(seen: Verified, size: int, shortest: int = 2) -> list[tuple[int, Phrase]]:
     """Keys and phrases from the rejected part of a draft: runs of the target's outputs that agree
-    with the draft up to their last token, the paper's sub-segments.
-
-    size: most tokens of a phrase. shortest: least tokens of a run, or `size` if that is less.
-    """
+    with the draft up to their last token, the paper's sub-segments. size: most tokens of a phrase.
+    shortest: least tokens of a run, or `size` if that is less."""
     found = []
     for place in range(seen.right, len(seen.draft)):
         outputs, following = seen.outputs[place + 1 :], seen.draft[place + 1 :]
