@@ -62,7 +62,6 @@ class Anpd(TextReader):
     What followed in a reference never replaces what followed in the text. Tokens that were taken
     back stay counted: whoever wrote them is likely to write them again.
 
-    settings: see `AnpdSettings`. changes: fields to override, by name.
     ngrams: counts to continue, with the same settings; None for new ones.
     """
 

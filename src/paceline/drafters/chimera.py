@@ -64,7 +64,6 @@ class Chimera(LevelDrafter[Levels]):
     """Drafter with a trained draft model on the target's states.
 
     host: the model it was trained for, which must expose its hidden states.
-    settings: see `ChimeraSettings`. changes: fields to override, by name.
 
     Raises UsageError for a setting out of range or an unusable file; ModelError for parts that are
     missing, damaged or of another model.

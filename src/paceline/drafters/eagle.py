@@ -58,7 +58,6 @@ class Eagle(LevelDrafter[Levels]):
     """Drafter with a trained block on the target's features.
 
     host: the model it was trained for, which must expose its hidden states.
-    settings: see `EagleSettings`. changes: fields to override, by name.
 
     Raises UsageError for a setting out of range; ModelError for parts that are missing, damaged or
     of another model.

@@ -41,10 +41,7 @@ class JacobiSettings(Settings):
 
 class Jacobi(Drafter):
     """Guesses what the target said after the last guesses. Trees stay whole, because the rows of
-    wrong guesses make the next ones.
-
-    settings: see `JacobiSettings`. changes: fields to override, by name.
-    """
+    wrong guesses make the next ones."""
 
     sized_by: SizedBy = "whole"
 

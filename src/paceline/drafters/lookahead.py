@@ -74,7 +74,6 @@ class LookaheadSettings(Settings):
 class Lookahead(Drafter):
     """Guesses phrases that the target itself generated beside the text.
 
-    settings: see `LookaheadSettings`. changes: fields to override, by name.
     pool: a shared pool of phrases; its owner has to clear it.
     readable: phrases with ids at or beyond it are left out, since the model cannot read them; a
     shared pool may hold another model's. None for no limit.

@@ -57,9 +57,8 @@ class Medusa(Drafter):
     """Drafter with independent heads.
 
     host: the model that the heads were trained for; it must expose its hidden states.
-    settings: see `MedusaSettings`. changes: fields to override, by name.
 
-    Raises what these raise; ModelError if the heads are missing, damaged or of another model.
+    Raises ModelError if the heads are missing, damaged or of another model.
     """
 
     requires = frozenset({HIDDEN_STATES})

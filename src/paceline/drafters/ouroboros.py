@@ -110,7 +110,6 @@ class Ouroboros(Speculative):
     """Drafts with a smaller model and phrases.
 
     host: the model to draft for.
-    settings: see `OuroborosSettings`. changes: fields to override, by name.
     pool: to share it, in Python.
 
     Raises what `Speculative` raises, and ModelError for a file without phrases of this model.

@@ -37,8 +37,6 @@ class PromptLookupSettings(Settings):
 class PromptLookup(TextReader):
     """Copies from the leftmost earlier occurrence of the text's last tokens.
 
-    settings: see `PromptLookupSettings`. changes: fields to override, by name.
-
     Unlike the original, it does not rescan the text: a table per run length keeps where each run
     was first continued, so a round costs the same at any text length.
     """

@@ -79,7 +79,6 @@ class Ppd(Drafter):
     chances to be accepted; those of prompt tokens are 0.
 
     host: the model.
-    settings: see `PpdSettings`. changes: fields to override, by name.
 
     Raises ModelError if there are no usable prompt tokens for this model, UsageError for a size out
     of range or a target that takes no virtual tokens.

@@ -54,7 +54,6 @@ class RestSettings(Settings):
 class Rest(LookupDrafter):
     """Guesses what followed in other texts.
 
-    settings: see `RestSettings`. changes: fields to override, by name.
     texts: the datastore's; None for none, as without a host, see `on`.
     """
 

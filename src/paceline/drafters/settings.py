@@ -60,7 +60,8 @@ def within(minimum: int, maximum: int, **setting: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a method. Raises UsageError for a whole number out of range, see `whole`."""
+    """Settings of a method. Its drafter is made with them as `settings`, and with fields to override
+    by name. Raises UsageError for a whole number out of range, see `whole`."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -112,7 +112,6 @@ class Speculative(Drafter):
     """Drafts with a smaller model.
 
     host: the model to draft for.
-    settings: see `SpeculativeSettings`. changes: fields to override, by name.
 
     Weights of guesses come from the draft model's own chances, see `Guess`.
 

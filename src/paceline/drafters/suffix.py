@@ -72,7 +72,6 @@ class Answers:
 class Suffix(TextLookup):
     """Guesses by counts of continuations after matches of several lengths.
 
-    settings: see `SuffixSettings`. changes: fields to override, by name.
     answers: those known already; None for none.
     """
 
