@@ -56,7 +56,8 @@ class ChimeraModel(HeadModule):
     """All three parts.
 
     head, token_ids: see `HeadModule`. embed: the target's embeddings.
-    bottom: replaces the n-gram encoder, for the study; it has a method `whole`, too.
+    bottom: replaces the n-gram encoder, for the study; it has a method `whole`, too. Such parts are
+    never opened, so without one there is an empty module.
 
     Parameters: "bottom.*" and "encoder.*", see there. Full heads are "output" [heads, outputs,
     2 * hidden], which start as two copies of the target's, side by side. Compact ones are "joint"
@@ -77,7 +78,9 @@ class ChimeraModel(HeadModule):
         super().__init__(head, token_ids)
         self.config = config
         hidden = self.hidden_size
-        self.bottom = bottom or NgramEncoder(config.order, hidden, embed, config.rank)
+        if bottom is None and config.bottom == "ngram":
+            bottom = NgramEncoder(config.order, hidden, embed, config.rank)
+        self.bottom = bottom or nn.Module()
         self.encoder = ContextEncoder(config, hidden)
         if config.form == "full":
             weight = head[0].float()

@@ -160,7 +160,7 @@ class MedusaPrograms:
         block: BlockLinear,
         head: BlockLinear,
         hidden: int,
-        token_ids: torch.Tensor | None = None,
+        token_ids: torch.Tensor | None,
     ) -> None:
         self._hidden = hidden
         build = Builder(hidden)

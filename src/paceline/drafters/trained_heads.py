@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from torch import nn
 
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.chimera_programs import compile_chimera
@@ -19,10 +18,8 @@ from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, HeadWeigh
 from paceline.drafters.host import Host
 from paceline.drafters.medusa_heads import (
     Compile,
-    Embed,
     HeadModule,
     MedusaHeads,
-    OutputHead,
     compile_medusa,
 )
 from paceline.drafters.trained_parts import TrainedParts
@@ -41,10 +38,12 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
     tensors: of the module, by its own names, matrices as they are or as `in_eight_bits` has them;
     and "token_ids" [vocabulary] int64, ascending, if the configuration names a vocabulary.
 
-    reads_words: whether its programs read the target's embeddings themselves. compiled: makes them,
-    see `HeadModule.ready`.
+    module: makes the module before training, of configuration, output head, embeddings and token
+    ids. compiled: makes its programs, see `HeadModule.ready`. reads_words: whether these read the
+    target's embeddings themselves.
     """
 
+    module: ClassVar[Callable[..., Any]]
     compiled: ClassVar[Compile]
     reads_words: ClassVar[bool] = False
 
@@ -55,7 +54,7 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         def made() -> tuple[object, ModuleT]:
             target = host.target
             head = target.output_head(self.token_ids)
-            module = self._new_module(head, target.embed, self.token_ids)
+            module: ModuleT = type(self).module(self.config, head, target.embed, self.token_ids)
             if self.reads_words:
                 module.words = target.word_table()
             return self, module.float().load(in_floats(self.tensors)).ready(
@@ -65,12 +64,6 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         # Kept with these parts, so that nothing else gets their id.
         found: tuple[object, ModuleT] = host.share((id(self), weights), made)
         return found[1]
-
-    @abstractmethod
-    def _new_module(
-        self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
-    ) -> ModuleT:
-        """The module before training. head, token_ids: see `HeadModule`."""
 
     @property
     def token_ids(self) -> torch.Tensor | None:
@@ -83,7 +76,7 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         try:
             with torch.device("meta"):  # where tensors are shapes alone
                 head = torch.empty(outputs, self.base.hidden_size), torch.empty(outputs)
-                module = self._new_module(head, head[0].__getitem__, None)
+                module = type(self).module(self.config, head, head[0].__getitem__, None)
         except (RuntimeError, OverflowError, TypeError) as error:
             reason = str(error).partition("\n")[0]
             raise ModelError(f"these sizes describe no {self.kind} ({reason})") from error
@@ -114,12 +107,10 @@ class MedusaParts(HeadParts[MedusaConfig, MedusaHeads]):
     kind: ClassVar[str] = "Medusa heads"
     method: ClassVar[str] = "medusa"
     config_type: ClassVar[type] = MedusaConfig
+    module: ClassVar[Callable[..., Any]] = staticmethod(
+        lambda config, head, embed, token_ids: MedusaHeads(config, head, token_ids)
+    )
     compiled: ClassVar[Compile] = staticmethod(compile_medusa)
-
-    def _new_module(
-        self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
-    ) -> MedusaHeads:
-        return MedusaHeads(self.config, head, token_ids)
 
 
 @dataclass(frozen=True)
@@ -129,6 +120,7 @@ class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
     kind: ClassVar[str] = "Chimera parts"
     method: ClassVar[str] = "chimera"
     config_type: ClassVar[type] = ChimeraConfig
+    module: ClassVar[Callable[..., Any]] = ChimeraModel
     compiled: ClassVar[Compile] = staticmethod(compile_chimera)
     reads_words: ClassVar[bool] = True
 
@@ -155,13 +147,6 @@ class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
                 "the study: decode with parts that have an n-gram encoder"
             )
 
-    def _new_module(
-        self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
-    ) -> ChimeraModel:
-        # A trained layer of the target is not checked: such parts are never opened.
-        bottom = None if self.config.bottom == "ngram" else nn.Module()
-        return ChimeraModel(self.config, head, embed, token_ids, bottom)
-
 
 @dataclass(frozen=True)
 class EagleParts(HeadParts[EagleConfig, EagleModel]):
@@ -170,6 +155,7 @@ class EagleParts(HeadParts[EagleConfig, EagleModel]):
     kind: ClassVar[str] = "EAGLE parts"
     method: ClassVar[str] = "eagle"
     config_type: ClassVar[type] = EagleConfig
+    module: ClassVar[Callable[..., Any]] = EagleModel
     compiled: ClassVar[Compile] = staticmethod(compile_eagle)
     reads_words: ClassVar[bool] = True
 
@@ -177,8 +163,3 @@ class EagleParts(HeadParts[EagleConfig, EagleModel]):
     def read_config(cls, content: dict[str, Any]) -> EagleConfig:
         """See `TrainedParts`."""
         return super().read_config({**content, "layers": tuple(content["layers"])})
-
-    def _new_module(
-        self, head: OutputHead, embed: Embed, token_ids: torch.Tensor | None
-    ) -> EagleModel:
-        return EagleModel(self.config, head, embed, token_ids)
