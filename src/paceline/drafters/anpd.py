@@ -66,10 +66,7 @@ class Anpd(TextReader):
     """
 
     def __init__(
-        self,
-        settings: AnpdSettings | None = None,
-        ngrams: NGrams | None = None,
-        **changes: Any,
+        self, settings: AnpdSettings | None = None, ngrams: NGrams | None = None, **changes: Any
     ) -> None:
         super().__init__()
         own = replace(settings or AnpdSettings(), **changes)

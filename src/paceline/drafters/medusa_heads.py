@@ -156,11 +156,7 @@ class MedusaPrograms:
     """
 
     def __init__(
-        self,
-        block: BlockLinear,
-        head: BlockLinear,
-        hidden: int,
-        token_ids: torch.Tensor | None,
+        self, block: BlockLinear, head: BlockLinear, hidden: int, token_ids: torch.Tensor | None
     ) -> None:
         self._hidden = hidden
         build = Builder(hidden)

@@ -106,8 +106,7 @@ class Ppd(Drafter):
             )
         # What one text shows about the worth of guesses is known in the next.
         self._tree: AdaptiveTree = host.learn(
-            (AdaptiveTree, own, table),
-            lambda: AdaptiveTree(table, host.curve, limits, host.costs),
+            (AdaptiveTree, own, table), lambda: AdaptiveTree(table, host.curve, limits, host.costs)
         )
         self._tree.fitting(MOST_WHOLE)  # slow the first time: better here than in a round
         self._guesses = PromptGuesses(found, host, self._tree.observe)

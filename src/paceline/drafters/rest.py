@@ -60,10 +60,7 @@ class Rest(LookupDrafter):
     reads_text = False
 
     def __init__(
-        self,
-        settings: RestSettings | None = None,
-        texts: KnownTexts | None = None,
-        **changes: Any,
+        self, settings: RestSettings | None = None, texts: KnownTexts | None = None, **changes: Any
     ) -> None:
         own = replace(settings or RestSettings(), **changes)
         self._search = Search(least=own.n, depth=own.k, hits=MOST_HITS, doubt=FOLLOWER_DOUBT)

@@ -54,10 +54,7 @@ class Sam(TextLookup):
     """
 
     def __init__(
-        self,
-        settings: SamSettings | None = None,
-        texts: KnownTexts | None = None,
-        **changes: Any,
+        self, settings: SamSettings | None = None, texts: KnownTexts | None = None, **changes: Any
     ) -> None:
         super().__init__()
         own = replace(settings or SamSettings(), **changes)

@@ -76,10 +76,7 @@ class Suffix(TextLookup):
     """
 
     def __init__(
-        self,
-        settings: SuffixSettings | None = None,
-        answers: Answers | None = None,
-        **changes: Any,
+        self, settings: SuffixSettings | None = None, answers: Answers | None = None, **changes: Any
     ) -> None:
         super().__init__()
         own = replace(settings or SuffixSettings(), **changes)

@@ -16,12 +16,7 @@ from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.eight_bits import in_floats, scale_shapes
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, HeadWeights, MedusaConfig
 from paceline.drafters.host import Host
-from paceline.drafters.medusa_heads import (
-    Compile,
-    HeadModule,
-    MedusaHeads,
-    compile_medusa,
-)
+from paceline.drafters.medusa_heads import Compile, HeadModule, MedusaHeads, compile_medusa
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
 
