@@ -2,21 +2,11 @@
 
 The n-gram encoder makes a *green* state of the last tokens. From it and the target's *mature*
 states, the full context encoder makes a draft state (see `paceline.drafters.context_encoder`). Head
-i reads that beside the last mature state and guesses the token after a node at depth i. To draft
-for a text:
+i reads that beside the last mature state and guesses the token after a node at depth i; see
+`chimera_levels.ModuleLevels` for a draft.
 
-    model = parts.open(host)
-    levels = chimera_levels.ModuleLevels(model, capacity=256)
-    # whenever the target has read tokens: all states [n, hidden], and the green states of new ones
-    levels.read(states, list(model.green(ngrams)))              # int64 [new, order]
-    levels.begin()
-    root = levels.drafts(0, model.green(ngram_of_root), [-1])   # [1, hidden]: the root, node 0
-    logits = model.logits(0, states[-1], root)                  # [1, outputs]: tokens after it
-    next = levels.drafts(1, model.green(ngrams_of_guesses), [0, 0])  # two guesses: nodes 1 and 2
-    logits = model.logits(1, states[-1], next)                  # [2, outputs]: tokens after each
-
-`model.green` depends on the n-gram alone, so it can be cached. Columns of logits are tokens, or
-places in `model.token_ids`.
+Green states depend on the n-gram alone, so they can be cached. Columns of logits are tokens, or
+places in `token_ids`.
 """
 
 from __future__ import annotations

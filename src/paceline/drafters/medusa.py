@@ -99,12 +99,10 @@ class Medusa(Drafter):
             if tree is not None:
                 return tree
         guesses = self._heads.guess(self._state, self._ranks, noise)
-        if self._table is None:
-            table = AcceptanceTable(guesses.probabilities)
-        else:
-            most = len(guesses.tokens[0])
-            table = AcceptanceTable(tuple(row[:most] for row in self._table.rows))
-        found = likeliest(table, len(guesses.tokens), budget)
+        rows, most = guesses.probabilities, len(guesses.tokens[0])
+        if self._table is not None:
+            rows = tuple(row[:most] for row in self._table.rows)
+        found = likeliest(AcceptanceTable(rows), len(guesses.tokens), budget)
         return Tree(
             tuple(guesses.tokens[len(path) - 1][path[-1]] for path in found.paths),
             found.parents,

@@ -149,7 +149,14 @@ class PhrasePool:
                 _VERSION,
             ):
                 raise ValueError("it is not a phrase file, or has another version")
-            _check_model(head, path, vocab_size, fingerprint)
+            theirs = head.get("fingerprint")
+            if head.get("vocab_size") != vocab_size:
+                raise ModelError(
+                    f"the phrase file {path} is for a model with {head.get('vocab_size')} tokens, "
+                    f"but this one has {vocab_size}: name another file"
+                )
+            if theirs and fingerprint and theirs != fingerprint:
+                raise ModelError(f"the phrase file {path} is for another model: name another file")
             found = [_entry(parse_json(line), vocab_size) for line in lines[1:]]
             if sum(len(phrases) for _, phrases in found) != head.get("phrases"):
                 raise ValueError("its number of phrases is not that of its first line")
@@ -243,17 +250,6 @@ def _lines(pool: PhrasePool, vocab_size: int, fingerprint: str) -> bytes:
     }
     lines = [json.dumps(head), *(json.dumps([key, *phrases]) for key, phrases in entries)]
     return ("\n".join(lines) + "\n").encode()
-
-
-def _check_model(head: dict[str, Any], path: Path, vocab_size: int, fingerprint: str) -> None:
-    if head.get("vocab_size") != vocab_size:
-        raise ModelError(
-            f"the phrase file {path} is for a model with {head.get('vocab_size')} tokens, but "
-            f"this one has {vocab_size}: name another file"
-        )
-    theirs = head.get("fingerprint")
-    if theirs and fingerprint and theirs != fingerprint:
-        raise ModelError(f"the phrase file {path} is for another model: name another file")
 
 
 def _entry(content: Any, vocab_size: int) -> tuple[int, list[Phrase]]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from paceline.errors import UsageError, meant
 
@@ -25,15 +25,12 @@ __all__ = [
     "Settings",
     "at_least",
     "bracketed",
-    "build",
     "parse_method",
     "read_settings",
     "split_at",
     "whole",
     "within",
 ]
-
-D = TypeVar("D", bound="DataclassInstance")
 
 # A module with its class, then only settings.
 _PLACE = re.compile(r"([\w.]+):([^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
@@ -153,11 +150,6 @@ def _without_brackets(value: str, text: str) -> str:
                 "settings by commas, and write a ( for every )"
             )
     return value[1:-1].strip()
-
-
-def build(kind: type[D], name: str, settings: Mapping[str, Any]) -> D:
-    """Construct a dataclass whose fields are settings; see `read_settings`."""
-    return kind(**read_settings(kind, name, settings))
 
 
 def read_settings(

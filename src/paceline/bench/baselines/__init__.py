@@ -20,7 +20,7 @@ from paceline.bench.baselines.native import (
     TransformersLookup,
 )
 from paceline.bench.memory import measure_load
-from paceline.drafters.settings import build, parse_method
+from paceline.drafters.settings import parse_method, read_settings
 from paceline.errors import UsageError
 
 __all__ = ["BASELINES", "Native", "check_baseline", "is_baseline", "make_baseline"]
@@ -63,4 +63,4 @@ def _parse(name: str) -> Baseline:
     kind, settings = parse_method(name)
     if kind not in BASELINES:
         raise UsageError(f"unknown baseline {kind!r}: use one of {', '.join(BASELINES)}")
-    return build(BASELINES[kind], kind, settings)
+    return BASELINES[kind](**read_settings(BASELINES[kind], kind, settings))
