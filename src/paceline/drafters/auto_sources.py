@@ -109,20 +109,14 @@ def _by_model(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
 
     def by_chain() -> list[str]:
         trained = [name for name in names if name in _TRAINED]
-        return sorted(trained, key=partial(_chain, fingerprint=host.fingerprint), reverse=True)
+        return sorted(
+            trained, key=partial(shipped_chain, fingerprint=host.fingerprint), reverse=True
+        )
 
     others = [name for name in names if name not in _TRAINED]
     ranked = (*host.share(("by chain", *names), by_chain), *others)
     found = ((name, drafter) for name in ranked if (drafter := _found(name, host)) is not None)
     return dict(islice(found, 1))
-
-
-def _chain(method: str, fingerprint: str) -> float:
-    """See `shipped_chain`. Damaged parts count as none: they are not opened either."""
-    try:
-        return shipped_chain(method, fingerprint)
-    except PacelineError:
-        return 0.0
 
 
 def _found(method: str, host: Host | None) -> Drafter | None:

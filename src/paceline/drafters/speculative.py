@@ -217,20 +217,15 @@ class Speculative(Drafter):
 def guess_tree(guesses: Sequence[Guess]) -> Tree:
     """The chain of guesses, whose cache entries then already lie where they will stay, and the
     runners-up of each; weights are chances to be accepted."""
-    tokens = [guess.token for guess in guesses]
-    parents = list(range(-1, len(guesses) - 1))
-    weights: list[float] = []
-    leaves: list[tuple[int, int, float]] = []
+    if not guesses:
+        return Tree((), (), ())
+    chain, leaves = list[tuple[int, int, float]](), list[tuple[int, int, float]]()
     path_chance = 1.0
     for place, guess in enumerate(guesses):
         leaves += [(token, place - 1, path_chance * chance) for token, chance in guess.others]
         path_chance *= guess.chance
-        weights.append(path_chance)
-    for token, parent, weight in leaves:
-        tokens.append(token)
-        parents.append(parent)
-        weights.append(weight)
-    return Tree(tuple(tokens), tuple(parents), tuple(weights))
+        chain.append((guess.token, place - 1, path_chance))
+    return Tree(*zip(*chain, *leaves))
 
 
 def open_draft(host: Host, choice: ModelChoice) -> Host:

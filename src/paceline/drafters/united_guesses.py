@@ -117,11 +117,11 @@ class _NativeUnion:
     def _grow(self, room: int) -> None:
         """Make room for `room` nodes; present ones stay."""
         nodes = self._call.nodes
-        tokens, parents = self._tokens[:nodes], self._parents[:nodes]
-        sources, claims = self._sources[:nodes], self._claims[:nodes]
+        known = self._tokens, self._parents, self._sources, self._claims
         self._set_columns(room)
-        self._tokens[:nodes], self._parents[:nodes] = list(tokens), list(parents)
-        self._sources[:nodes], self._claims[:nodes] = list(sources), list(claims)
+        now = self._tokens, self._parents, self._sources, self._claims
+        for column, before in zip(now, known):
+            column[:nodes] = before[:nodes]
 
     def _set_columns(self, room: int) -> None:
         """Allocate columns for `room` nodes, none present."""
