@@ -109,13 +109,13 @@ def test_rows_are_paid_by_what_the_next_round_brings() -> None:
     source = PpdSource(Host(target, TOY), _settings(target))
     rows = RowSources({1: source}, ("anpd", "ppd"), Told(["ppd"]))
     tree, asked = rows.add_to(EMPTY, 0.25, 10)
-    assert asked == [1] and len(tree) == 2 and not [*rows.guessing()]
+    assert asked == [1] and len(tree) == 2 and not rows.bought
     rows.judge(Round(0, tree, torch.zeros(3, 32), Path((), (3,))))
-    assert not Told.heard and [place for place, _ in rows.guessing()] == [1]
+    assert not Told.heard and [*rows.bought] == [1]
     guess = Tree((4, 5), (ROOT, 0), (0.5, 0.25), (2, 2))
     rows.judge(Round(0, guess, torch.zeros(3, 32), Path((0,), (4, 9))))
     assert Told.heard == [("ppd", 0.25, 1, 0.75, 3, 2)]
-    assert not [*rows.guessing()]
+    assert not rows.bought
 
 
 def _settings(target: Clairvoyant) -> PpdSettings:

@@ -44,10 +44,8 @@ def normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class Turns:
-    """Rotary positions for heads of `size` numbers.
-
-    On a CPU, angles are kept: they would take a fifth of the time of drafting a level. On a GPU, to
-    ask for the largest place would take longer.
+    """Rotary positions for heads of `size` numbers. On a CPU, angles are kept: they would take a
+    fifth of the time of drafting a level. On a GPU, to ask for the largest place would take longer.
     """
 
     def __init__(self, size: int, base: float) -> None:

@@ -145,8 +145,8 @@ class Auto(Drafter):
             self._catch_up(self._consulted)
         self._united.clear()
         self._look_up(budget)
-        for place, source in self._rows.guessing():
-            self._add(place, source.propose(budget), self._clock())
+        for place in self._rows.bought:
+            self._add(place, self._rows.sources[place].propose(budget), self._clock())
         if self._costly:
             self._ask_costly(budget)
         tree = self._united.tree(budget)

@@ -108,10 +108,8 @@ def _by_model(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
         return {"speculative": copy}
 
     def by_chain() -> list[str]:
-        trained = [name for name in names if name in _TRAINED]
-        return sorted(
-            trained, key=partial(shipped_chain, fingerprint=host.fingerprint), reverse=True
-        )
+        chain = partial(shipped_chain, fingerprint=host.fingerprint)
+        return sorted((name for name in names if name in _TRAINED), key=chain, reverse=True)
 
     others = [name for name in names if name not in _TRAINED]
     ranked = (*host.share(("by chain", *names), by_chain), *others)

@@ -28,12 +28,15 @@ class DrawNoise:
     def __init__(self, to: HeadModule, vocabulary: int, sampler: Sampler | None = None) -> None:
         self._to, self._vocabulary = to, vocabulary
         self._sampler = None if sampler is None or sampler.draws_likeliest else sampler
+        # What it depends on besides the position.
+        drawn = self._sampler
+        self._source = None if drawn is None else (drawn.seed, drawn.noise_scale)
         self._rows: dict[int, torch.Tensor] = {}
 
     def for_text(self, sampler: Sampler | None) -> DrawNoise:
         """The noise of another text, or of one that is resumed: what it needs again is kept."""
         new = DrawNoise(self._to, self._vocabulary, sampler)
-        if _known_by(new._sampler) == _known_by(self._sampler):
+        if new._source == self._source:
             new._rows = self._rows
         return new
 
@@ -53,11 +56,6 @@ class DrawNoise:
         tokens = slice(self._to.outputs) if ids is None else ids
         found = noise_of_draw(sampler.seed, position, self._vocabulary, tokens, device)
         return (sampler.noise_scale * found).float().to(device)
-
-
-def _known_by(sampler: Sampler | None) -> tuple[int, float] | None:
-    """What noise depends on besides the position."""
-    return None if sampler is None else (sampler.seed, sampler.noise_scale)
 
 
 def noise_of_draw(

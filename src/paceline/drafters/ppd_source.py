@@ -6,7 +6,7 @@ Whether rows for the next guesses are worth their time is learned, as for every 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.host import Host
@@ -37,7 +37,8 @@ class RowSource(Drafter):
 
 
 class RowSources:
-    """The row sources of one text, by number. names: of all sources. known: judges their worth."""
+    """The row sources of one text, by number. names: of all sources. known: judges their worth.
+    bought: sources with rows in the last pass -> `sure` when asked, rows, and the pass's width."""
 
     def __init__(
         self, sources: Mapping[int, RowSource], names: Sequence[str], known: CostlySources
@@ -45,16 +46,11 @@ class RowSources:
         self.sources, self._names, self._known = sources, names, known
         # By source: `sure` when it was asked, and its rows.
         self._added: dict[int, tuple[float, int]] = {}
-        # The same for the pass before, and that pass's width.
-        self._bought: dict[int, tuple[float, int, int]] = {}
+        self.bought: dict[int, tuple[float, int, int]] = {}
 
     def begin(self) -> None:
         """A text begins, or resumes elsewhere: it has no rows yet."""
-        self._added, self._bought = {}, {}
-
-    def guessing(self) -> Iterator[tuple[int, RowSource]]:
-        """The sources that had rows in the last pass."""
-        return ((place, self.sources[place]) for place in self._bought)
+        self._added, self.bought = {}, {}
 
     def add_to(self, tree: Tree, sure: float, budget: int) -> tuple[Tree, list[int]]:
         """A tree of at most `budget` nodes, with rows of the sources whose next guesses are worth
@@ -69,11 +65,11 @@ class RowSources:
 
     def judge(self, round: Round) -> None:
         """Judge what the rows of the pass before have gained."""
-        for place, (sure, rows, width) in self._bought.items():
+        for place, (sure, rows, width) in self.bought.items():
             tokens, (_, claimed) = round.owed_to(place), round.rows_owed_to(place)
             self._known.judge(self._names[place], sure, tokens, claimed, width, rows)
         nodes = len(round.tree)  # without those cut off by the end of the text
-        self._bought = {
+        self.bought = {
             place: (sure, min(rows, nodes), 1 + nodes)
             for place, (sure, rows) in self._added.items()
         }

@@ -178,7 +178,9 @@ _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def _read(value: Any, wanted: Any, where: str) -> Any:
-    wanted = _without_none(wanted)
+    kinds = [kind for kind in get_args(wanted) if kind is not NoneType]
+    if len(kinds) == 1 and NoneType in get_args(wanted):  # only its default can be None
+        wanted = kinds[0]
     if not isinstance(value, str) or wanted in (str, Any):
         return value
     if wanted not in _KINDS and get_origin(wanted) is not Literal:
@@ -191,9 +193,3 @@ def _read(value: Any, wanted: Any, where: str) -> Any:
         return {"true": True, "false": False}[value.lower()] if wanted is bool else wanted(value)
     except (KeyError, ValueError) as error:
         raise UsageError(f"{where} must be {_KINDS[wanted]}, got {value!r}") from error
-
-
-def _without_none(wanted: Any) -> Any:
-    """`int` for `int | None`: only its default can be None."""
-    kinds = [kind for kind in get_args(wanted) if kind is not NoneType]
-    return kinds[0] if NoneType in get_args(wanted) and len(kinds) == 1 else wanted
