@@ -25,11 +25,9 @@ _FEW = 8
 
 
 class Guess(NamedTuple):
-    """A token that the draft model has drawn.
-
-    chance: that the target draws it too, as the draft model estimates.
-    others: the next best tokens there under the same noise, each with its chance, best first.
-    """
+    """A token that the draft model has drawn. chance: that the target draws it too, as the draft
+    model estimates. others: the next best tokens there under the same noise, each with its chance,
+    best first."""
 
     token: int
     chance: float
@@ -79,11 +77,8 @@ class Speaker(ABC):
 
 
 class DraftChain(Speaker):
-    """Generates what plain decoding of the draft model would.
-
-    target: with `CHAINS`. vocab_size: of the model to draft for. others: runners-up to keep
-    per guess. clock: seconds.
-    """
+    """Generates what plain decoding of the draft model would. target: with `CHAINS`. vocab_size: of
+    the model to draft for. others: runners-up to keep per guess. clock: seconds."""
 
     def __init__(
         self, target: Target, vocab_size: int, others: int, clock: Callable[[], float]

@@ -43,10 +43,7 @@ class _Noted(Sampler):
 
 class DraftRounds(Speaker):
     """Generates what plain decoding of the draft model would, several tokens per pass if its own
-    drafter has guessed them.
-
-    others: runners-up to keep per guess. clock: seconds.
-    """
+    drafter has guessed them. others: runners-up to keep per guess. clock: seconds."""
 
     def __init__(
         self,

@@ -138,9 +138,7 @@ class DraftText:
 
 class WayTimes:
     """Seconds per guess both ways, over any number of texts. Decisions depend on nothing else.
-
-    in_rounds: whether rounds are worth their time; at first they are.
-    """
+    in_rounds: whether rounds are worth their time; at first they are."""
 
     def __init__(self) -> None:
         self.in_rounds = True
@@ -172,10 +170,8 @@ class WayTimes:
 
 class FasterWay(Speaker):
     """Drafts in rounds or, where that is clearly faster, as a chain: the guesses are the same.
-
     rounds, chain: of the same draft model, in rounds with its own drafter. times: shared by all
-    texts of both. clock: seconds.
-    """
+    texts of both. clock: seconds."""
 
     def __init__(
         self, rounds: DraftRounds, chain: DraftChain, times: WayTimes, clock: Callable[[], float]

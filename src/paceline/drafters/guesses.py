@@ -29,11 +29,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Guesses:
-    """The likeliest tokens of some rows of logits, likeliest first.
-
-    tokens: one list per row. probabilities: of the same tokens, by the heads themselves; those of a
-    row add up to at most 1.
-    """
+    """The likeliest tokens of some rows of logits, likeliest first. tokens: one list per row.
+    probabilities: of the same tokens, by the heads themselves; those of a row add up to at most
+    1."""
 
     tokens: list[list[int]]
     probabilities: tuple[tuple[float, ...], ...]
@@ -98,10 +96,8 @@ def _at_most_one(shares: list[float]) -> tuple[float, ...]:
     return tuple(shares) if total <= 1.0 else tuple(share / total for share in shares)
 
 
-def lent(
-    call: ctypes.Structure, number: type[Any], room: int, *names: str
-) -> list[ctypes.Array[Any]]:
-    """Columns of `room` numbers, whose addresses `call` gets under these names."""
+def lent(call: Any, number: Any, room: int, *names: str) -> list[ctypes.Array[Any]]:
+    """Columns of `room` numbers of a C type, whose addresses `call` gets under these names."""
     columns = [(number * room)() for _ in names]
     for name, column in zip(names, columns):
         setattr(call, name, ctypes.addressof(column))
@@ -109,11 +105,8 @@ def lent(
 
 
 class FoundTree:
-    """Memory for a tree that the C library makes of the guesses of heads.
-
-    outputs: columns of logits. token_ids: [outputs] int64, the tokens they stand for; None:
-    columns are token ids.
-    """
+    """Memory for a tree that the C library makes of the guesses of heads. outputs: columns of
+    logits. token_ids: [outputs] int64, the tokens they stand for; None: columns are token ids."""
 
     def __init__(self, outputs: int, token_ids: torch.Tensor | None) -> None:
         self._ids = token_ids  # held for the library
@@ -156,10 +149,8 @@ class RecordedNoise:
 
 
 class RecordedGuesses:
-    """Guesses by logits that `run` computes, always from and to the same addresses.
-
-    run: logits [rows, outputs]. ranks, token_ids: see `likeliest`. noise: added to the logits.
-    """
+    """Guesses by logits that `run` computes, always from and to the same addresses. run: logits
+    [rows, outputs]. ranks, token_ids: see `likeliest`. noise: added to the logits."""
 
     def __init__(
         self,

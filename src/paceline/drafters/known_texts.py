@@ -75,11 +75,8 @@ class NearTexts:
 
 
 class KnownTexts:
-    """A datastore as one drafter searches it.
-
-    arrays: fixed ones, if there is no store.
-    store: whose arrays are searched; `refresh` includes what it has added.
-    """
+    """A datastore as one drafter searches it. arrays: fixed ones, if there is no store. store:
+    whose arrays are searched; `refresh` includes what it has added."""
 
     def __init__(self, arrays: Sequence[SuffixArray] = (), store: Datastore | None = None) -> None:
         self._arrays, self._store, self._version = list(arrays), store, -1

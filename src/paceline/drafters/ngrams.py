@@ -114,10 +114,8 @@ class NGramTable:
 
 
 class NGrams(ABC):
-    """Counts of what followed runs of `shortest` to `longest` tokens, as in `NGramTable`.
-
-    width: followers of a run to guess. most: n-grams of each length to keep.
-    """
+    """Counts of what followed runs of `shortest` to `longest` tokens, as in `NGramTable`. width:
+    followers of a run to guess. most: n-grams of each length to keep."""
 
     def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
         self.shortest, self.longest = shortest, longest
