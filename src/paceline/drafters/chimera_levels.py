@@ -76,9 +76,9 @@ class ModuleLevels(TextLevels):
         """
         encoder, rows = self._model.encoder, _rows_of(greens)
         if self._pending is not None:  # now nodes follow the last draft states
-            drafts, places = self._pending
-            self._slots += range(self._end, self._end + drafts.shape[1])
-            self._put(self._end, encoder.mature(drafts, places))
+            last, at = self._pending
+            self._slots += range(self._end, self._end + last.shape[1])
+            self._put(self._end, encoder.mature(last, at))
         first = self._end
         for slot, parent in enumerate(parents, start=first):
             above = [] if parent < 0 else [*self._sees[parent], self._slots[parent]]
@@ -86,7 +86,8 @@ class ModuleLevels(TextLevels):
         places = torch.full((1, len(parents)), self.length + depth, device=rows.device)
         self._put(first, encoder.green(rows, places))
         columns = self._held[0][:, :, : self._end], self._held[1][:, :, : self._end]
-        drafts = encoder(rows, places, columns, self._mask(len(parents)).to(rows.device))
+        sees = self._mask(len(parents)).to(rows.device)
+        drafts: torch.Tensor = encoder(rows, places, columns, sees)
         self._pending = drafts, places
         return drafts[0]
 

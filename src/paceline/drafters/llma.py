@@ -76,6 +76,13 @@ class Llma(LookupDrafter):
         self._seed = own.seed if own.tie == "random" else None
         self._forget()
 
+    def _forget(self) -> None:
+        self._references, self._prompt, self._said = [], [], []
+        self._array = GrowingSuffixArray()
+        # Of places: the lowest is copied. So the choice does not change from round to round.
+        self._random = np.random.default_rng(self._seed)
+        self._priorities = self._random.random(0)
+
     def start(self, text: TextStart) -> None:
         """Index prompt and references. The next turn of a conversation with the same references
         adds only its new tokens, as a text of their own. Raises UsageError for ids that are
@@ -138,10 +145,3 @@ class Llma(LookupDrafter):
                 matched = len(output)
         order = places if self._seed is None else self._priorities[places]
         return int(places[order.argmin()]), matched
-
-    def _forget(self) -> None:
-        self._references, self._prompt, self._said = [], [], []
-        self._array = GrowingSuffixArray()
-        # Of places: the lowest is copied. So the choice does not change from round to round.
-        self._random = np.random.default_rng(self._seed)
-        self._priorities = self._random.random(0)

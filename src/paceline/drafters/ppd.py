@@ -30,7 +30,7 @@ from paceline.drafters.prompt_tokens import PromptGuesses, PromptTokens, accepta
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
-from paceline.planning.ppd.dynamic_tree import StateTree, lay_out
+from paceline.planning.ppd.dynamic_tree import lay_out
 from paceline.planning.ppd.round_tree import best_tree
 from paceline.planning.ppd.tree_search import FittedTree
 from paceline.planning.sizing import MOST_WHOLE
@@ -129,14 +129,11 @@ class Ppd(Drafter):
         tree = self._tree.fitting(budget)
         if tree is None:
             return EMPTY
-        state: StateTree | None
         if self._by_table:
             state = tree.states[min(len(self._guesses.tokens), tree.prompt_tokens)]
         else:
             chances, most = self._tree.chances.of(self._guesses.shares), min(budget, self._most)
             state = best_tree(chances, self._tree.prospects, most, self._epts)
-        if state is None:
-            return EMPTY
         shape, known = lay_out(state), self._guesses.tokens
         guesses = [known[distance][rank] for distance, rank in shape.guesses]
         prompts = [self._guesses.first + embedding for embedding in shape.prompts]
