@@ -52,7 +52,7 @@ class PromptLookup(TextReader):
         """Index the context; references are ignored."""
         self._text = []
         self._first = [{} for _ in range(self.max_run)]
-        self.resume(text)
+        self._learn(text.context)
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """A chain of up to `k` copied tokens."""
