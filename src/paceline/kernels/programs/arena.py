@@ -34,8 +34,7 @@ def find_places(steps: Sequence[Step], logits: Value) -> Places:
         if step.out is not None:
             first.setdefault(step.out, stretch)
         # A product's rows are rounded in the stretch before it.
-        for value in step.reads():
-            last[value] = stretch
+        last.update(dict.fromkeys(step.reads(), stretch))
     found = Places()
     taken: dict[Kind, list[tuple[int, int, int]]] = {kind: [] for kind in Kind}
     for value, begin in first.items():  # in the order of steps
@@ -43,14 +42,13 @@ def find_places(steps: Sequence[Step], logits: Value) -> Places:
             continue
         end = max(last.get(value, begin), begin)
         size = -(-value.count // _GRAIN) * _GRAIN
-        held = sorted((at, at + long) for at, long, until in taken[value.kind] if until >= begin)
+        held = sorted(each for each in taken[value.kind] if each[2] >= begin)
         place = 0
-        for at, after in held:
+        for at, after, _ in held:
             if at - place >= size:
                 break
             place = max(place, after)
-        taken[value.kind] = [each for each in taken[value.kind] if each[2] >= begin]
-        taken[value.kind].append((place, size, end))
+        taken[value.kind] = [*held, (place, place + size, end)]
         found.begin[value] = place
         found.width[value.kind] = max(found.width[value.kind], place + size)
     return found

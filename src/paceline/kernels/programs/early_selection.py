@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Value
+from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Value, readers_of
 
 __all__ = ["select_early"]
 
@@ -31,7 +31,7 @@ def select_early(lowered: Lowered) -> Lowered:
     made = [step.out for step in late if step.out is not None]
     read = dict.fromkeys(value for step in late for value in step.reads() if value not in made)
     kept = {value: Value(value.number, value.count, Kind.KEPT) for value in [*read, *made]}
-    selects = [Step(Op.SELECT, each.count, kept[each], (_whole(each),)) for each in read]
+    selects = [Step(Op.SELECT, each.count, kept[each], (Operand.all_of(each),)) for each in read]
     selected, out = select.of[0].value, select.out
     if selected is not None and out is not None:
         kept[out] = kept[selected]
@@ -44,14 +44,11 @@ def _late(steps: Sequence[Step], select: Step) -> list[Step]:
     """Those of the steps before `select` that only it needs, directly or through others of them."""
     if select.op != Op.SELECT or not select.of[0].whole:
         return []
-    readers: dict[Value, set[Step]] = {}
-    for step in [*steps, select]:
-        for value in step.reads():
-            readers.setdefault(value, set()).add(step)
+    readers = readers_of([*steps, select])
     late = {select}
     for step in reversed(steps):
         of_rows = step.op in _BY_ROW and all(value.kind == Kind.ROWS for value in step.reads())
-        if of_rows and step.out is not None and readers.get(step.out, {step}) <= late:
+        if of_rows and step.out is not None and late.issuperset(readers.get(step.out, [step])):
             late.add(step)
     return [step for step in steps if step in late]
 
@@ -63,7 +60,3 @@ def _with(kept: Mapping[Value, Value], step: Step) -> Step:
         for each in step.of
     ]
     return replace(step, of=of, out=None if step.out is None else kept.get(step.out, step.out))
-
-
-def _whole(value: Value) -> Operand:
-    return Operand(value.count, value)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from paceline.kernels.programs.steps import Function, Join, Op, Operand, Step, Value
+from paceline.kernels.programs.steps import Function, Join, Op, Operand, Step, Value, readers_of
 
-__all__ = ["Block", "Merged", "Place", "merged"]
+__all__ = ["Block", "Merged", "merged"]
 
 
 @dataclass(eq=False)
@@ -41,24 +41,16 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a value lies: from `at` on in the rows of a block."""
-
-    block: Block
-    at: int
-
-
-@dataclass(frozen=True)
 class Merged:
     """Steps in the order to run them; those that run with another one are left out.
 
-    blocks: by the first of their products. places: of the values in blocks. added: products by the
-    sums that they are added to in place.
+    blocks: by the first of their products. places: the blocks that values lie in, and where in a
+    row they begin. added: products by the sums that they are added to in place.
     """
 
     steps: Sequence[Step]
     blocks: dict[Step, Block]
-    places: dict[Value, Place]
+    places: dict[Value, tuple[Block, int]]
     added: dict[Step, Step]
 
     def adjoin(self, of: Sequence[Operand]) -> bool:
@@ -66,20 +58,21 @@ class Merged:
         first, second = (
             self.places.get(each.value) if each.whole and each.value else None for each in of
         )
-        if first is None or second is None or first.block is not second.block:
+        if first is None or second is None:
             return False
-        return first.at + of[0].period == second.at
+        block, at = first
+        return second == (block, at + of[0].period)
 
 
 def merged(steps: Iterable[Step]) -> Merged:
     """Find what runs together."""
     steps = list(steps)
-    blocks, places = _products(steps)
-    readers = _readers(steps)
+    blocks, readers = _blocks(steps), readers_of(steps)
+    places: dict[Value, tuple[Block, int]] = {}
     left_out = {step for block in blocks.values() for step in block.products[1:]}
     for block in blocks.values():
         block.turned = _rotations(block, readers)
-        places.update({value: Place(block, begin) for value, begin, _ in block.parts()})
+        places.update({value: (block, begin) for value, begin, _ in block.parts()})
         left_out.update(block.turned)
     added: dict[Step, Step] = {}
     changed: set[Value | None] = set()  # in place, by sums
@@ -95,24 +88,12 @@ def merged(steps: Iterable[Step]) -> Merged:
     return Merged(kept, blocks, places, added)
 
 
-def _products(steps: Sequence[Step]) -> tuple[dict[Step, Block], dict[Value, Place]]:
+def _blocks(steps: Sequence[Step]) -> dict[Step, Block]:
     by_rows: dict[Operand, Block] = {}
-    places: dict[Value, Place] = {}
     for step in steps:
-        if step.op != Op.PRODUCT or step.out is None:
-            continue
-        block = by_rows.setdefault(step.of[0], Block())
-        places[step.out] = Place(block, block.count)
-        block.products.append(step)
-    return {block.products[0]: block for block in by_rows.values()}, places
-
-
-def _readers(steps: Iterable[Step]) -> dict[Value, list[Step]]:
-    found: dict[Value, list[Step]] = {}
-    for step in steps:
-        for value in {*step.reads()}:
-            found.setdefault(value, []).append(step)
-    return found
+        if step.op == Op.PRODUCT and step.out is not None:
+            by_rows.setdefault(step.of[0], Block()).products.append(step)
+    return {block.products[0]: block for block in by_rows.values()}
 
 
 def _rotations(block: Block, readers: dict[Value, list[Step]]) -> list[Step]:
@@ -141,12 +122,11 @@ def _added(step: Step, readers: dict[Value, list[Step]], blocks: dict[Step, Bloc
     if step.op != Op.MAP or step.join != Join.PLUS or step.function != Function.SAME:
         return None
     for total, part in (step.of, step.of[::-1]):
-        if not (total.whole and part.whole and total.value and part.value):
-            continue
-        product, own = part.value.source, total.value.source
+        product, own = part.source, total.source
         if product not in blocks or len(blocks[product].products) > 1 or own is None:
             continue
         fresh = own.op == Op.EMBED or (own.op == Op.MAP and own.join != Join.ALONE)
-        if readers[part.value] == [step] and readers[total.value][-1] is step and fresh:
+        read_by = [readers[each.value] for each in (part, total) if each.value is not None]
+        if read_by[0] == [step] and read_by[1][-1] is step and fresh:
             return product
     return None

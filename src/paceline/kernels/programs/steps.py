@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
@@ -25,6 +25,7 @@ __all__ = [
     "Tables",
     "Value",
     "live_steps",
+    "readers_of",
 ]
 
 
@@ -125,6 +126,16 @@ class Operand:
             and self.period == self.value.count
         )
 
+    @property
+    def source(self) -> Step | None:
+        """The step that makes it, if it is all of a value."""
+        return self.value.source if self.whole and self.value is not None else None
+
+    @classmethod
+    def all_of(cls, value: Value) -> Operand:
+        """The whole value."""
+        return cls(value.count, value)
+
 
 @dataclass(eq=False)
 class Step:
@@ -185,8 +196,17 @@ class Lowered:
     tables: Tables
 
 
+def readers_of(steps: Iterable[Step]) -> dict[Value, list[Step]]:
+    """The steps that read each value, in order."""
+    found: dict[Value, list[Step]] = {}
+    for step in steps:
+        for value in dict.fromkeys(step.reads()):
+            found.setdefault(value, []).append(step)
+    return found
+
+
 def live_steps(steps: Sequence[Step], wanted: Value) -> list[Step]:
-    """Steps that `wanted` or a cache depends on."""
+    """Those that `wanted` or a cache depends on."""
     needed = {wanted}
     found = []
     for step in reversed(steps):

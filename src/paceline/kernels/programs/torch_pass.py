@@ -9,7 +9,7 @@ import torch
 
 from paceline.kernels.programs.steps import Kind, Operand, Tables, Value
 
-__all__ = ["Operands", "PassRows", "PositionRows", "Read", "Run", "TorchPass"]
+__all__ = ["Operands", "PassRows", "Read", "Run", "TorchPass"]
 
 _FIRST = 4096  # positions
 
@@ -44,22 +44,15 @@ class PositionRows:
     def __init__(self, tables: Tables, device: torch.device, dtype: torch.dtype) -> None:
         self._source = tables
         self._device, self._dtype = device, dtype
-        self._wanted: list[tuple[int, torch.Tensor | None]] = []
+        self._wanted: dict[tuple[int, tuple[int, ...]], int] = {}
         self._tables: list[torch.Tensor] = []
         self._reached = 0
         self.moves = 0
 
     def add(self, value: Value, signs: torch.Tensor | None = None) -> int:
         """The number under which `rows` gives a value, multiplied by `signs`, which repeat."""
-        number = self._source.number_of(value)
-        for known, (of, with_signs) in enumerate(self._wanted):
-            same = with_signs is signs or (
-                signs is not None and with_signs is not None and torch.equal(signs, with_signs)
-            )
-            if of == number and same:
-                return known
-        self._wanted.append((number, signs))
-        return len(self._wanted) - 1
+        wanted = self._source.number_of(value), () if signs is None else tuple(signs.tolist())
+        return self._wanted.setdefault(wanted, len(self._wanted))
 
     def reserve(self, positions: int) -> None:
         """Make the tables hold all positions below this. Raises ValueError if the model has fewer."""
@@ -73,9 +66,11 @@ class PositionRows:
         if positions > self._reached:
             raise ValueError(f"position {positions - 1} is beyond the model's {self._reached}")
 
-    def _made(self, table: torch.Tensor, signs: torch.Tensor | None) -> torch.Tensor:
-        if signs is not None:
-            table = table * signs.repeat(table.shape[1] // len(signs))
+    def _made(self, table: torch.Tensor, signs: Sequence[int]) -> torch.Tensor:
+        if signs:
+            table = table * torch.tensor(signs, device=table.device).repeat(
+                table.shape[1] // len(signs)
+            )
         return table.to(self._device, self._dtype)
 
     def rows(self, number: int, positions: torch.Tensor) -> torch.Tensor:
@@ -111,8 +106,9 @@ class TorchPass:
         return self._masks[kind, groups]
 
 
-Run = Callable[[TorchPass], None]
 Read = Callable[[TorchPass], torch.Tensor]
+Run = Callable[[TorchPass], torch.Tensor | None]
+"""What a step computes; None if it writes to the cache instead."""
 
 
 class Operands:
@@ -130,7 +126,10 @@ class Operands:
         it."""
         count = count or operand.period * operand.each
         if operand.data is not None:
-            numbers = self._numbers(operand, operand.data, count)
+            numbers = operand.data
+            if len(numbers) not in (1, count):
+                numbers = numbers[_indices(operand, count)]
+            numbers = numbers.to(self.device, self.dtype)
             return lambda now: numbers
         if operand.value is None:
             raise ValueError("an operand reads nothing")
@@ -142,11 +141,6 @@ class Operands:
             return lambda now: whole(now)[:, begin:end]
         places = _indices(operand, count).to(self.device)
         return lambda now: whole(now).index_select(1, places)
-
-    def _numbers(self, operand: Operand, data: torch.Tensor, count: int) -> torch.Tensor:
-        if len(data) not in (1, count):
-            data = data[_indices(operand, count)]
-        return data.to(self.device, self.dtype)
 
     def _value(self, value: Value) -> Read:
         if value.kind == Kind.PLACE:

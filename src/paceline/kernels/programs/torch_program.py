@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from paceline.kernels.programs.merging import Block, Merged, merged
 from paceline.kernels.programs.steps import Lowered, Op, Step, Value
-from paceline.kernels.programs.torch_pass import Operands, PassRows, Run, TorchPass
-from paceline.kernels.programs.torch_steps import STEPS, out_of, rotation
+from paceline.kernels.programs.torch_pass import Operands, PassRows, Read, Run, TorchPass
+from paceline.kernels.programs.torch_steps import STEPS, rotation
 from paceline.kernels.stand_in import stacked
 
 __all__ = ["TorchProgram"]
@@ -31,13 +31,16 @@ class TorchProgram:
         self.positions = self._operands.positions
         plan = merged(lowered.steps)
         self._runs = [self._made(step, plan) for step in plan.steps]
+        self._outs = [step.out for step in plan.steps]
         self._unread = _unread_after(plan, lowered.logits)
 
     def run(self, rows: PassRows) -> torch.Tensor:
         """Run one pass: logits [kept rows, vocabulary]."""
         now = TorchPass(rows, self.positions)
-        for run, unread in zip(self._runs, self._unread, strict=True):
-            run(now)
+        for run, out, unread in zip(self._runs, self._outs, self._unread, strict=True):
+            found = run(now)
+            if found is not None and out is not None:
+                now.values[out] = found
             for value in unread:
                 now.values.pop(value, None)
         return now.values[self._logits]
@@ -81,16 +84,16 @@ class TorchProgram:
 
         return run
 
-    def _sum(self, step: Step, product: Step) -> Run:
+    def _sum(self, step: Step, product: Step) -> Read:
         """Add a product in place to what nobody reads later."""
         weight, bias = self._weights([product])
-        read, out = self._operands.read(product.of[0]), out_of(step)
         total = next(each for each in step.of if each.value is not product.out)
-        before, across = self._operands.read(total), weight.T
+        before, read = self._operands.read(total), self._operands.read(product.of[0])
+        across = weight.T
 
-        def run(now: TorchPass) -> None:
+        def run(now: TorchPass) -> torch.Tensor:
             found = before(now).addmm_(read(now), across)
-            now.values[out] = found if bias is None else found.add_(bias)
+            return found if bias is None else found.add_(bias)
 
         return run
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional as F
 
-from paceline.kernels.programs.steps import OTHER, Function, Join, Op, Step, Value
-from paceline.kernels.programs.torch_pass import Operands, Run, TorchPass
+from paceline.kernels.programs.steps import OTHER, Function, Join, Op, Step
+from paceline.kernels.programs.torch_pass import Operands, Read, Run, TorchPass
 
-__all__ = ["STEPS", "Rotation", "out_of", "rotation"]
+__all__ = ["STEPS", "Rotation", "rotation"]
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -43,13 +43,6 @@ _NORMS: Mapping[Op, Callable[..., torch.Tensor]] = {
 }
 
 
-def out_of(step: Step) -> Value:
-    """What a step computes. Raises ValueError if it computes nothing."""
-    if step.out is None:
-        raise ValueError(f"{step.op.name} has no output")
-    return step.out
-
-
 def _order_of(step: Step) -> torch.Tensor:
     """The order of a step, int64. Raises ValueError if it has none."""
     if step.order is None:
@@ -77,81 +70,79 @@ def rotation(operands: Operands, step: Step) -> Rotation:
     return run
 
 
-def _embed(operands: Operands, step: Step) -> Run:
-    table, out = step.table, out_of(step)
+def _embed(operands: Operands, step: Step) -> Read:
+    table = step.table
     if table is None or table.dtype != operands.dtype or table.device != operands.device:
         raise ValueError("its embeddings are no table in its dtype on its device")
     count = len(table)
 
-    def run(now: TorchPass) -> None:
+    def run(now: TorchPass) -> torch.Tensor:
         tokens = now.rows.tokens
         if now.rows.given is not None:
             tokens = tokens.masked_fill(tokens >= count, 0)
-        now.values[out] = F.embedding(tokens, table)
+        return F.embedding(tokens, table)
 
     return run
 
 
 def _given(operands: Operands, step: Step) -> Run:
-    out, first = out_of(step), step.size
+    out, first = step.out, step.size
 
-    def run(now: TorchPass) -> None:
+    def run(now: TorchPass) -> torch.Tensor | None:
         given, tokens = now.rows.given, now.rows.tokens
-        if given is not None:
-            own = given.index_select(0, (tokens - first).clamp(min=0))
-            now.values[out] = torch.where((tokens >= first)[:, None], own, now.values[out])
+        if given is None or out is None:
+            return None
+        own = given.index_select(0, (tokens - first).clamp(min=0))
+        return torch.where((tokens >= first)[:, None], own, now.values[out])
 
     return run
 
 
-def _map(operands: Operands, step: Step) -> Run:
-    out, function = out_of(step), _FUNCTIONS[step.function]
-    one = operands.read(step.of[0], step.count)
+def _map(operands: Operands, step: Step) -> Read:
+    one, function = operands.read(step.of[0], step.count), _FUNCTIONS[step.function]
     if step.join == Join.ALONE:
-        return lambda now: now.values.__setitem__(out, function(one(now)))
+        return lambda now: function(one(now))
     other, join = operands.read(step.of[1], step.count), _JOINS[step.join]
-    return lambda now: now.values.__setitem__(out, join(function(one(now)), other(now)))
+    return lambda now: join(function(one(now)), other(now))
 
 
-def _mean(operands: Operands, step: Step) -> Run:
+def _mean(operands: Operands, step: Step) -> Read:
     if operands.dtype in _HALVES:
         raise ValueError("its norms would be computed in half precision")
-    out, read, function = out_of(step), operands.read(step.of[0]), _FUNCTIONS[step.function]
+    read, function = operands.read(step.of[0]), _FUNCTIONS[step.function]
 
-    def run(now: TorchPass) -> None:
+    def run(now: TorchPass) -> torch.Tensor:
         rows = function(read(now))
-        now.values[out] = rows.reshape(len(rows), -1, step.size).mean(-1)
+        return rows.reshape(len(rows), -1, step.size).mean(-1)
 
     return run
 
 
-def _norm(operands: Operands, step: Step) -> Run:
-    out, read = out_of(step), operands.read(step.of[0])
+def _norm(operands: Operands, step: Step) -> Read:
+    read, norm = operands.read(step.of[0]), _NORMS[step.op]
     factors = [operands.read(each, step.size) for each in step.of[1:]]
-    norm = _NORMS[step.op]
 
-    def run(now: TorchPass) -> None:
+    def run(now: TorchPass) -> torch.Tensor:
         rows = read(now)
         segments = rows.view(len(rows), -1, step.size)
         numbers = (each(now).expand(step.size) for each in factors)
-        found = norm(segments, (step.size,), *numbers, step.number)
-        now.values[out] = found.view(rows.shape)
+        return norm(segments, (step.size,), *numbers, step.number).view(rows.shape)
 
     return run
 
 
-def _rotate(operands: Operands, step: Step) -> Run:
-    out, read, turned = out_of(step), operands.read(step.of[0]), rotation(operands, step)
+def _rotate(operands: Operands, step: Step) -> Read:
+    read, turned = operands.read(step.of[0]), rotation(operands, step)
 
-    def run(now: TorchPass) -> None:
+    def run(now: TorchPass) -> torch.Tensor:
         rows = read(now)
-        now.values[out] = turned(now, rows.view(len(rows), -1, step.size), None).flatten(1)
+        return turned(now, rows.view(len(rows), -1, step.size), None).flatten(1)
 
     return run
 
 
-def _gather(operands: Operands, step: Step) -> Run:
-    out, order = out_of(step), _order_of(step)
+def _gather(operands: Operands, step: Step) -> Read:
+    order = _order_of(step)
     one, other = (operands.read(each) for each in step.of)
     second = order.abs() > OTHER
     places = order.abs() - 1 - second * (OTHER - step.of[0].period)
@@ -159,21 +150,20 @@ def _gather(operands: Operands, step: Step) -> Run:
     signs = order.sign().to(operands.device, operands.dtype) if bool((order < 0).any()) else None
     both = bool(second.any())
 
-    def run(now: TorchPass) -> None:
+    def run(now: TorchPass) -> torch.Tensor:
         rows = torch.cat([one(now), other(now)], dim=1) if both else one(now)
         found = rows.index_select(1, places)
-        now.values[out] = found if signs is None else found * signs
+        return found if signs is None else found * signs
 
     return run
 
 
-def _attend(operands: Operands, step: Step) -> Run:
-    out, read = out_of(step), operands.read(step.of[0])
-    groups = step.heads // step.key_heads
+def _attend(operands: Operands, step: Step) -> Read:
+    read, groups = operands.read(step.of[0]), step.heads // step.key_heads
     if step.cap:
         raise ValueError("its attention has capped scores")
 
-    def run(now: TorchPass) -> None:
+    def run(now: TorchPass) -> torch.Tensor:
         columns, pool = now.rows.columns, now.rows.pool[:, step.layer]
         if isinstance(columns, tuple):
             seen = pool[columns[0] : columns[1]]
@@ -191,7 +181,7 @@ def _attend(operands: Operands, step: Step) -> Run:
             scale=step.number,
         )
         apart = found.reshape(step.key_heads, groups, len(rows), step.size)
-        now.values[out] = apart.permute(2, 0, 1, 3).flatten(1)
+        return apart.permute(2, 0, 1, 3).flatten(1)
 
     return run
 
@@ -207,24 +197,23 @@ def _states(operands: Operands, step: Step) -> Run:
     return run
 
 
-def _select(operands: Operands, step: Step) -> Run:
-    out, read = out_of(step), operands.read(step.of[0])
+def _select(operands: Operands, step: Step) -> Read:
+    read = operands.read(step.of[0])
 
-    def run(now: TorchPass) -> None:
+    def run(now: TorchPass) -> torch.Tensor:
         keep, rows = now.rows.keep, read(now)
-        now.values[out] = rows if keep is None else rows.index_select(0, keep)
+        return rows if keep is None else rows.index_select(0, keep)
 
     return run
 
 
-def _scatter(operands: Operands, step: Step) -> Run:
-    out, read = out_of(step), operands.read(step.of[0])
-    places = (_order_of(step) - 1).to(operands.device)
+def _scatter(operands: Operands, step: Step) -> Read:
+    read, places = operands.read(step.of[0]), (_order_of(step) - 1).to(operands.device)
 
-    def run(now: TorchPass) -> None:
+    def run(now: TorchPass) -> torch.Tensor:
         rows = read(now)
         found = rows.new_full((len(rows), step.count), step.number)
-        now.values[out] = found.index_copy_(1, places, rows)
+        return found.index_copy_(1, places, rows)
 
     return run
 
