@@ -77,14 +77,12 @@ class Kernels:
     @property
     def sources(self) -> str:
         """A hash of the sources that the library was built from."""
-        name: bytes = self._library.pl_sources()
-        return name.decode()
+        return str(self._library.pl_sources(), "utf-8")
 
     @property
     def tier(self) -> str:
         """The tier in use."""
-        name: bytes = self._library.pl_tier()
-        return name.decode()
+        return str(self._library.pl_tier(), "utf-8")
 
     @property
     def bfloat16_products(self) -> str:

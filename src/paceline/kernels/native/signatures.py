@@ -44,10 +44,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "pl_values": (c_int, (*_MATRIX, c_void_p, c_int64, c_void_p, c_int)),
     "pl_dequantise": (c_int, (*_MATRIX, c_void_p, c_int)),
     "pl_attend": (c_int, (c_void_p, c_int)),
-    "pl_likeliest": (
-        c_int,
-        (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p),
-    ),
+    "pl_likeliest": (c_int, (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p)),
     "pl_move": (c_int, (c_void_p, c_int64, c_void_p, c_void_p, c_int64)),
     "pl_look_up": (c_int, (c_void_p,)),
     "pl_look_up_lengths": (c_int, (c_void_p, c_int64)),
@@ -78,9 +75,10 @@ _KINDS: dict[str, Any] = {"i": c_int32, "q": c_int64, "f": c_float, "d": c_doubl
 
 
 def _laid(layout: str) -> tuple[tuple[str, Any], ...]:
-    """Fields from "q rows heads, P query": after a type as in `struct`, the names that have it."""
-    groups = (group.split() for group in layout.split(","))
-    return tuple((name, _KINDS[kind]) for kind, *names in groups for name in names)
+    """Fields from "q rows heads, P query": after a type as in `struct`, or a structure of this
+    module, the names that have it."""
+    known, groups = _KINDS | globals(), (group.split() for group in layout.split(","))
+    return tuple((name, known[kind]) for kind, *names in groups for name in names)
 
 
 class Attention(ctypes.Structure):
@@ -103,13 +101,10 @@ class Operand(ctypes.Structure):
 class Step(ctypes.Structure):
     """`struct pl_step`."""
 
-    _fields_ = (
-        *_laid("i op function join layer seen halves, q count size heads key_heads"),
-        *((name, Operand) for name in ("input", "other", "third")),
-        *_laid(
-            "q out_buffer out_stride out_at, P order, i format, f number cap, i of_kept, "
-            "q outputs inputs, P panels bias"
-        ),
+    _fields_ = _laid(
+        "i op function join layer seen halves, q count size heads key_heads, "
+        "Operand input other third, q out_buffer out_stride out_at, P order, i format, "
+        "f number cap, i of_kept, q outputs inputs, P panels bias"
     )
 
 
@@ -176,40 +171,26 @@ class Guesses(ctypes.Structure):
 class Medusa(ctypes.Structure):
     """`struct pl_medusa`."""
 
-    _fields_ = (
-        ("blocks", Part),
-        ("head", Part),
-        *_laid("q heads hidden, P state"),
-        ("guesses", Guesses),
-    )
+    _fields_ = _laid("Part blocks head, q heads hidden, P state, Guesses guesses")
 
 
 class Chimera(ctypes.Structure):
     """`struct pl_chimera`."""
 
-    _fields_ = (
-        ("green", Part),
-        ("read", Part),
-        *_laid(
-            "P levels, q depth order hidden beam length fresh, d least, P end text states, "
-            "q states_stride, P words, q words_format words_count, P layers tables table_strides"
-        ),
-        ("guesses", Guesses),
-        ("grown", c_int64),
+    _fields_ = _laid(
+        "Part green read, P levels, q depth order hidden beam length fresh, d least, "
+        "P end text states, q states_stride, P words, q words_format words_count, "
+        "P layers tables table_strides, Guesses guesses, q grown"
     )
 
 
 class Eagle(ctypes.Structure):
     """`struct pl_eagle`."""
 
-    _fields_ = (
-        *((name, Part) for name in ("read", "grow", "head")),
-        *_laid(
-            "q width hidden depth beam length fresh, d least, P end text states, q states_stride, "
-            "P root words, q words_format words_count, P layers tables table_strides"
-        ),
-        ("guesses", Guesses),
-        ("grown", c_int64),
+    _fields_ = _laid(
+        "Part read grow head, q width hidden depth beam length fresh, d least, P end text states, "
+        "q states_stride, P root words, q words_format words_count, "
+        "P layers tables table_strides, Guesses guesses, q grown"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,18 +53,15 @@ class Columns:
 
 
 class Rotary:
-    """Tables of cosines and sines [positions, size], for heads whose halves are rotated.
-
-    base: of the angles.
-    """
+    """Tables of cosines and sines [positions, size], for heads whose halves are rotated. base: of
+    the angles."""
 
     def __init__(self, size: int, base: float) -> None:
         self.size = size
         self.cosines = Value(-1, size, Kind.PLACE)
         self.sines = Value(-2, size, Kind.PLACE)
-        self._speeds = base ** (
-            -torch.arange(size // 2, dtype=torch.float32, device="cpu") / (size // 2)
-        )
+        steps = torch.arange(size // 2, dtype=torch.float32, device="cpu")
+        self._speeds = base ** (-steps / (size // 2))
         self._tables: list[torch.Tensor] = []
 
     def number_of(self, value: Value) -> int:
@@ -73,8 +71,8 @@ class Rotary:
     def extend_to(self, positions: int) -> list[torch.Tensor]:
         """See `Tables`."""
         if not self._tables or len(self._tables[0]) < positions:
-            count = -(-positions // _GRAIN) * _GRAIN
-            angles = torch.arange(count, device="cpu")[:, None] * self._speeds.repeat(2)
+            places = torch.arange(-(-positions // _GRAIN) * _GRAIN, device="cpu")
+            angles = places[:, None] * self._speeds.repeat(2)
             self._tables = [angles.cos(), angles.sin()]
         return self._tables
 
@@ -88,9 +86,7 @@ class Builder:
     def __init__(self, width: int, rotary: Rotary | None = None) -> None:
         self._rotary = rotary or Rotary(2, 1.0)
         self._steps: list[Step] = []
-        value = Value(0, width, Kind.ROWS)
-        self._step(Op.GIVEN, width, value)
-        self.given = Operand(width, value)
+        self.given = self._made(Op.GIVEN, width)
 
     def part(self, of: Operand, at: int, count: int) -> Operand:
         """`count` numbers of a whole value, from `at` on."""
@@ -112,9 +108,11 @@ class Builder:
         weight = Operand(len(scale), data=scale.detach().float().contiguous())
         return self._made(Op.RMS_NORM, rows.period, rows, weight, size=rows.period, number=eps)
 
-    def map(self, rows: Operand, join: Join, other: Operand, function: int = 0) -> Operand:
+    def map(
+        self, rows: Operand, join: Join, other: Operand, function: Function = Function.SAME
+    ) -> Operand:
         """Function(rows), joined with `other`, whose numbers repeat if they are fewer."""
-        return self._made(Op.MAP, rows.period, rows, other, function=Function(function), join=join)
+        return self._made(Op.MAP, rows.period, rows, other, function=function, join=join)
 
     def beside(self, one: Operand, other: Operand) -> Operand:
         """Both, concatenated."""
@@ -130,8 +128,9 @@ class Builder:
 
     def store(self, keys: Operand, values: Operand, to: Columns) -> None:
         """Write keys and values to the rows' slots in a layer of the cache."""
-        self._step(
-            Op.STORE, to.size, None, keys, values, layer=to.layer, size=to.size, key_heads=to.heads
+        of, size = (keys, values), to.size
+        self._steps.append(
+            Step(Op.STORE, size, None, of, layer=to.layer, size=size, key_heads=to.heads)
         )
 
     def attended(self, queries: Operand, to: Columns) -> Operand:
@@ -161,15 +160,10 @@ class Builder:
             raise ValueError("a program needs an output")
         return GivenRows(Lowered(self._steps, out.value, self._rotary), self.given.period)
 
-    def _made(self, op: Op, count: int, *of: Operand, **others: object) -> Operand:
+    def _made(self, op: Op, count: int, *of: Operand, **others: Any) -> Operand:
         value = Value(len(self._steps), count, Kind.ROWS)
-        self._step(op, count, value, *of, **others)
-        return Operand(count, value)
-
-    def _step(
-        self, op: Op, count: int, out: Value | None = None, *of: Operand, **others: object
-    ) -> None:
-        self._steps.append(Step(op, count, out, of, **others))  # type: ignore[arg-type]
+        self._steps.append(Step(op, count, value, of, **others))
+        return Operand.all_of(value)
 
 
 @dataclass(frozen=True)
@@ -229,7 +223,7 @@ class GivenRows:
         self._program.play(self._rows.native, positions)
         return self._out[:count]
 
-    def out(self, count: int) -> NDArray[np.float32]:
+    def out(self, count: int) -> Floats:
         """The first `count` rows of the last `run`'s output, in place."""
         return self._out[:count]
 
@@ -243,11 +237,9 @@ class GivenRows:
             self._found = self._places.ctypes.data, self._shares.ctypes.data
         out, outputs = self._rows.native.logits, self._program.vocabulary
         kernels().likeliest(out, count, outputs, most, *self._found)
-        ends = range(most, count * most + 1, most)
-        places, shares = (found[: count * most].tolist() for found in (self._places, self._shares))
-        return [places[end - most : end] for end in ends], [
-            shares[end - most : end] for end in ends
-        ]
+        both = (each[: count * most].reshape(count, most) for each in (self._places, self._shares))
+        places, shares = (each.tolist() for each in both)
+        return places, shares
 
     def _resize(self, capacity: int) -> None:
         self._rows = PassBuffers(capacity, _MOST_SEEN * capacity)
@@ -262,10 +254,8 @@ class GivenRows:
 def layer_of(
     kind: type[BlockLinear], weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None
 ) -> BlockLinear:
-    """One layer for these weights, their outputs side by side.
-
-    Raises UnpackableError if the kind is not available.
-    """
+    """One layer for these weights, their outputs side by side. Raises UnpackableError if the kind
+    is not available."""
     whole: torch.Tensor = torch.cat([weight.detach().float() for weight in weights])
     return kind(whole, bias)  # type: ignore[arg-type]
 

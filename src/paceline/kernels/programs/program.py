@@ -14,12 +14,17 @@ from paceline.kernels.blocks import number_of_format
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.arena import find_places
-from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Tables, Value
+from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Tables
 
 __all__ = ["CacheLayer", "PassTexts", "Program", "TableAddresses"]
 
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
 _OF_TEXT = 5  # numbers of a `pl_text`
+_SAME = (
+    *("op", "function", "join", "layer", "seen", "halves"),
+    *("count", "size", "heads", "key_heads", "number", "cap"),
+)
+"""What `Step` and `pl_step` call by the same name."""
 
 
 @dataclass(frozen=True)
@@ -176,22 +181,8 @@ class Program:
         return self._arenas[kind].data_ptr()
 
     def _native(self, step: Step) -> native.Step:
-        made = native.Step(
-            op=step.op,
-            function=step.function,
-            join=step.join,
-            layer=step.layer,
-            seen=step.seen,
-            halves=step.halves,
-            count=step.count,
-            size=step.size,
-            heads=step.heads,
-            key_heads=step.key_heads,
-            number=step.number,
-            cap=step.cap,
-            format=-1,
-            out_at=step.at,
-        )
+        same = {name: getattr(step, name) for name in _SAME}
+        made = native.Step(**same, format=-1, out_at=step.at)
         for name, operand in zip(("input", "other", "third"), step.of, strict=False):
             setattr(made, name, self._operand(operand))
         if step.out is not None:
@@ -214,20 +205,14 @@ class Program:
         return made
 
     def _operand(self, operand: Operand) -> native.Operand:
-        made = native.Operand(
-            table=_OF_ROWS, at=operand.at, period=operand.period, each=operand.each
-        )
+        table, value = _OF_ROWS, operand.value
+        made = native.Operand(at=operand.at, period=operand.period, each=operand.each)
         if operand.data is not None:
             made.data = operand.data.data_ptr()
-        elif operand.value is not None:
-            self._of_value(made, operand.value)
+        elif value is not None and value.kind == Kind.PLACE:
+            table = self._lowered.tables.number_of(value)
+        elif value is not None:
+            table = _OF_KEPT if value.kind == Kind.KEPT else _OF_ROWS
+            made.buffer, made.stride = self._places.begin[value], value.count
+        made.table = table
         return made
-
-    def _of_value(self, made: native.Operand, value: Value) -> None:
-        if value.kind == Kind.PLACE:
-            made.table = self._lowered.tables.number_of(value)
-            return
-        if value.kind == Kind.KEPT:
-            made.table = _OF_KEPT
-        made.buffer = self._places.begin[value]
-        made.stride = value.count
