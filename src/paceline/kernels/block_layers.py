@@ -29,10 +29,9 @@ _MOVED = 64 << 20
 
 
 class BlockLinear(FastLinear):
-    """A linear layer on a matrix in blocks.
+    """A linear layer on a matrix in blocks [out_features, in_features padded to whole groups].
 
-    matrix: [out_features, in_features padded to whole groups]. bias: [out_features].
-    in_features: of the rows; the matrix's by default.
+    bias: [out_features]. in_features: of the rows; the matrix's by default.
     """
 
     def __init__(
@@ -60,72 +59,60 @@ class BlockLinear(FastLinear):
         return self.matrix.product(rows.float(), self.bias).to(rows.dtype)
 
 
-def _check_place(weight: torch.Tensor) -> None:
-    if weight.device.type != "cpu":
-        raise UnpackableError(f"weights on {weight.device.type}")
-    if why := unavailable():
-        raise UnpackableError(why)
+class _OfFloats(BlockLinear):
+    """A layer of floats, rounded to `bits` when it is made. Raises UnpackableError if the kernels
+    cannot run, and off the CPU."""
 
-
-class FloatLinear(BlockLinear):
-    """A layer of float32, bfloat16 or float16, unchanged, for our own products in float32.
-
-    Raises UnpackableError if the kernels cannot run, for float64, and off the CPU.
-    """
+    bits: ClassVar[int]
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        _check_place(weight)
+        if weight.device.type != "cpu":
+            raise UnpackableError(f"weights on {weight.device.type}")
+        if why := unavailable():
+            raise UnpackableError(why)
+        super().__init__(self._packed(weight), bias, weight.shape[1])
+
+    def _packed(self, weight: torch.Tensor) -> BlockMatrix:
+        return quantised(weight, self.bits)
+
+
+class FloatLinear(_OfFloats):
+    """Weights in float32, bfloat16 or float16, unchanged, for our own products in float32. Raises
+    UnpackableError for float64, too."""
+
+    def _packed(self, weight: torch.Tensor) -> BlockMatrix:
         if weight.dtype not in FLOATS:
             raise UnpackableError(f"weights in {str(weight.dtype).removeprefix('torch.')}")
-        super().__init__(in_floats(weight), bias)
+        return in_floats(weight)
 
 
 def make_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> FastLinear:
-    """A layer of weights in their own precision, for our own products, else for oneDNN's.
-
-    Raises UnpackableError if neither is available.
-    """
+    """A layer of weights in their own precision, for our own products, else for oneDNN's. Raises
+    UnpackableError if neither is available."""
     try:
         return FloatLinear(weight, bias)
     except UnpackableError:
         return PackedLinear(weight, bias)
 
 
-class Bfloat16Linear(BlockLinear):
-    """A layer in bfloat16 that rounds rows to bfloat16, too: the processor multiplies such numbers
-    at twice the rate. Sums are float32.
+class Bfloat16Linear(_OfFloats):
+    """Weights in bfloat16; rows are rounded to bfloat16, too: the processor multiplies such numbers
+    at twice the rate. Sums are float32. Raises UnpackableError if it has no such instructions."""
 
-    Raises UnpackableError if it has no such instructions, and off the CPU.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        _check_place(weight)
+    def _packed(self, weight: torch.Tensor) -> BlockMatrix:
         format = kernels().bfloat16_products
         if not format:
             raise UnpackableError("this processor has no products in bfloat16")
-        super().__init__(in_floats(weight.bfloat16(), format), bias)
+        return in_floats(weight.bfloat16(), format)
 
 
-class _Quantised(BlockLinear):
-    """A layer of floats, rounded when it is made.
-
-    Raises UnpackableError if the kernels cannot run, and off the CPU.
-    """
-
-    bits: ClassVar[int]
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        _check_place(weight)
-        super().__init__(quantised(weight, self.bits), bias, weight.shape[1])
-
-
-class Int4Linear(_Quantised):
+class Int4Linear(_OfFloats):
     """4-bit weights in groups of 32 with a scale and an offset each, 8-bit activations."""
 
     bits = 4
 
 
-class Int8Linear(_Quantised):
+class Int8Linear(_OfFloats):
     """8-bit weights in groups of 32 with a scale each, 8-bit activations."""
 
     bits = 8

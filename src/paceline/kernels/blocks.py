@@ -9,7 +9,6 @@ whatever rows share its pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch.nn import functional as F
@@ -76,10 +75,8 @@ def number_of_format(format: str) -> int:
 
 
 def bytes_per_row(format: str, inputs: int) -> int:
-    """Bytes of a row of `inputs` numbers in a file.
-
-    Raises ValueError unless `inputs` is a multiple of the format's block.
-    """
+    """Bytes of a row of `inputs` numbers in a file. Raises ValueError unless `inputs` is a multiple
+    of the format's block."""
     numbers, size = _BLOCKS[format]
     if inputs < 1 or inputs % numbers:
         raise ValueError(
@@ -128,10 +125,8 @@ class BlockMatrix:
     @classmethod
     def of_panels(cls, format: str, panels: torch.Tensor, outputs: int, inputs: int) -> BlockMatrix:
         """From saved panels. Raises ValueError if they do not fit such a matrix."""
-        known = _NUMBERS.get(format, -1)
-        if panels.dtype != torch.uint8 or panels.shape != (
-            kernels().packed_bytes(known, outputs, inputs),
-        ):
+        size = kernels().packed_bytes(_NUMBERS.get(format, -1), outputs, inputs)
+        if panels.dtype != torch.uint8 or panels.shape != (size,):
             raise ValueError(f"the panels do not fit a {format} matrix of {outputs} x {inputs}")
         return cls(format, panels, outputs, inputs)
 
@@ -172,10 +167,8 @@ class BlockMatrix:
         return out
 
     def values(self, ids: torch.Tensor) -> torch.Tensor:
-        """The numbers of some outputs: int64 [count] -> float32 [count, inputs].
-
-        Raises ValueError for ids out of range.
-        """
+        """The numbers of some outputs: int64 [count] -> float32 [count, inputs]. Raises ValueError for
+        ids out of range."""
         ids = ids.to(torch.int64).contiguous()
         out = torch.empty(len(ids), self.inputs, dtype=torch.float32, device="cpu")
         kernels().values(*self._matrix, ids.data_ptr(), len(ids), out.data_ptr())
@@ -203,9 +196,7 @@ def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
 
 def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
     """A float matrix [outputs, inputs], rounded to 4 bits (Q4_1) or 8 bits (Q8_0) in groups of 32.
-
-    Inputs are zero-padded to whole groups.
-    """
+    Inputs are zero-padded to whole groups."""
     blocks = rounded_blocks(weight, bits)
     return BlockMatrix.pack(ROUNDED[bits], blocks, _whole_groups(weight.shape[1]))
 
@@ -215,22 +206,20 @@ def rounded_blocks(weight: torch.Tensor, bits: int) -> torch.Tensor:
 
     Each row is rounded on its own, so a matrix may come in pieces.
     """
-    rounding = _in_groups(weight, bits)
-    codes = rounding.codes.to(torch.uint8 if bits == 4 else torch.int8).view(torch.uint8)
+    floats, *numbers = _in_groups(weight, bits)
+    codes = floats.to(torch.uint8 if bits == 4 else torch.int8).view(torch.uint8)
     if bits == 4:
         codes = codes[..., :16] | codes[..., 16:] << 4
-    numbers = [each.view(torch.uint8) for each in (rounding.scale, *rounding.offset)]
-    return torch.cat([*numbers, codes], dim=-1).reshape(len(weight), -1)
+    parts = [*(each.view(torch.uint8) for each in numbers), codes]
+    return torch.cat(parts, dim=-1).reshape(len(weight), -1)
 
 
 def rounded_numbers(weight: torch.Tensor, bits: int) -> torch.Tensor:
-    """The numbers of `quantised`: [..., outputs, inputs] -> float32, of the same shape.
-
-    Without the library, and on any device.
-    """
-    found = _in_groups(weight.flatten(0, -2), bits)
-    numbers = found.codes * found.scale.float()
-    for offset in found.offset:
+    """The numbers of `quantised`: [..., outputs, inputs] -> float32, of the same shape; without the
+    library, and on any device."""
+    codes, scale, *offsets = _in_groups(weight.flatten(0, -2), bits)
+    numbers = codes * scale.float()
+    for offset in offsets:
         numbers += offset.float()
     return numbers.flatten(1)[:, : weight.shape[-1]].view(weight.shape)
 
@@ -254,26 +243,18 @@ def in_floats(weight: torch.Tensor, format: str | None = None) -> BlockMatrix:
     return BlockMatrix.pack(format or FLOATS[weight.dtype], numbers, weight.shape[1])
 
 
-@dataclass(frozen=True)
-class _Rounding:
-    """Codes [outputs, groups, 32] as floats; their scale, and offset if there is one, float16
+def _in_groups(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, ...]:
+    """Codes [outputs, groups, 32] as floats; their scale, and their offset if bits are few, float16
     [outputs, groups, 1]."""
-
-    codes: torch.Tensor
-    scale: torch.Tensor
-    offset: tuple[torch.Tensor, ...] = ()
-
-
-def _in_groups(weight: torch.Tensor, bits: int) -> _Rounding:
     missing = _whole_groups(weight.shape[1]) - weight.shape[1]
     groups = F.pad(weight.detach().float(), (0, missing)).view(len(weight), -1, GROUP)
     if bits == 4:
         low, high = groups.aminmax(dim=2, keepdim=True)
         scale, offset = ((high - low) / 15).half(), low.half()
         codes = (groups - offset.float()) * _over(scale)
-        return _Rounding(codes.round_().clamp_(0, 15), scale, (offset,))
+        return codes.round_().clamp_(0, 15), scale, offset
     scale = (groups.abs().amax(dim=2, keepdim=True) / 127).half()
-    return _Rounding((groups * _over(scale)).round_().clamp_(-127, 127), scale)
+    return (groups * _over(scale)).round_().clamp_(-127, 127), scale
 
 
 def _over(scale: torch.Tensor) -> torch.Tensor:

@@ -17,13 +17,7 @@ from paceline.kernels.block_layers import (
     Int8Linear,
     make_packed,
 )
-from paceline.kernels.linear import (
-    FastLinear,
-    Maker,
-    PlainLinear,
-    UnpackableError,
-    make_linear,
-)
+from paceline.kernels.linear import FastLinear, Maker, PlainLinear, UnpackableError, make_linear
 from paceline.kernels.native.calls import unavailable
 
 __all__ = ["FASTEST", "NATIVE", "WORTH_CHOOSING", "fastest", "program_kind", "quicken"]
@@ -44,13 +38,13 @@ _EVICTING = 64 << 20  # bytes; more than most processors cache
 def fastest(weights: Sequence[torch.Tensor], kinds: Kinds) -> str:
     """The name of the kind that takes one row through layers with these weights, each
     [outputs, inputs], in the least time; the first kind if none is available."""
-    times = {name: _times(weights, kind, 1) for name, kind in kinds.items()}
     counts = Counter(map(_size, weights))
-    seconds = {
-        name: sum(count * found.get(size, float("inf")) for size, count in counts.items())
-        for name, found in times.items()
-    }
-    return min(seconds, key=lambda name: seconds[name])
+
+    def seconds(name: str) -> float:
+        times = _times(weights, kinds[name], 1)
+        return sum(count * times[size] for size, count in counts.items())
+
+    return min(kinds, key=seconds)
 
 
 @torch.no_grad()
@@ -97,9 +91,9 @@ def _choose(weights: Mapping[str, torch.Tensor], rows: int, kind: str) -> dict[s
     little = sum(weight.nbytes for weight in weights.values()) < WORTH_CHOOSING
     if little or any(weight.device.type != "cpu" for weight in weights.values()):
         return {}
-    times = {name: _times(list(weights.values()), each, rows) for name, each in _KINDS.items()}
+    times = {name: _times([*weights.values()], each, rows) for name, each in _KINDS.items()}
     return {
-        name: min(times, key=lambda each: times[each].get(_size(weight), float("inf")))
+        name: min(times, key=lambda each: times[each][_size(weight)])
         for name, weight in weights.items()
     }
 
@@ -114,9 +108,8 @@ class _Padded(nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""
         flat = rows.reshape(-1, rows.shape[-1])
-        count = len(flat)
-        missing = max(0, self._layer.min_rows - count)
-        found: torch.Tensor = self._layer(F.pad(flat, (0, 0, 0, missing)))[:count]
+        missing = max(0, self._layer.min_rows - len(flat))
+        found: torch.Tensor = self._layer(F.pad(flat, (0, 0, 0, missing)))[: len(flat)]
         return found.view(*rows.shape[:-1], -1)
 
 
@@ -125,21 +118,21 @@ def _size(weight: torch.Tensor) -> Size:
 
 
 def _times(weights: Sequence[torch.Tensor], kind: Maker, rows: int) -> dict[Size, float]:
-    """The least seconds that a layer of each size takes for `rows` rows; empty if this kind is not
-    available.
+    """The least seconds that a layer of each size takes for `rows` rows; infinite if this kind is
+    not available.
 
     One layer of each size is timed, with cold caches: before each draft, the target's pass has
     evicted the drafter's weights.
     """
+    found = dict.fromkeys(map(_size, weights), float("inf"))
     try:
         layers = {_size(weight): make_linear(kind, weight, None) for weight in weights}
     except UnpackableError:
-        return {}
+        return found
     inputs = {
         size: torch.ones(max(rows, layer.min_rows), layer.in_features, dtype=size[1])
         for size, layer in layers.items()
     }
-    found = dict.fromkeys(layers, float("inf"))
     other = torch.zeros(_EVICTING, dtype=torch.uint8)
     for _ in range(_REPEATS):
         other += 1

@@ -22,6 +22,7 @@ _WAITING = {
     _ATEN.masked_select.default,
     _ATEN.nonzero.default,
 }
+_COPYING = {_ATEN._to_copy.default, _ATEN.copy_.default}
 _INDEXING = {_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default}
 
 
@@ -102,9 +103,8 @@ class GraphRecorder:
 
         Raises RuntimeError, or whatever `run` raises, if `run` waits for the device.
         """
-        current = torch.cuda.current_stream()
         # A failed capture leaves its own stream current; this context restores the previous one.
-        with torch.cuda.stream(current):
+        with torch.cuda.stream(torch.cuda.current_stream()):
             if get_ident() not in self._ready_in:
                 self._try(run)
                 self._ready_in.add(get_ident())
@@ -139,19 +139,12 @@ class NoWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **kwargs or {})
-        if func in _WAITING or _counts_a_mask(func, args) or _changes_device(func, args, out):
+        waits = func in _WAITING
+        if func in _INDEXING:  # counts how many of a mask's entries are set
+            masks = (torch.bool, torch.uint8)
+            waits = any(index is not None and index.dtype in masks for index in args[1])
+        elif func in _COPYING:
+            waits = out.device != args[1 if func is _ATEN.copy_.default else 0].device
+        if waits:
             raise RuntimeError(f"{func} waits for the device, which no graph can do")
         return out
-
-
-def _counts_a_mask(func: Any, args: Any) -> bool:
-    """Whether it reads how many of a mask's entries are set."""
-    return func in _INDEXING and any(
-        index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
-    )
-
-
-def _changes_device(func: Any, args: Any, out: Any) -> bool:
-    if func is _ATEN._to_copy.default:
-        return bool(args[0].device != out.device)
-    return func is _ATEN.copy_.default and bool(args[0].device != args[1].device)

@@ -33,8 +33,7 @@ class UnpackableError(Exception):
 class FastLinear(nn.Module):
     """Base of the stand-ins for `nn.Linear`.
 
-    min_rows: fewer rows cost no less, so the target pads to it.
-    weight_bytes: bytes that a pass reads.
+    min_rows: fewer rows cost no less, so the target pads to it. weight_bytes: that a pass reads.
 
     Weights are plain attributes: a packed layout is opaque to torch, so nothing that moves or
     saves parameters could handle it, and a lookup in a module's registry costs a microsecond.
@@ -66,10 +65,8 @@ class PlainLinear(FastLinear):
 
 
 class PackedLinear(FastLinear):
-    """`nn.Linear` on a weight in oneDNN's blocked layout, float32 or bfloat16.
-
-    Raises UnpackableError if this build of torch or this processor has no such product.
-    """
+    """`nn.Linear` on a weight in oneDNN's blocked layout, float32 or bfloat16. Raises
+    UnpackableError if this build of torch or this processor has no such product."""
 
     # oneDNN's kernels for one to three rows are slower than its kernel for four, which runs at
     # memory speed.
@@ -81,8 +78,7 @@ class PackedLinear(FastLinear):
         self.dtype = weight.dtype
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), self.min_rows)
         self._product = torch.ops.mkldnn._linear_pointwise.default
-        held: tuple[object, ...] = (packed, None if bias is None else bias.detach(), "none", [], "")
-        self._held = held
+        self._held = packed, None if bias is None else bias.detach(), "none", list[float](), ""
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""

@@ -12,7 +12,6 @@ import mmap
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -33,15 +32,12 @@ def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
     Raises OSError if the system does not reserve address space beyond its memory.
     """
-    size = dtype.itemsize * math.prod(shape)
+    count = math.prod(shape)
+    if not count:
+        return torch.zeros(*shape, dtype=dtype, device="cpu")
     # On huge pages, the first write to each would take two megabytes.
-    block = _private(max(size, 1), "MADV_NOHUGEPAGE")
-    count = size // dtype.itemsize
-    return (
-        torch.frombuffer(block, dtype=dtype, count=count).view(*shape)
-        if count
-        else (torch.zeros(*shape, dtype=dtype, device="cpu"))
-    )
+    block = _private(count * dtype.itemsize, "MADV_NOHUGEPAGE")
+    return torch.frombuffer(block, dtype=dtype, count=count).view(*shape)
 
 
 class FilePages:
@@ -53,19 +49,18 @@ class FilePages:
     """
 
     @cached_property
-    def _unwritten(self) -> list[_Region]:
-        """Regions of files. The kernel takes long to list regions: it counts pages."""
-        regions = _regions() if _supported() else iter(())
-        return [region for region in regions if region.from_file and not region.written]
+    def _unwritten(self) -> list[tuple[int, int]]:
+        """Where they begin and end. The kernel takes long to list them: it counts pages."""
+        return [*_unwritten_regions()] if sys.platform == "linux" and _MAPS.exists() else []
 
     def forget(self, tensors: Iterable[torch.Tensor]) -> None:
         """Give back the pages of those tensors that are mapped from a file, small ones aside."""
         for tensor in tensors:
             start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
             if tensor.nbytes >= _WORTH_GIVING and any(
-                region.start <= start and end <= region.end for region in self._unwritten
+                begin <= start and end <= stop for begin, stop in self._unwritten
             ):
-                _advise(start, end, _DONTNEED)
+                _give_back(start, end)
 
 
 class WeightMemory:
@@ -110,45 +105,22 @@ def _private(size: int, advice: str) -> mmap.mmap:
     return block
 
 
-@dataclass
-class _Region:
-    """A stretch of this process's memory. written: some of its pages are its own by now."""
-
-    start: int
-    end: int
-    from_file: bool
-    written: bool = False
-
-
-def _supported() -> bool:
-    return sys.platform == "linux" and _MAPS.exists()
-
-
-def _advise(start: int, end: int, advice: int) -> None:
-    """Advise on the whole pages in [start, end); ignore a refusal, which changes nothing."""
+def _give_back(start: int, end: int) -> None:
+    """Drop the whole pages in [start, end); a refusal changes nothing."""
     first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
     last = end // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:
-        libc = ctypes.CDLL(None)
-        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), ctypes.c_int(advice))
+        where, size = ctypes.c_void_p(first), ctypes.c_size_t(last - first)
+        ctypes.CDLL(None).madvise(where, size, ctypes.c_int(_DONTNEED))
 
 
-def _regions() -> Iterator[_Region]:
-    """The regions of this process, as the kernel lists them."""
-    region: _Region | None = None
+def _unwritten_regions() -> Iterator[tuple[int, int]]:
+    """Private regions of files whose pages are all the file's own still."""
+    found: tuple[int, int] | None = None
     for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
         name, *words = line.split()
-        if not name.endswith(":"):
-            if region is not None:
-                yield region
-            region = _region(name, words)
-        elif region is not None and name == "Anonymous:":
-            region.written = words[0] != "0"
-    if region is not None:
-        yield region
-
-
-def _region(name: str, words: list[str]) -> _Region:
-    """From a line like "7f00-7f10 rw-p 00000000 00:00 0  [heap]"."""
-    start, end = (int(side, 16) for side in name.split("-"))
-    return _Region(start, end, words[3] != "0" and words[0].endswith("p"))
+        if not name.endswith(":"):  # as "7f00-7f10 rw-p 00000000 00:00 0  [heap]"
+            start, end = (int(side, 16) for side in name.split("-"))
+            found = (start, end) if words[3] != "0" and words[0].endswith("p") else None
+        elif found is not None and name == "Anonymous:" and words[0] == "0":
+            yield found

@@ -35,8 +35,7 @@ class SlotMover:
         self, tensors: Sequence[torch.Tensor], sources: Sequence[int], places: Sequence[int]
     ) -> None:
         """Copy slots to other places, in order; no place may be a source after it is written."""
-        same = len(tensors) == len(self._tensors)
-        if not same or any(new is not old for new, old in zip(tensors, self._tensors)):
+        if [*map(id, tensors)] != [*map(id, self._tensors)]:
             self._tensors = list(tensors)
             self._stores = (native.Store * len(tensors))(*map(_store_of, tensors))
         old, new = (np.array(slots, dtype=np.int64) for slots in (sources, places))

@@ -42,11 +42,9 @@ class SlotsSeen:
 
     @cached_property
     def _call(self) -> Attention:
-        call = Attention(rows=len(self._held[0]))
-        names = ("first", "count", "extra_begin", "extra")
-        for name, numbers in zip(names, self._held, strict=True):
-            setattr(call, name, numbers.ctypes.data)
-        return call
+        first, count, begins, others = (numbers.ctypes.data for numbers in self._held)
+        rows = len(self._held[0])
+        return Attention(rows=rows, first=first, count=count, extra_begin=begins, extra=others)
 
     def attend(
         self,
@@ -59,30 +57,23 @@ class SlotsSeen:
         """Query [heads, rows, size], key [key heads, slots, size], value [key heads, slots, value
         size] -> [rows, heads, value size], in the format of the query.
 
-        cap: if not 0, scores are cap x tanh(score / cap).
-
-        Keys and values share one format of `KINDS`; the numbers of a slot are contiguous.
+        cap: if not 0, scores are cap x tanh(score / cap). Keys and values share one format of
+        `KINDS`; the numbers of a slot are contiguous.
 
         Raises ValueError for rows that see nothing, or slots out of order.
         """
         asked = query.float()
         if asked.stride(2) != 1:
             asked = asked.contiguous()
-        heads, rows, size = asked.shape
-        out = torch.empty(rows, heads, value.shape[2], dtype=torch.float32, device="cpu")
+        (heads, rows, size), wide = asked.shape, value.shape[2]
+        out = torch.empty(rows, heads, wide, dtype=torch.float32, device="cpu")
         call = self._call
-        call.heads, call.key_heads, call.size, call.value_size = (
-            heads,
-            len(key),
-            size,
-            value.shape[2],
-        )
+        call.heads, call.key_heads, call.size, call.value_size = heads, len(key), size, wide
         call.query, (call.query_head, call.query_row, _) = asked.data_ptr(), asked.stride()
         width = key.element_size()
         call.keys, call.values = key.data_ptr(), value.data_ptr()
         call.key_head, call.key_slot = key.stride(0) * width, key.stride(1) * width
         call.value_head, call.value_slot = value.stride(0) * width, value.stride(1) * width
-        call.out, call.scale, call.kind = out.data_ptr(), scale, KINDS[key.dtype]
-        call.cap = cap
+        call.out, call.kind, call.scale, call.cap = out.data_ptr(), KINDS[key.dtype], scale, cap
         kernels().attend(ctypes.addressof(call))
         return out if query.dtype == torch.float32 else out.to(query.dtype)
