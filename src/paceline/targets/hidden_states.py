@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,7 @@ from paceline.protocols import LAST_STATES
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = [
-    "Watcher",
-    "call_with_states",
-    "decoder_layers",
-    "first_of",
-    "side_by_side",
-]
+__all__ = ["Watcher", "call_with_states", "decoder_layers", "noting_states", "side_by_side"]
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -32,11 +26,6 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     lists = [each for each in model.get_decoder().children() if isinstance(each, nn.ModuleList)]
     fitting = [each for each in lists if len(each) == count]
     return [*fitting[0]] if len(fitting) == 1 else []
-
-
-def first_of(output: Any) -> Any:
-    """The hidden states in a layer's output."""
-    return output[0] if isinstance(output, tuple | list) else output
 
 
 class Watcher:
@@ -52,28 +41,34 @@ class Watcher:
             self._note(output)
 
 
-def call_with_states(
-    model: PreTrainedModel, call: Callable[[], torch.Tensor], layers: Sequence[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what `call`, which runs `model`, returns, and the hidden states of all rows of that
-    pass [batch, width, hidden of each layer], see `Target.keep_states`.
+@contextmanager
+def noting_states(model: PreTrainedModel, layers: Sequence[int]) -> Iterator[dict[int, list[Any]]]:
+    """Collect the outputs of these layers, see `Target.keep_states`, while the body runs the model.
 
     Hooks work with all architectures: `output_hidden_states` would keep the states of all layers,
     and some models return them from before the normalisation.
-
-    Raises ModelError for a model whose decoder yields none.
     """
     found: dict[int, list[Any]] = {each: [] for each in layers}
 
     def note(number: int, output: Any) -> None:
-        states = getattr(output, "last_hidden_state", None)
-        found[number].append(first_of(output) if states is None else states)
+        states = output[0] if isinstance(output, tuple | list) else output
+        found[number].append(getattr(output, "last_hidden_state", states))
 
     modules = {LAST_STATES: model.get_decoder()} | dict(enumerate(decoder_layers(model), start=1))
     with ExitStack() as hooks:
         for number in layers:
             noted = modules[number].register_forward_hook(Watcher(partial(note, number)))
             hooks.callback(noted.remove)
+        yield found
+
+
+def call_with_states(
+    model: PreTrainedModel, call: Callable[[], torch.Tensor], layers: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what `call`, which runs `model`, returns, and the hidden states of all rows of that
+    pass [batch, width, hidden of each layer], see `noting_states`. Raises ModelError for a model
+    whose decoder yields none."""
+    with noting_states(model, layers) as found:
         result = call()
     if any(len(each) != 1 or not isinstance(each[0], torch.Tensor) for each in found.values()):
         raise ModelError(

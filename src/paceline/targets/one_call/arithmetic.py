@@ -26,30 +26,28 @@ class Arithmetic:
 
     def value(self, node: Node) -> tuple[Value, int]:
         """Return the operator's value, and the axis of rows in its output. Raises UnfitError."""
-        what, output = node.what, node.outputs[0]
+        what, output, first = node.what, node.outputs[0], node.inputs[0]
         name = what.overloadpacket
-        if node.outputs[0].dtype != torch.float32:
+        if output.dtype != torch.float32:
             raise UnfitError(f"it computes {what} in {output.dtype}")
         if name in BINARY:
             value, axis = self._binary(node, BINARY[name])
         elif name in CURVES or name is _ATEN.pow:
-            features = features_of(self._codes[id(node.inputs[0])])
-            value = self._emit.curve(features, _function_of(node))
-            axis = features.axis
+            features = features_of(self._codes[id(first)])
+            value, axis = self._emit.curve(features, _function_of(node)), features.axis
         elif what == _ATEN.mean.dim and list(node.inputs[1]) in ([-1], [output.dim() - 1]):
-            rows = node.inputs[0]
-            features = features_of(self._codes[id(rows)])
-            value, axis = self._emit.mean(features, rows.shape[-1]), features.axis
+            features = features_of(self._codes[id(first)])
+            value, axis = self._emit.mean(features, first.shape[-1]), features.axis
         elif what == _ATEN.native_layer_norm.default:
-            rows, _, weight, bias, eps = node.inputs
-            features = features_of(self._codes[id(rows)])
-            scale, shift = (Operand(len(e), data=e.detach().float()) for e in (weight, bias))
-            value, axis = self._emit.norm(features, scale, shift, eps), features.axis
+            *_, weight, bias, eps = node.inputs
+            features = features_of(self._codes[id(first)])
+            factors = [Operand(len(e), data=e.detach().float()) for e in (weight, bias)]
+            value, axis = self._emit.norm(features, eps, *factors), features.axis
         elif what == _ATEN.index_copy_.default:
             return self._scatter(node)
         else:
             raise UnfitError(f"it uses the unsupported operator {what}")
-        if name._qualified_op_name.endswith("_") and self._has_views(node.inputs[0]):
+        if name._qualified_op_name.endswith("_") and self._has_views(first):
             raise UnfitError(f"{what} changes a tensor that has other views")
         return value, axis
 

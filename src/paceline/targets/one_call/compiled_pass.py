@@ -22,7 +22,6 @@ from paceline.targets.one_call.chain_pass import ChainPass
 from paceline.targets.one_call.lowering import lower
 from paceline.targets.one_call.recording import UnfitError, record, unfit_if_it_fails
 from paceline.targets.pass_inputs import Windows
-from paceline.targets.support import longest_context
 from paceline.targets.virtual_tokens import VirtualTokens
 
 if TYPE_CHECKING:
@@ -32,26 +31,21 @@ __all__ = ["CompiledPass", "UnfitError", "compiled", "kept_outputs"]
 
 
 def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
-    """Compile `model` to steps. windows: see `attention_windows`.
-
-    Raises UnfitError, naming the reason, for a model that cannot be compiled.
-    """
-    if unavailable():
-        raise UnfitError(unavailable())
+    """Compile `model` to steps. windows: see `attention_windows`. Raises UnfitError, naming the
+    reason, for a model that cannot be compiled."""
+    if why := unavailable():
+        raise UnfitError(why)
     if model.config._attn_implementation != GROUPED:
         raise UnfitError("it does not run on paceline's layers and attention")
     if model.dtype != torch.float32:
         raise UnfitError(f"it computes in {str(model.dtype).removeprefix('torch.')}, not float32")
     with unfit_if_it_fails("it cannot be recorded"):
-        recording = record(model, windows)
-        return lower(model, recording, longest_context(model.config.get_text_config()))
+        return lower(model, record(model, windows))
 
 
 def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
     """Return steps that keep the outputs of these layers side by side, see `Target.keep_states`.
-
-    Raises UsageError for a layer the model does not have.
-    """
+    Raises UsageError for a layer the model does not have."""
 
     def chosen() -> Iterator[Step]:
         for step in steps.steps:
@@ -70,11 +64,9 @@ def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
 
 
 class CompiledPass:
-    """Runs the steps of a model without the model.
+    """Runs the steps of a model without the model, see `compiled`.
 
-    steps: see `compiled`. virtual: the embeddings of ids beyond the vocabulary. windows: see
-    `attention_windows`.
-
+    virtual: the embeddings of ids beyond the vocabulary. windows: see `attention_windows`.
     cache_dtype: one of `CACHE_DTYPES`; may change while caches are new.
     """
 

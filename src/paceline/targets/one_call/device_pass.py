@@ -18,7 +18,6 @@ from paceline.targets.one_call.lowering import lower
 from paceline.targets.one_call.recordable import recordable
 from paceline.targets.one_call.recording import record, unfit_if_it_fails
 from paceline.targets.pass_inputs import InputsInOne, Windows
-from paceline.targets.support import longest_context
 from paceline.targets.virtual_tokens import VirtualTokens
 
 if TYPE_CHECKING:
@@ -36,24 +35,20 @@ _choosing = Lock()
 
 
 def device_steps(model: PreTrainedModel, windows: Windows) -> Lowered:
-    """Lower `model` to steps on its own linear layers. windows: see `attention_windows`.
-
-    Raises UnfitError, naming the reason, for a model that cannot be lowered.
-    """
+    """Lower `model` to steps on its own linear layers. windows: see `attention_windows`. Raises
+    UnfitError, naming the reason, for a model that cannot be lowered."""
     with unfit_if_it_fails("it cannot be recorded"):
         copy = recordable(model)
-        longest = longest_context(model.config.get_text_config())
         table = model.get_input_embeddings().weight.detach()
-        return lower(copy, record(copy, windows), longest, table)
+        return lower(copy, record(copy, windows), table)
 
 
 class DevicePass:
-    """Runs the steps of a model without the model, in its dtype and on its device.
+    """Runs the steps of a model without the model, in its dtype and on its device. Raises
+    UnfitError for steps that torch's operators do not cover.
 
     steps: see `device_steps`. table: the model's embeddings. virtual: the embeddings of ids beyond
     the vocabulary.
-
-    Raises UnfitError for steps that torch's operators do not cover.
     """
 
     def __init__(self, steps: Lowered, table: torch.Tensor, virtual: VirtualTokens) -> None:

@@ -36,8 +36,8 @@ class Emitter:
         """The value an element belongs to."""
         return self._values[value_of(code)]
 
-    def step(self, step: Step) -> Value | None:
-        """Add a step; return what it produces."""
+    def add(self, step: Step) -> None:
+        """Add a step."""
         kinds = {value.kind for value in step.reads()} - {Kind.PLACE}
         late = step.out is not None and step.out.kind == Kind.KEPT and step.op != Op.SELECT
         if len(kinds) > 1 or (late and any(v.kind != Kind.KEPT for v in step.reads())):
@@ -45,7 +45,15 @@ class Emitter:
         self.steps.append(step)
         if step.out is not None and step.op != Op.GIVEN:
             step.out.source = step
-        return step.out
+
+    def make(self, op: Op, count: int, *of: Operand, **others: Any) -> Value:
+        """Add a step that makes `count` numbers for each row of its first operand."""
+        rows = of[0].value
+        if rows is None or rows.kind == Kind.PLACE:
+            raise UnfitError("a step reads no rows")
+        out = self.new_value(count, rows.kind)
+        self.add(Step(op, count, out, of, **others))
+        return out
 
     def operand(self, features: Features) -> Operand:
         """Make features an operand; gathers them first if steps cannot read their order."""
@@ -64,73 +72,52 @@ class Emitter:
             found = self._gather(features)
         return found
 
-    def embed(self, count: int, **table: Any) -> Value:
-        """Look up the rows' tokens."""
-        return self._made(Step(Op.EMBED, count, self.new_value(count, Kind.ROWS), **table))
-
     def product(self, linear: BlockLinear | LinearStandIn, rows: Operand) -> Value:
         """Multiply rows by the layer's matrix."""
-        out, size = self.new_value(linear.out_features, self._kind(rows)), linear.in_features
-        if isinstance(linear, LinearStandIn):
-            return self._made(Step(Op.PRODUCT, out.count, out, (rows,), size=size, linear=linear))
-        matrix, bias = linear.matrix, linear.bias
-        step = Step(Op.PRODUCT, out.count, out, (rows,), size=size, matrix=matrix, bias=bias)
-        return self._made(step)
+        weights: dict[str, Any] = {"linear": linear}
+        if isinstance(linear, BlockLinear):
+            weights = {"matrix": linear.matrix, "bias": linear.bias}
+        return self.make(Op.PRODUCT, linear.out_features, rows, size=linear.in_features, **weights)
 
-    def norm(self, rows: Features, scale: Operand, shift: Operand | None, eps: float) -> Value:
-        """Normalise segments of the scale's size."""
-        operand = self.in_a_row(rows)
-        out = self.new_value(operand.period, self._kind(operand))
-        op, of = Op.RMS_NORM, (operand, scale)
-        if shift is not None:
-            op, of = Op.LAYER_NORM, (operand, scale, shift)  # type: ignore[assignment]
-        return self._made(Step(op, out.count, out, of, size=scale.period, number=eps))
+    def norm(self, rows: Features, eps: float, scale: Operand, *shift: Operand) -> Value:
+        """Normalise segments of the scale's size: with a shift as LayerNorm, else as RMSNorm."""
+        operand, op = self.in_a_row(rows), Op.LAYER_NORM if shift else Op.RMS_NORM
+        of = operand, scale, *shift
+        return self.make(op, operand.period, *of, size=scale.period, number=eps)
 
     def mean(self, rows: Features, size: int) -> Value:
         """Average every `size` numbers."""
-        operand = self.in_a_row(rows)
-        function, source = Function.SAME, operand.value and operand.value.source
-        if operand.whole and source and _is_curve(source, Function.SQUARE):
-            squared = source.of[0]
+        operand, function = self.in_a_row(rows), Function.SAME
+        curve = _curve(operand)
+        if curve is not None and curve.function == Function.SQUARE:
+            squared = curve.of[0]
             if squared.each == 1 and squared.period == operand.period:
                 function, operand = Function.SQUARE, squared
-        out = self.new_value(operand.period // size, self._kind(operand))
-        return self._made(Step(Op.MEAN, out.count, out, (operand,), function, size=size))
+        return self.make(Op.MEAN, operand.period // size, operand, function=function, size=size)
 
     def scatter(self, rows: Features, places: torch.Tensor, count: int, number: float) -> Value:
         """Scatter the rows' numbers to `places` among `count`, the rest filled with `number`."""
-        operand = self.in_a_row(rows)
-        out = self.new_value(count, self._kind(operand))
-        order = (places + 1).int().contiguous()
-        step = Step(Op.SCATTER, count, out, (operand,), size=len(order), order=order, number=number)
-        return self._made(step)
+        operand, order = self.in_a_row(rows), (places + 1).int().contiguous()
+        return self.make(Op.SCATTER, count, operand, size=len(order), order=order, number=number)
 
     def curve(self, rows: Features, function: Function) -> Value:
         """Apply a function to every number."""
-        operand = self.operand(rows)
-        out = self.new_value(len(rows.feature), self._kind(operand))
-        return self._made(Step(Op.MAP, out.count, out, (operand,), function))
+        return self.make(Op.MAP, len(rows.feature), self.operand(rows), function=function)
 
     def map(self, left: Operand, join: Join, right: Operand, count: int = 0) -> Value:
-        """Join two operands, `count` numbers of each."""
-        out = self.new_value(count or left.period, self._kind(left))
-        step = (
-            self._rotation(left, join, right, out)
-            or self._bent(left, join, right, out)
-            or Step(Op.MAP, out.count, out, (left, right), join=join)
-        )
-        return self._made(step)
-
-    def _made(self, step: Step) -> Value:
-        found = self.step(step)
-        if found is None:
-            raise UnfitError("a step has no output")
-        return found
-
-    def _kind(self, operand: Operand) -> Kind:
-        if operand.value is None or operand.value.kind == Kind.PLACE:
-            raise UnfitError("a step reads no rows")
-        return operand.value.kind
+        """Join two operands, `count` numbers of each; fused with a rotation or a function of one of
+        them."""
+        count = count or left.period
+        turned = self._turned(left, right, count) if join == Join.PLUS else None
+        if turned is not None:
+            return turned
+        either = join in (Join.PLUS, Join.TIMES)
+        for one, other in [(left, right), (right, left)] if either else [(left, right)]:
+            curve = _curve(one)
+            if curve is not None and one.period == count:
+                function, of = curve.function, (curve.of[0], other)
+                return self.make(Op.MAP, count, *of, function=function, join=join)
+        return self.make(Op.MAP, count, left, right, join=join)
 
     def _gather(self, features: Features) -> Operand:
         numbers = features.values
@@ -143,74 +130,43 @@ class Emitter:
         order = (features.sign * (1 + features.feature + second)).int().contiguous()
         key = (tuple(numbers), order.numpy().tobytes())
         if key not in self._gathered:
-            of = tuple(Operand(source.count, source) for source in sources)
-            out = self.new_value(len(order), sources[0].kind)
-            self._gathered[key] = self._made(
-                Step(Op.GATHER, out.count, out, (of[0], of[-1]), order=order)
-            )
-        value = self._gathered[key]
-        return Operand(value.count, value)
+            of = [*map(Operand.all_of, sources)]
+            self._gathered[key] = self.make(Op.GATHER, len(order), of[0], of[-1], order=order)
+        return Operand.all_of(self._gathered[key])
 
-    def _bent(self, left: Operand, join: Join, right: Operand, out: Value) -> Step | None:
-        """Fuse a function with the join of its result."""
-        for one, other in ((left, right), (right, left)):
-            source = one.value and one.value.source
-            if one.whole and source and source.op == Op.MAP and source.join == Join.ALONE:
-                if one is right and join not in (Join.PLUS, Join.TIMES):
-                    continue
-                if one.period == out.count:
-                    of = source.of[0], other
-                    return Step(Op.MAP, out.count, out, of, source.function, join)
-        return None
-
-    def _rotation(self, left: Operand, join: Join, right: Operand, out: Value) -> Step | None:
+    def _turned(self, left: Operand, right: Operand, count: int) -> Value | None:
         """Fuse x * cosines + reordered x * sines into a rotation."""
-        if join != Join.PLUS:
-            return None
-        sources = [one.value.source if one.whole and one.value else None for one in (left, right)]
-        parts = [each for each in map(_by_position, sources) if each is not None]
+        parts = [each for each in map(_by_position, (left, right)) if each is not None]
         if len(parts) < 2:
             return None
-        x, cosines = parts[0]
-        y, sines = parts[1]
-        turned = y.value.source if y.whole and y.value else None
+        (x, cosines), (y, sines) = parts
+        turned, size = y.source, cosines.period
         if turned is None or turned.op != Op.GATHER or turned.order is None:
             return None
-        size = cosines.period
-        if (
-            turned.of[0].value is not x.value
-            or turned.of[1].value is not x.value
-            or x.each != 1
-            or x.period != out.count
-            or sines.period != size
-            or cosines.each != 1
-            or sines.each != 1
-        ):
+        of_x = all(each.value is x.value for each in turned.of)
+        in_order = all(each.each == 1 for each in (x, cosines, sines))
+        if not (of_x and in_order and x.period == count and sines.period == size):
             return None
         order = turned.order.long()
-        begins = x.at + torch.arange(out.count) // size * size
+        begins = x.at + torch.arange(count) // size * size
         head = order.sign() * (order.abs() - begins)
-        if bool((head != head[:size].repeat(out.count // size)).any()):
+        if bool((head != head[:size].repeat(count // size)).any()):
             return None
         half = torch.arange(1, size // 2 + 1)
         halves = size % 2 == 0 and bool((head[:size] == torch.cat([-half - size // 2, half])).all())
-        return Step(
-            Op.ROTATE,
-            out.count,
-            out,
-            (x, cosines, sines),
-            size=size,
-            order=head[:size].int().contiguous(),
-            halves=halves,
-        )
+        order, of = head[:size].int().contiguous(), (x, cosines, sines)
+        return self.make(Op.ROTATE, count, *of, size=size, order=order, halves=halves)
 
 
-def _is_curve(step: Step, function: Function) -> bool:
-    return step.op == Op.MAP and step.join == Join.ALONE and step.function == function
+def _curve(operand: Operand) -> Step | None:
+    """The step that makes all of an operand as a function of one other."""
+    step = operand.source
+    return step if step is not None and step.op == Op.MAP and step.join == Join.ALONE else None
 
 
-def _by_position(step: Step | None) -> tuple[Operand, Operand] | None:
+def _by_position(operand: Operand) -> tuple[Operand, Operand] | None:
     """The operands of a product with a value by position."""
+    step = operand.source
     if step is None or step.op != Op.MAP or step.join != Join.TIMES or step.function:
         return None
     left, right = step.of

@@ -15,6 +15,7 @@ from torch import nn
 from paceline.kernels.block_layers import BlockEmbedding, BlockLinear
 from paceline.kernels.norm import FastRMSNorm
 from paceline.kernels.programs.steps import (
+    LAST,
     Join,
     Kind,
     Lowered,
@@ -31,14 +32,9 @@ from paceline.targets.one_call.arithmetic import Arithmetic
 from paceline.targets.one_call.emitter import Emitter
 from paceline.targets.one_call.operators import CONSTANTS, MOVES
 from paceline.targets.one_call.positions import PositionTables
-from paceline.targets.one_call.recording import (
-    Attended,
-    Node,
-    Recording,
-    Stored,
-    UnfitError,
-)
-from paceline.targets.one_call.values import Codes, features_of, new_codes, row_axis
+from paceline.targets.one_call.recording import Attended, Node, Recording, Stored, UnfitError
+from paceline.targets.one_call.values import Codes, Features, features_of, new_codes, row_axis
+from paceline.targets.support import longest_context
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,14 +43,11 @@ __all__ = ["lower"]
 
 
 def lower(
-    model: PreTrainedModel,
-    recording: Recording,
-    longest: int | None = None,
-    table: torch.Tensor | None = None,
+    model: PreTrainedModel, recording: Recording, table: torch.Tensor | None = None
 ) -> Lowered:
-    """Lower a recording. longest: most positions. table: the embeddings [vocabulary, hidden], if
-    the recorded model has none. Raises UnfitError, naming the reason."""
-    lowering = _Lowering(model, recording, longest, table)
+    """Lower a recording of `model`. table: the embeddings [vocabulary, hidden], if it has none.
+    Raises UnfitError, naming the reason."""
+    lowering = _Lowering(model, recording, table)
     last = _last_uses(recording)
     for node in recording.nodes:
         lowering.take(node)
@@ -64,23 +57,19 @@ def lower(
 
 class _Lowering:
     def __init__(
-        self,
-        model: PreTrainedModel,
-        recording: Recording,
-        longest: int | None,
-        table: torch.Tensor | None,
+        self, model: PreTrainedModel, recording: Recording, table: torch.Tensor | None
     ) -> None:
         self._recording = recording
         self._table = model.get_input_embeddings()
         self._numbers = table
         self._codes: dict[int, Codes] = {}
         self._emit = Emitter()
-        self._tables = PositionTables(recording, longest)
+        longest = longest_context(model.config.get_text_config())
+        self._tables = PositionTables(recording.positions, longest)
         self._products: dict[tuple[int, Operand], Value] = {}
         self._arithmetic = Arithmetic(recording, self._codes, self._emit)
         self._stored: tuple[int, Operand, Operand] | None = None  # layer, keys and values
-        positions = recording.positions
-        self._codes[id(positions)] = self._place(positions)
+        self._define_place(recording.positions)
 
     def finish(self) -> Lowered:
         """Return the program. Raises UnfitError if no step makes the logits."""
@@ -112,13 +101,12 @@ class _Lowering:
         elif coded and all(self._is_place(each) for each in coded):
             self._tables.add(node)
             for output in node.outputs:
-                self._codes[id(output)] = self._place(output)
+                self._define_place(output)
         elif coded:
-            value, axis = self._arithmetic.value(node)
-            self._codes[id(node.outputs[0])] = new_codes(value.number, node.outputs[0].shape, axis)
-        for number, output in enumerate(self._recording.outputs, start=1):
+            self._define(node.outputs[0], *self._arithmetic.value(node))
+        for layer, output in enumerate(self._recording.outputs, start=1):
             if any(output is each for each in node.outputs):
-                self._keep_output(number, output)
+                self._keep(output, layer)
         if any(output is self._recording.states for output in node.outputs):
             self._select()
 
@@ -143,17 +131,17 @@ class _Lowering:
             return given
 
         found = MOVES[node.what](*map(coded, node.inputs), **node.options)
-        several = isinstance(found, tuple | list)
-        for output, codes in zip(node.outputs, found if several else [found], strict=True):
+        outputs = found if isinstance(found, tuple | list) else [found]
+        for output, codes in zip(node.outputs, outputs, strict=True):
             if output.shape != codes.shape:
                 raise UnfitError(f"{node.what} has an output of unexpected shape")
             self._codes[id(output)] = codes
 
-    def _place(self, output: torch.Tensor) -> Codes:
+    def _define_place(self, output: torch.Tensor) -> None:
         axis = row_axis(output.shape)
         value = self._emit.new_value(output.numel() // output.shape[axis], Kind.PLACE)
         self._tables.define(value, output, axis)
-        return new_codes(value.number, output.shape, axis)
+        self._define(output, value, axis)
 
     def _is_place(self, tensor: torch.Tensor) -> bool:
         code = int(self._codes[id(tensor)].reshape(-1)[0])
@@ -166,22 +154,21 @@ class _Lowering:
         count = output.shape[-1]
         numbers = self._numbers
         where = _table_of(self._table) if numbers is None else {"table": numbers}
-        value = self._emit.embed(count, **where)
+        value = self._emit.new_value(count, Kind.ROWS)
+        self._emit.add(Step(Op.EMBED, count, value, **where))
         scale = scale_of(self._table)
         if scale is not None:
             number = Operand(1, data=scale.detach().float().reshape(1))
-            value = self._emit.map(_whole(value), Join.TIMES, number)
-        self._emit.step(Step(Op.GIVEN, count, value, size=self._table.num_embeddings))
-        self._codes[id(output)] = new_codes(value.number, output.shape, 1)
+            value = self._emit.map(Operand.all_of(value), Join.TIMES, number)
+        self._emit.add(Step(Op.GIVEN, count, value, size=self._table.num_embeddings))
+        self._define(output, value, 1)
 
     def _module(self, node: Node) -> None:
         module, (rows, *_) = node.what, node.inputs
-        codes, output = self._codes_of(rows), node.outputs[0]
-        features = features_of(codes)
+        features, output = self._features(rows), node.outputs[0]
         if isinstance(module, FastRMSNorm):
             weight = Operand(len(module.weight), data=module.weight.float().contiguous())
-            value = self._emit.norm(features, weight, None, module.eps)
-            self._codes[id(output)] = new_codes(value.number, output.shape, features.axis)
+            self._define(output, self._emit.norm(features, module.eps, weight), features.axis)
             return
         linear = module.shared.linear if isinstance(module, Projection) else module
         if not isinstance(linear, BlockLinear | LinearStandIn):
@@ -198,70 +185,59 @@ class _Lowering:
         self._codes[id(output)] = found
 
     def _store(self, node: Node) -> None:
-        keys, values = (
-            self._emit.in_a_row(features_of(self._codes_of(each))) for each in node.inputs
-        )
-        heads, size = node.inputs[0].shape[1], node.inputs[0].shape[3]
-        self._stored = node.what.layer, keys, values
-        self._emit.step(
-            Step(
-                Op.STORE,
-                node.inputs[1].shape[3],
-                None,
-                (keys, values),
-                layer=node.what.layer,
-                size=size,
-                key_heads=heads,
-            )
-        )
+        keys, values = map(self._operand, node.inputs)
+        (_, heads, _, size), count = node.inputs[0].shape, node.inputs[1].shape[3]
+        layer, of = node.what.layer, (keys, values)
+        self._stored = layer, keys, values
+        self._emit.add(Step(Op.STORE, count, None, of, layer=layer, size=size, key_heads=heads))
 
     def _attend(self, node: Node) -> None:
         query, key, value = node.inputs
         what: Attended = node.what
-        queries, *others = (
-            self._emit.in_a_row(features_of(self._codes_of(each))) for each in node.inputs
-        )
+        queries, *others = map(self._operand, node.inputs)
         if self._stored is None or tuple(others) != self._stored[1:]:
             raise UnfitError("a layer attends to keys and values that it has not just stored")
-        made = self._emit.new_value(query.shape[0] * value.shape[2], Kind.ROWS)
-        self._emit.step(
-            Step(
-                Op.ATTEND,
-                made.count,
-                made,
-                (queries,),
-                layer=self._stored[0],
-                seen=what.window,
-                size=query.shape[2],
-                heads=query.shape[0],
-                key_heads=key.shape[0],
-                number=what.scale,
-                cap=what.cap,
-            )
+        made = self._emit.make(
+            Op.ATTEND,
+            query.shape[0] * value.shape[2],
+            queries,
+            layer=self._stored[0],
+            seen=what.window,
+            size=query.shape[2],
+            heads=query.shape[0],
+            key_heads=key.shape[0],
+            number=what.scale,
+            cap=what.cap,
         )
         self._stored = None
-        self._codes[id(node.outputs[0])] = new_codes(made.number, node.outputs[0].shape, 0)
+        self._define(node.outputs[0], made, 0)
 
     def _select(self) -> None:
         """From here on, only kept rows matter."""
         states = self._recording.states
-        features = features_of(self._codes_of(states))
-        operand = self._emit.in_a_row(features)
-        count = operand.period
-        self._emit.step(Step(Op.STATES, count, None, (operand,)))
-        kept = self._emit.new_value(count, Kind.KEPT)
-        self._emit.step(Step(Op.SELECT, count, kept, (operand,)))
-        self._codes[id(states)] = new_codes(kept.number, states.shape, features.axis)
+        operand = self._keep(states, LAST)
+        kept = self._emit.new_value(operand.period, Kind.KEPT)
+        self._emit.add(Step(Op.SELECT, kept.count, kept, (operand,)))
+        self._define(states, kept, self._features(states).axis)
 
-    def _keep_output(self, number: int, output: torch.Tensor) -> None:
-        """Add a step that can keep a layer's output; see `kept_outputs`."""
-        operand = self._emit.in_a_row(features_of(self._codes_of(output)))
-        self._emit.step(Step(Op.STATES, operand.period, None, (operand,), layer=number))
+    def _keep(self, states: torch.Tensor, layer: int) -> Operand:
+        """Add a step that can keep these states; see `kept_outputs`."""
+        operand = self._operand(states)
+        self._emit.add(Step(Op.STATES, operand.period, None, (operand,), layer=layer))
+        return operand
 
-    def _codes_of(self, tensor: torch.Tensor) -> Codes:
+    # What tensors hold.
+
+    def _features(self, tensor: torch.Tensor) -> Features:
         if id(tensor) not in self._codes:
             raise UnfitError("a layer reads a tensor that does not depend on the text")
-        return self._codes[id(tensor)]
+        return features_of(self._codes[id(tensor)])
+
+    def _operand(self, tensor: torch.Tensor) -> Operand:
+        return self._emit.in_a_row(self._features(tensor))
+
+    def _define(self, tensor: torch.Tensor, value: Value, axis: int) -> None:
+        self._codes[id(tensor)] = new_codes(value.number, tensor.shape, axis)
 
 
 def _seen_by(node: Node) -> list[torch.Tensor]:
@@ -292,7 +268,3 @@ def _table_of(module: Any) -> dict[str, Any]:
     if weight.dtype != torch.float32 or not weight.is_contiguous():
         raise UnfitError(f"its embeddings in {weight.dtype} are not a contiguous float32 table")
     return {"table": weight}
-
-
-def _whole(value: Value) -> Operand:
-    return Operand(value.count, value)

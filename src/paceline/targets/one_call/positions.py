@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from paceline.kernels.programs.steps import Value
-from paceline.targets.one_call.recording import ROWS, Node, Recording, UnfitError
+from paceline.targets.one_call.recording import ROWS, Node, UnfitError
 
 __all__ = ["PositionTables"]
 
@@ -16,11 +16,13 @@ _GRAIN = 256
 
 
 class PositionTables:
-    """Tables of values by position, made by replaying the model's own operators."""
+    """Tables of values by position, made by replaying the model's own operators.
 
-    def __init__(self, recording: Recording, limit: int | None = None) -> None:
-        self._limit = limit
-        self._positions = recording.positions
+    positions: as recorded. limit: how many there are.
+    """
+
+    def __init__(self, positions: torch.Tensor, limit: int | None) -> None:
+        self._positions, self._limit = positions, limit
         self._nodes: list[Node] = []
         self._defined: dict[Value, tuple[torch.Tensor, int]] = {}
         self._tables: list[torch.Tensor] = []

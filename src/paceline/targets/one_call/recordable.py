@@ -23,11 +23,8 @@ _LARGE = 64 << 20  # bytes; quantised layers keep their weights in buffers
 
 
 def recordable(model: PreTrainedModel) -> PreTrainedModel:
-    """The copy; hooks are copied with their modules.
-
-    Raises UnfitError for a model with other layers than linear ones, or whose attention cannot be
-    recorded.
-    """
+    """The copy; hooks are copied with their modules. Raises UnfitError for a model with other
+    weights than linear layers' and embeddings', or whose attention cannot be recorded."""
     table = model.get_input_embeddings()
     if not isinstance(table, nn.Embedding):
         raise UnfitError(f"its embeddings are of class {type(table).__name__}")
@@ -36,10 +33,11 @@ def recordable(model: PreTrainedModel) -> PreTrainedModel:
     }
     for module in model.modules():
         _check_calls(module)
+        matrices = any(part.dim() > 1 for part in module.parameters(recurse=False))
         if type(module) in (nn.Linear, Conv1D):
             stands[id(module)] = LinearStandIn(module)
-        elif any(part.dim() > 1 for part in module.parameters(recurse=False)):
-            _check_table(module)
+        elif matrices and not isinstance(module, nn.Embedding):
+            raise UnfitError(f"it has layers of the unsupported class {type(module).__name__}")
         if any(buffer.nbytes > _LARGE for buffer in module.buffers(recurse=False)):
             raise UnfitError(f"layers of class {type(module).__name__} have large buffers")
     copy = deepcopy(model, stands)
@@ -51,12 +49,6 @@ def recordable(model: PreTrainedModel) -> PreTrainedModel:
         if norm is not None:
             copy.set_submodule(name, norm)
     return copy
-
-
-def _check_table(module: nn.Module) -> None:
-    """Raises UnfitError for weights that are neither linear layers' nor embeddings'."""
-    if not isinstance(module, nn.Embedding):
-        raise UnfitError(f"it has layers of the unsupported class {type(module).__name__}")
 
 
 def _check_calls(module: nn.Module) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +21,8 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.norm import FastRMSNorm
 from paceline.kernels.shared_input import Projection
 from paceline.kernels.stand_in import LinearStandIn
-from paceline.targets.hidden_states import decoder_layers, first_of
+from paceline.protocols import LAST_STATES
+from paceline.targets.hidden_states import decoder_layers, noting_states
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -90,19 +91,19 @@ class Node:
     outputs: tuple[torch.Tensor, ...]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recording:
     """A pass over `ROWS` rows.
 
     positions: [1, ROWS]. states: the last hidden states [1, ROWS, hidden]. outputs: of all layers,
-    if the model has them in one list. logits: [1, ROWS, vocabulary].
+    if the model has them in one list and calls each once. logits: [1, ROWS, vocabulary].
     """
 
-    nodes: list[Node] = field(default_factory=list)
-    positions: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    states: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    logits: torch.Tensor = field(default_factory=lambda: torch.empty(0))
-    outputs: list[torch.Tensor] = field(default_factory=list)
+    nodes: list[Node]
+    positions: torch.Tensor
+    states: torch.Tensor
+    outputs: list[torch.Tensor]
+    logits: torch.Tensor
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -120,7 +121,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.nodes.append(Node(func, tuple(args), dict(kwargs or {}), outputs))
         return found
 
-    def enter(self, module: nn.Module, arguments: Any) -> None:
+    def enter(self, *_: Any) -> None:
         """Hook before a module recorded as a whole."""
         self.inside += 1
 
@@ -187,41 +188,34 @@ def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
 
     Raises UnfitError if the model does not use paceline's attention, or shows no hidden states.
     """
-    recorder, found = _Recorder(), Recording()
+    recorder = _Recorder()
     masks = {kind: torch.zeros(1, 1, 1, 1) for kind in windows}
     seen = {
         mask.data_ptr(): _Attention(recorder, number) for number, mask in enumerate(masks.values())
     }
-    ids, found.positions = torch.zeros(1, ROWS, dtype=torch.long), torch.arange(ROWS)[None]
-    caught: list[Any] = []
+    ids, positions = torch.zeros(1, ROWS, dtype=torch.long), torch.arange(ROWS)[None]
     whole = [each for each in model.modules() if isinstance(each, _WHOLE)]
+    layers = range(LAST_STATES, 1 + len(decoder_layers(model)))
     with ExitStack() as hooks:
         # Nested modules are left before their parents, so only the outermost is recorded.
         for module in [model.get_input_embeddings(), *whole]:
             hooks.callback(module.register_forward_pre_hook(recorder.enter).remove)
             hooks.callback(module.register_forward_hook(recorder.leave).remove)
-        decoder = model.get_decoder()
-        keep = decoder.register_forward_hook(lambda module, given, out: caught.append(out))
-        hooks.callback(keep.remove)
-        for layer in decoder_layers(model):
-            note = layer.register_forward_hook(
-                lambda module, given, out: found.outputs.append(first_of(out))
-            )
-            hooks.callback(note.remove)
+        states = hooks.enter_context(noting_states(model, layers))
         hooks.enter_context(recorder)
         out = model(
             input_ids=ids,
-            position_ids=found.positions,
+            position_ids=positions,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             past_key_values=_Keys(recorder),
             use_cache=True,
             rows_seen=seen,
         )
-    if len(caught) != 1:
+    last, *of_layers = states.values()
+    if len(last) != 1:
         raise UnfitError("it does not expose its hidden states")
-    states = getattr(caught[0], "last_hidden_state", None)
-    found.states = caught[0][0] if states is None else states
-    found.nodes, found.logits = recorder.nodes, out.logits
-    if not any(isinstance(node.what, Attended) for node in found.nodes):
+    if not any(isinstance(node.what, Attended) for node in recorder.nodes):
         raise UnfitError("it does not use paceline's attention")
-    return found
+    once = all(len(each) == 1 for each in of_layers)
+    outputs = [each for (each,) in of_layers] if once else []
+    return Recording(recorder.nodes, positions, last[0], outputs, out.logits)

@@ -12,11 +12,24 @@ from typing import Any
 import torch
 
 from paceline.kernels.blocks import BlockMatrix
-from paceline.kernels.programs.steps import Function, Join, Kind, Lowered, Op, Operand, Step, Value
+from paceline.kernels.programs.steps import (
+    Function,
+    Join,
+    Kind,
+    Lowered,
+    Op,
+    Operand,
+    Step,
+    Value,
+    readers_of,
+)
 
 __all__ = ["StoredTables", "Tensors", "read_steps", "tensors_of", "written_steps"]
 
-_PLAIN = ("count", "layer", "seen", "size", "heads", "key_heads", "number", "cap", "halves")
+_PLAIN = (
+    *("function", "join", "layer", "seen", "size"),
+    *("heads", "key_heads", "number", "cap", "halves"),
+)
 _TENSORS = ("order", "table", "bias")
 _MOST_TABLES = 160 << 20  # bytes
 
@@ -46,26 +59,23 @@ def written_steps(
 
     Tensors that are one in memory are written once, under their name in `known` if they are there.
     """
-    used = [value for step in steps.steps for value in step.reads() if value.kind == Kind.PLACE]
-    places = [*dict.fromkeys(used)]
+    readers = readers_of(steps.steps)
+    places = [value for value in readers if value.kind == Kind.PLACE]
     numbers = sum(value.count for value in places)
     if positions is None or 4 * numbers * positions > _MOST_TABLES:
         return None
-    writing = _Writing(known or {})
-    for value in places:
-        steps.tables.number_of(value)
+    found = [steps.tables.number_of(value) for value in places]
     tables = steps.tables.extend_to(positions)
+    made = [step.out for step in steps.steps if step.out is not None]
+    values = dict.fromkeys([*readers, *made, steps.logits])
+    writing = _Writing(known or {})
     return {
         "steps": [writing.step(step) for step in steps.steps],
-        "logits": writing.value(steps.logits),
+        "logits": steps.logits.number,
         "tables": [
-            {
-                "value": writing.value(value),
-                "data": writing.tensor(tables[steps.tables.number_of(value)]),
-            }
-            for value in places
+            [value.number, writing.tensor(tables[number])] for value, number in zip(places, found)
         ],
-        "values": [[value.count, int(value.kind)] for value in writing.values],
+        "values": [[value.number, value.count, value.kind] for value in values],
     }, writing.tensors
 
 
@@ -82,24 +92,15 @@ def read_steps(record: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -
     else."""
     reading = _Reading(record["values"], tensors)
     steps = [reading.step(each) for each in record["steps"]]
-    values = [reading.values[each["value"]] for each in record["tables"]]
-    tables = [tensors[each["data"]] for each in record["tables"]]
+    values = [reading.values[value] for value, _ in record["tables"]]
+    tables = [tensors[name] for _, name in record["tables"]]
     return Lowered(steps, reading.values[record["logits"]], StoredTables(values, tables))
 
 
 class _Writing:
     def __init__(self, known: Mapping[str, torch.Tensor]) -> None:
-        self.values: list[Value] = []
         self.tensors: Tensors = {}
-        self._numbers: dict[Value, int] = {}
         self._names = {_place(tensor): name for name, tensor in known.items()}
-
-    def value(self, value: Value) -> int:
-        """Return a value's number."""
-        if value not in self._numbers:
-            self._numbers[value] = len(self.values)
-            self.values.append(value)
-        return self._numbers[value]
 
     def tensor(self, tensor: torch.Tensor) -> str:
         """Return a tensor's name."""
@@ -110,34 +111,24 @@ class _Writing:
 
     def step(self, step: Step) -> dict[str, Any]:
         """Write a step, leaving out defaults."""
-        usual = Step(step.op, step.count)
-        found: dict[str, Any] = {
-            name: getattr(step, name)
-            for name in _PLAIN
-            if name == "count" or getattr(step, name) != getattr(usual, name)
-        }
-        found |= {"op": step.op.name, "function": step.function.name, "join": step.join.name}
+        found: dict[str, Any] = {"op": step.op, "count": step.count}
+        found["of"] = [*map(self._operand, step.of)]
+        plain = {name: getattr(step, name) for name in _PLAIN}
+        found |= {name: own for name, own in plain.items() if own != getattr(Step, name)}
+        held = {name: getattr(step, name) for name in _TENSORS}
+        found |= {name: self.tensor(own) for name, own in held.items() if own is not None}
         if step.out is not None:
-            found["out"] = self.value(step.out)
-        found["of"] = [self.operand(operand) for operand in step.of]
-        for name in _TENSORS:
-            tensor = getattr(step, name)
-            if tensor is not None:
-                found[name] = self.tensor(tensor)
+            found["out"] = step.out.number
         if step.matrix is not None:
             matrix = step.matrix
             panels = self.tensor(matrix.panels)
             found["matrix"] = [matrix.format, panels, matrix.outputs, matrix.inputs]
         return found
 
-    def operand(self, operand: Operand) -> dict[str, Any]:
-        """Write an operand."""
-        found: dict[str, Any] = {"period": operand.period, "at": operand.at, "each": operand.each}
-        if operand.value is not None:
-            found["value"] = self.value(operand.value)
-        if operand.data is not None:
-            found["data"] = self.tensor(operand.data)
-        return found
+    def _operand(self, operand: Operand) -> list[Any]:
+        value = None if operand.value is None else operand.value.number
+        data = None if operand.data is None else self.tensor(operand.data)
+        return [operand.period, value, data, operand.at, operand.each]
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -148,9 +139,7 @@ class _Reading:
     def __init__(
         self, values: Sequence[Sequence[int]], tensors: Mapping[str, torch.Tensor]
     ) -> None:
-        self.values = [
-            Value(number, count, Kind(kind)) for number, (count, kind) in enumerate(values, 1)
-        ]
+        self.values = {number: Value(number, count, Kind(kind)) for number, count, kind in values}
         self._tensors = tensors
         self._matrices: dict[str, BlockMatrix] = {}
 
@@ -162,21 +151,17 @@ class _Reading:
             others["matrix"] = self._matrix(*record["matrix"])
         if "out" in record:
             others["out"] = self.values[record["out"]]
-        step = Step(
-            Op[record["op"]],
-            of=[self._operand(each) for each in record["of"]],
-            function=Function[record["function"]],
-            join=Join[record["join"]],
-            **others,
-        )
+        of = [*map(self._operand, record["of"])]
+        step = Step(Op(record["op"]), record["count"], of=of, **others)
+        step.function, step.join = Function(step.function), Join(step.join)
         if step.out is not None:
             step.out.source = step
         return step
 
-    def _operand(self, record: Mapping[str, Any]) -> Operand:
-        value = self.values[record["value"]] if "value" in record else None
-        data = self._tensors[record["data"]] if "data" in record else None
-        return Operand(record["period"], value, data, record["at"], record["each"])
+    def _operand(self, record: Sequence[Any]) -> Operand:
+        period, value, data, *at = record
+        of = None if value is None else self.values[value]
+        return Operand(period, of, None if data is None else self._tensors[data], *at)
 
     def _matrix(self, format: str, panels: str, outputs: int, inputs: int) -> BlockMatrix:
         if panels not in self._matrices:
