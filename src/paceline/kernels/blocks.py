@@ -167,8 +167,8 @@ class BlockMatrix:
         return out
 
     def values(self, ids: torch.Tensor) -> torch.Tensor:
-        """The numbers of some outputs: int64 [count] -> float32 [count, inputs]. Raises ValueError for
-        ids out of range."""
+        """The numbers of some outputs: int64 [count] -> float32 [count, inputs]. Raises ValueError
+        for ids out of range."""
         ids = ids.to(torch.int64).contiguous()
         out = torch.empty(len(ids), self.inputs, dtype=torch.float32, device="cpu")
         kernels().values(*self._matrix, ids.data_ptr(), len(ids), out.data_ptr())

@@ -34,8 +34,8 @@ _AHEAD = 8
 class TreeCache(Cache):  # type: ignore[misc]
     """Keys and values of all layers, [1, heads, slots, head_dim] each.
 
-    moves: how often they moved in memory.
-    hidden_size: of the states given to `put_states`; 0 if none are kept.
+    hidden_size: of the states given to `put_states`; 0 if none are kept. moves: how often they
+    moved in memory.
     """
 
     def __init__(self, num_layers: int, hidden_size: int = 0) -> None:
@@ -59,7 +59,10 @@ class TreeCache(Cache):  # type: ignore[misc]
         if slots > self._slots:
             self.moves += 1
             self._mover = SlotMover()  # the previous one refers to the old memory
-            self._grow_pool(slots)
+            if self._pool is not None and len(self._pool) < slots:
+                grown = self._pool.new_zeros(slots, *self._pool.shape[1:])
+                grown[: len(self._pool)] = self._pool
+                self._use_pool(grown)
             for layer in self._all:
                 layer.grow(slots)
             self._slots = slots
@@ -69,37 +72,28 @@ class TreeCache(Cache):  # type: ignore[misc]
         self._slots = 0
 
     def allocate(self, sizes: Mapping[int, tuple[int, int, int]], dtype: CacheDtype) -> None:
-        """Allocate memory for all layers, as compiled passes read it.
-
-        sizes: heads, size of a key and of a value, by layer.
-        """
+        """Allocate memory for all layers, as compiled passes read it. sizes: heads, size of a key
+        and of a value, by layer."""
+        none = torch.empty(0, dtype=dtype.element, device="cpu")
         for number, (heads, *each) in sizes.items():
-            keys, values = (
-                torch.empty(1, heads, 0, dtype.width(size), dtype=dtype.element, device="cpu")
-                for size in each
-            )
+            keys, values = (none.new_empty(1, heads, 0, dtype.width(size)) for size in each)
             self._all[number].hold(keys, values, self._slots)
-        if self._hidden_size:
-            none = torch.empty(1, 1, 0, self._hidden_size, dtype=torch.float32, device="cpu")
-            self._states.hold(none, none[..., :0], self._slots)
+        self._hold_states(none.float())
 
     def pool(self, heads: int, size: int, like: torch.Tensor) -> torch.Tensor:
         """Keys and values of all layers slot by slot, [slots, layers, 2, heads, size]; a slot moves
         as one piece. Allocated at first, with the dtype and device of `like`."""
         if self._pool is None:
             pool = like.new_zeros(self._slots, len(self.layers), 2, heads, size)
-            if self._hidden_size:
-                none = like.new_zeros(1, 1, 0, self._hidden_size)
-                self._states.hold(none, none[..., :0], self._slots)
+            self._hold_states(like)
             self._use_pool(pool)
         assert self._pool is not None
         return self._pool
 
-    def _grow_pool(self, slots: int) -> None:
-        if self._pool is not None and len(self._pool) < slots:
-            grown = self._pool.new_zeros(slots, *self._pool.shape[1:])
-            grown[: len(self._pool)] = self._pool
-            self._use_pool(grown)
+    def _hold_states(self, like: torch.Tensor) -> None:
+        if self._hidden_size:
+            none = like.new_empty(1, 1, 0, self._hidden_size)
+            self._states.hold(none, none[..., :0], self._slots)
 
     def _apart(self) -> list[_Layer]:
         """The layers that are not parts of the pool."""
@@ -131,8 +125,7 @@ class TreeCache(Cache):  # type: ignore[misc]
 
     def put_states(self, states: torch.Tensor) -> None:
         """Keep the hidden states [1, rows, hidden] of the last directed pass."""
-        row = states[:, None]
-        self._states.write(row, row[..., :0])
+        self._states.write(states[:, None], states[:, None, :, :0])
 
     def states(self, start: int, length: int) -> torch.Tensor:
         """States [length, hidden] of the slots from `start`, as a view that the next pass may
@@ -156,13 +149,12 @@ class TreeCache(Cache):  # type: ignore[misc]
     def take(self, other: TreeCache, source: int, place: int, length: int) -> None:
         """Copy a stretch of slots from another cache with the same kinds of layers."""
         for layer, origin in zip(self.layers, other.layers, strict=True):
-            for states, theirs in zip(layer.held, origin.held, strict=True):
-                states[:, :, place : place + length] = theirs[:, :, source : source + length]
+            layer.take(origin, source, place, length)
 
     def copy(self, source: int, place: int, length: int) -> None:
         """Copy a stretch of slots to another place; the two do not overlap."""
         for layer in self._apart():
-            layer.copy(source, place, length)
+            layer.take(layer, source, place, length)
         if self._pool is not None:
             self._pool[place : place + length] = self._pool[source : source + length]
 
@@ -197,12 +189,11 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def grow(self, slots: int) -> None:
         """Make room for `slots` slots, if anything is allocated yet."""
-        if self.keys is None or self.values is None or slots <= self._room:
-            return
-        # One after the other, to hold old and new copies of only one at a time.
-        self.keys = _grown(self.keys, self._room, slots)
-        self.values = _grown(self.values, self._room, slots)
-        self._room = slots
+        if self.keys is not None and self.values is not None and slots > self._room:
+            # One after the other, to hold old and new copies of only one at a time.
+            self.keys = _grown(self.keys, self._room, slots)
+            self.values = _grown(self.values, self._room, slots)
+            self._room = slots
 
     def show(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Be these parts of a pool, [1, heads, slots, head_dim] each."""
@@ -251,18 +242,16 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def move(self, old: torch.Tensor, new: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Copy these slots. Returns the indices on this layer's device, so that the next layer,
         usually on the same one, need not fetch them."""
-        for states in (self.keys, self.values):
-            if states is not None:
-                old = old.to(states.device, non_blocking=True)
-                new = new.to(states.device, non_blocking=True)
-                states.index_copy_(2, new, states.index_select(2, old))
+        for states in self.held:
+            old = old.to(states.device, non_blocking=True)
+            new = new.to(states.device, non_blocking=True)
+            states.index_copy_(2, new, states.index_select(2, old))
         return old, new
 
-    def copy(self, source: int, place: int, length: int) -> None:
-        """Copy a stretch of slots."""
-        for states in (self.keys, self.values):
-            if states is not None:
-                states[:, :, place : place + length] = states[:, :, source : source + length]
+    def take(self, other: _Layer, source: int, place: int, length: int) -> None:
+        """Copy a stretch of slots from such a layer."""
+        for states, theirs in zip(self.held, other.held, strict=True):
+            states[:, :, place : place + length] = theirs[:, :, source : source + length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys; used only if no mask is given."""
@@ -276,9 +265,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         """No maximum: the cache grows."""
         return -1
 
-    def get_max_cache_shape(self) -> int:
-        """`get_max_length` in earlier releases of transformers."""
-        return -1
+    get_max_cache_shape = get_max_length  # its name in earlier releases of transformers
 
 
 def _allocate(states: torch.Tensor, slots: int) -> torch.Tensor:

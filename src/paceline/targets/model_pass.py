@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable
-from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -37,13 +36,11 @@ __all__ = ["ModelPass"]
 class ModelPass:
     """Runs `model` with paceline's cache, mask and positions.
 
-    virtual: the embeddings of ids beyond the vocabulary.
-
-    cache: where keys and values go. windows: see `attention_windows`. by_text: each text attends to
-    its own stretch. keeps_states: the cache also keeps hidden states. compiled, on_device:
-    one of them runs passes in the model's place; if both are None, the model's own forward runs,
-    and own_forward says why. as_opened: whether no check has switched any of this off.
-    min_rows: fewer rows cost no less. grain: see `slot_grain`.
+    virtual: the embeddings of ids beyond the vocabulary. cache: where keys and values go. windows:
+    see `attention_windows`. by_text: each text attends to its own stretch. keeps_states: the cache
+    also keeps hidden states. compiled, on_device: one of them runs passes in the model's place; if
+    both are None, the model's own forward runs, and own_forward says why. as_opened: whether no
+    check has switched any of this off. min_rows: fewer rows cost no less. grain: see `slot_grain`.
     """
 
     def __init__(self, model: LateModel, virtual: VirtualTokens, cache: TreeCache) -> None:
@@ -76,14 +73,12 @@ class ModelPass:
         """Where inputs go: the device of the embeddings, or where accelerate will move them."""
         if self.compiled is not None:
             return torch.device("cpu")
-        embeddings = self._model.get_input_embeddings()
-        hook = getattr(embeddings, "_hf_hook", None)
+        hook = getattr(self._model.get_input_embeddings(), "_hf_hook", None)
         place = getattr(hook, "execution_device", None)
         return device_of_table(self._model) if place is None else torch.device(place)
 
     def compile(self) -> None:
-        """Run passes in one call, or on a GPU in few operators, from now on, if the model allows
-        it."""
+        """Run passes in one call, or on a GPU in few operators, if the model allows it."""
         try:
             if on_one_gpu(self._model):
                 self.use_on_device(device_steps(self._model, self.windows))
@@ -116,27 +111,26 @@ class ModelPass:
         try:
             with narrow_windows(config):
                 self.windows = attention_windows(config)
-                if self.compiled is not None or self.on_device is not None:
+                while True:
                     try:
                         return self_check(target, model)
                     except ModelError as reason:
-                        self.compiled, self.on_device = None, None
-                        self.own_forward, self.as_opened = str(reason), False
-                if self.by_text:
-                    with suppress(ModelError):
-                        return self_check(target, model)
-                    self.by_text = self.as_opened = False
-                self_check(target, model)
+                        if self.compiled is not None or self.on_device is not None:
+                            self.compiled = self.on_device = None
+                            self.own_forward = str(reason)
+                        elif self.by_text:
+                            self.by_text = False
+                        else:
+                            raise
+                        self.as_opened = False
         finally:
             self.windows = attention_windows(config)
 
     def keep_outputs(self, layers: tuple[int, ...]) -> None:
         """Keep the outputs of these layers from now on, see `Target.keep_states`. Raises UsageError
         for a layer the model does not have."""
-        if self.compiled is not None:
-            self.compiled.keep_outputs(layers)
-        elif self.on_device is not None:
-            self.on_device.keep_outputs(layers)
+        if engine := self.compiled or self.on_device:
+            engine.keep_outputs(layers)
         elif max(layers, default=0) > len(decoder_layers(self._model)):
             raise UsageError(
                 f"{type(self._model).__name__} does not expose the output of layer {max(layers)}: "
@@ -170,19 +164,15 @@ class ModelPass:
         """
         if self.compiled is not None:
             return self.compiled.run(layout.texts, self.windows, self.cache, self.keeps_states)
-        inputs, keep = self._inputs_of(layout, pool), [*chain.from_iterable(layout.scored)]
+        keep = [*chain.from_iterable(layout.scored)]
         # The output head, too, costs the same for one row as for a few.
         least = min(self.min_rows, layout.rows)
         last = keep[-1] if keep else 0
         rows = [*keep, *[last] * (least - len(keep))]
+        self.reserve(layout)
+        virtual = self.on_device is None and layout.largest_token >= self._virtual.first
         index = torch.tensor(rows, device=self.device)
-        if self.on_device is not None and isinstance(inputs, InputsInOne):
-            self.reserve(layout)
-            return self.on_device.run(inputs, self.windows, self.cache, index, self.keeps_states)
-        tokens = self._tokens(inputs.tokens, layout.largest_token >= self._virtual.first)
-        if self._keeps_logits:
-            return self._call(inputs, **tokens, logits_to_keep=index)[0]
-        return self._call(inputs, **tokens)[0, index]
+        return self._logits(self._inputs_of(layout, pool), index, virtual)
 
     def chain(self) -> tuple[ChainPass, torch.Tensor | None]:
         """See `CompiledPass.chain`. Raises ValueError if passes are not compiled."""
@@ -201,9 +191,7 @@ class ModelPass:
     def run_static(self, inputs: InputsInOne) -> torch.Tensor:
         """Run one pass over inputs whose contents may change later; logits of all rows. Its
         positions must have been reserved."""
-        if self.on_device is not None:
-            return self.on_device.run(inputs, self.windows, self.cache, None, self.keeps_states)
-        return self._call(inputs, **self._tokens(inputs.tokens, len(self._virtual) > 0))[0]
+        return self._logits(inputs, None, len(self._virtual) > 0)
 
     def _inputs_of(self, layout: PassLayout, pool: int) -> PassInputs:
         if self.by_text:
@@ -214,16 +202,23 @@ class ModelPass:
             self._inputs = InputsInOne(*shape, self.device)
         return self._inputs.fill(layout)
 
-    def _call(self, inputs: PassInputs, **arguments: torch.Tensor) -> torch.Tensor:
-        """Call the model; logits [1, kept rows, vocabulary]."""
+    def _logits(self, inputs: PassInputs, keep: torch.Tensor | None, virtual: bool) -> torch.Tensor:
+        """Logits of the rows `keep`, or of all. virtual: some of the tokens may be virtual."""
+        if self.on_device is not None and isinstance(inputs, InputsInOne):
+            return self.on_device.run(inputs, self.windows, self.cache, keep, self.keeps_states)
         self.cache.direct(inputs.where, inputs.view)
         masks, seen = inputs.masks(self.windows, self._model.dtype)
-        by_text: dict[str, Any] = {} if seen is None else {"rows_seen": seen}
+        arguments: dict[str, Any] = {"input_ids": inputs.tokens}
+        if virtual:
+            arguments = {"inputs_embeds": self._virtual.embed(inputs.tokens)}
+        if seen is not None:
+            arguments["rows_seen"] = seen
+        if keep is not None and self._keeps_logits:
+            arguments["logits_to_keep"] = keep
 
         def call() -> torch.Tensor:
             outputs = self._model(
                 **arguments,
-                **by_text,
                 attention_mask=masks,
                 position_ids=inputs.positions,
                 past_key_values=self.cache,
@@ -232,12 +227,9 @@ class ModelPass:
             logits: torch.Tensor = outputs.logits
             return logits
 
-        if not self.keeps_states:
-            return call()
-        logits, states = call_with_states(self._model, call, self._kept)
-        self.cache.put_states(states)
-        return logits
-
-    def _tokens(self, ids: torch.Tensor, virtual: bool) -> dict[str, torch.Tensor]:
-        """The model's argument for `ids`; virtual: some may be virtual."""
-        return {"inputs_embeds": self._virtual.embed(ids)} if virtual else {"input_ids": ids}
+        if self.keeps_states:
+            logits, states = call_with_states(self._model, call, self._kept)
+            self.cache.put_states(states)
+        else:
+            logits = call()
+        return logits[0] if keep is None or self._keeps_logits else logits[0, keep]
