@@ -29,7 +29,8 @@ def test_stretches_never_overlap_and_come_back(steps: list[tuple[int, int]], gra
             ranges.give(*taken.pop(slots % len(taken)))
         elif kind == 1 and taken:
             start, length = taken.pop()
-            more = slots if ranges.extend(start + ranges.rounded(length), slots) else 0
+            end = start + ranges.rounded(length)
+            more = 0 if ranges.take(slots, at=end) is None else slots
             taken.append((start, ranges.rounded(length) + ranges.rounded(more) if more else length))
         else:
             start_found = ranges.take(slots)

@@ -26,7 +26,6 @@ __all__ = [
     "bytes_per_row",
     "dequantise",
     "in_floats",
-    "number_of_format",
     "quantised",
     "rounded_blocks",
     "rounded_numbers",
@@ -69,11 +68,6 @@ ROUNDED = {4: "Q4_1", 8: "Q8_0"}
 """Formats that floats are rounded to here, by number of bits."""
 
 
-def number_of_format(format: str) -> int:
-    """The library's number of a format."""
-    return _NUMBERS[format]
-
-
 def bytes_per_row(format: str, inputs: int) -> int:
     """Bytes of a row of `inputs` numbers in a file. Raises ValueError unless `inputs` is a multiple
     of the format's block."""
@@ -88,7 +82,8 @@ def bytes_per_row(format: str, inputs: int) -> int:
 class BlockMatrix:
     """A matrix [outputs, inputs] in the layout that products read.
 
-    panels: its bytes, see `native/src/blocks.h`.
+    panels: its bytes, see `native/src/blocks.h`. native: the number of its format, the address of
+    its panels, and its sizes, as the library takes them.
     """
 
     def __init__(self, format: str, panels: torch.Tensor, outputs: int, inputs: int) -> None:
@@ -155,7 +150,7 @@ class BlockMatrix:
 
     def _use(self, panels: torch.Tensor) -> None:
         self.panels = panels
-        self._matrix = _NUMBERS[self.format], panels.data_ptr(), self.outputs, self.inputs
+        self.native = _NUMBERS[self.format], panels.data_ptr(), self.outputs, self.inputs
 
     def product(self, rows: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """float32 [..., inputs] -> float32 [..., outputs]. bias: float32 [outputs]."""
@@ -163,7 +158,7 @@ class BlockMatrix:
         out = rows.new_empty(*rows.shape[:-1], self.outputs)
         count = rows.numel() // self.inputs
         offset = None if bias is None else bias.data_ptr()
-        self._product(*self._matrix, rows.data_ptr(), count, offset, out.data_ptr(), self.outputs)
+        self._product(*self.native, rows.data_ptr(), count, offset, out.data_ptr(), self.outputs)
         return out
 
     def values(self, ids: torch.Tensor) -> torch.Tensor:
@@ -171,7 +166,7 @@ class BlockMatrix:
         for ids out of range."""
         ids = ids.to(torch.int64).contiguous()
         out = torch.empty(len(ids), self.inputs, dtype=torch.float32, device="cpu")
-        kernels().values(*self._matrix, ids.data_ptr(), len(ids), out.data_ptr())
+        kernels().values(*self.native, ids.data_ptr(), len(ids), out.data_ptr())
         return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,12 +89,10 @@ class LayerReplacement:
             return
         self.done.linears += len(group)
         self.done.products += 1
-        shared = SharedInput(product, [len(weight_of(layer)) for layer in group])
+        self._put(product, group, [len(weight_of(layer)) for layer in group])
         self._pages.forget(layer.weight for layer in group)
-        for part, layer in enumerate(group):
-            made = Projection(shared, part) if len(group) > 1 else product
-            put(self.model, self.places[layer], made)
-            layer.weight = layer.bias = None  # a remaining reference keeps no weights alive
+        for layer in group:  # a remaining reference to it keeps no weights alive
+            layer.weight = layer.bias = None
         move_matrices(product, self.memory)
 
     def _stack_blocks(self, layers: list[BlockLinear]) -> None:
@@ -105,17 +103,21 @@ class LayerReplacement:
             return
         sizes = [layer.out_features for layer in layers]
         biases = stacked_biases([layer.bias for layer in layers], sizes)
-        shared = SharedInput(BlockLinear(matrix, biases), sizes)
-        for part, layer in enumerate(layers):
-            put(self.model, self.places[layer], Projection(shared, part))
-            del layer.matrix  # a remaining reference to the layer keeps no weights alive
+        self._put(BlockLinear(matrix, biases), layers, sizes)
+        for layer in layers:
+            del layer.matrix
         self.done.products -= len(layers) - 1
 
-    def _product(self, group: list[Layer]) -> FastLinear:
-        """Make the product for a group.
+    def _put(self, product: FastLinear, layers: Sequence[Layer], sizes: list[int]) -> None:
+        """Put a product, or its projections, in the places of layers with so many outputs."""
+        shared = SharedInput(product, sizes)
+        for part, layer in enumerate(layers):
+            made = Projection(shared, part) if len(layers) > 1 else product
+            put(self.model, self.places[layer], made)
 
-        Raises UnpackableError if torch or the processor does not support it.
-        """
+    def _product(self, group: list[Layer]) -> FastLinear:
+        """Make the product for a group. Raises UnpackableError if torch or the processor does not
+        support it."""
         kind = KINDS.get(self.done.weights, make_packed)
         head = self.model.get_output_embeddings()
         is_head = head is not None and not set(head.modules()).isdisjoint(group)

@@ -11,20 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline.tree import EMPTY, Tree
 
-__all__ = [
-    "STATIC_WIDTHS",
-    "PassLayout",
-    "TextRows",
-    "padded_width",
-    "static_slots",
-]
+__all__ = ["STATIC_WIDTHS", "PassLayout", "TextRows", "padded_width", "static_slots"]
 
 STATIC_WIDTHS = (1, 8, 16, 32, 64, 128)
 """Numbers of rows of passes with static shapes. On an H100 two and four rows take longer than eight,
@@ -33,9 +26,7 @@ see docs/speed.md."""
 FEWEST_SLOTS = 256
 _EVEN_SLOTS = 4096
 
-Ints = NDArray[np.signedinteger[Any]]
 Longs = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 def padded_width(rows: int, least: int = 1, static: bool = False) -> int:
@@ -45,9 +36,7 @@ def padded_width(rows: int, least: int = 1, static: bool = False) -> int:
     static: round up to one of `STATIC_WIDTHS`, if wide enough, so that shapes recur.
     """
     rows = max(rows, least)
-    if static:
-        return next((width for width in STATIC_WIDTHS if width >= rows), rows)
-    return rows
+    return next((width for width in STATIC_WIDTHS if static and width >= rows), rows)
 
 
 def static_slots(used: int) -> int:
@@ -105,7 +94,7 @@ class TextRows:
         nodes = [root + depth for depth in self.tree.depths]
         return [*range(self.cached, root + 1), *nodes, *(0 for _ in range(self.padding))]
 
-    def visible(self, slots: int) -> Bools:
+    def visible(self, slots: int) -> NDArray[np.bool_]:
         """Whether each row may attend to each slot of the text's stretch, [rows, slots].
 
         Every row sees everything already cached; windows are applied elsewhere.
@@ -148,12 +137,6 @@ class TextRows:
         firsts += range(own + self.wanted, own + len(self))
         counts += [1] * self.padding
         return firsts, counts, extra
-
-    def slot_positions(self, slots: int) -> Ints:
-        """Positions that the slots hold, [slots]: slot i holds position i, except in the tree."""
-        found = np.arange(slots, dtype=np.int64)
-        found[self.cached : self.used] = self.positions
-        return found
 
 
 @dataclass(frozen=True)
@@ -212,12 +195,9 @@ class PassLayout:
         self, window: int | None
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], list[list[int]]]:
         """See `TextRows.stretches`; 32-bit numbers."""
-        first, count, extra = zip(*(text.stretches(window) for text in self.texts), strict=True)
-        return (
-            _numbers(first).astype(np.int32),
-            _numbers(count).astype(np.int32),
-            [*chain.from_iterable(extra)],
-        )
+        parts = zip(*(text.stretches(window) for text in self.texts), strict=True)
+        first, count, extra = (chain.from_iterable(each) for each in parts)
+        return np.fromiter(first, np.int32), np.fromiter(count, np.int32), [*extra]
 
 
 def _numbers(parts: Sequence[Sequence[int]]) -> Longs:

@@ -40,7 +40,7 @@ class ModelPass:
     see `attention_windows`. by_text: each text attends to its own stretch. keeps_states: the cache
     also keeps hidden states. compiled, on_device: one of them runs passes in the model's place; if
     both are None, the model's own forward runs, and own_forward says why. as_opened: whether no
-    check has switched any of this off. min_rows: fewer rows cost no less. grain: see `slot_grain`.
+    check has switched any of this off. min_rows: fewer rows cost no less.
     """
 
     def __init__(self, model: LateModel, virtual: VirtualTokens, cache: TreeCache) -> None:
@@ -55,7 +55,6 @@ class ModelPass:
         self.on_device: DevicePass | None = None
         self.own_forward = "it was asked for"
         self.min_rows = facts.min_rows
-        self.grain = facts.grain
         self._late = model
         self._virtual = virtual
         self._inputs: InputsInOne | None = None  # of the last pass
@@ -196,8 +195,8 @@ class ModelPass:
     def _inputs_of(self, layout: PassLayout, pool: int) -> PassInputs:
         if self.by_text:
             return InputsByText(layout, pool)
-        used = sum(text.used for text in layout.texts)
-        shape = (layout.rows, -(-used // self.grain) * self.grain)
+        used, grain = sum(text.used for text in layout.texts), self._late.facts.grain
+        shape = (layout.rows, -(-used // grain) * grain)
         if self._inputs is None or self._inputs.shape != shape:
             self._inputs = InputsInOne(*shape, self.device)
         return self._inputs.fill(layout)

@@ -9,8 +9,6 @@ the others' (on a GPU, and for models that do not take paceline's function).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -31,42 +29,27 @@ Windows = Mapping[str, int | None]
 """Kind of layer -> how many positions it sees, its own included; None for all."""
 
 
-@dataclass(frozen=True)
 class InputsByText:
     """Inputs of a pass, on a CPU, that name the slots each row sees.
 
-    pool: slots of the whole cache.
+    pool: slots of the whole cache, all of them in `view`. tokens, positions: [1, rows]. where: the
+    slots written to; the first if they are consecutive, as those of one text are.
     """
 
-    layout: PassLayout
-    pool: int
-
-    @cached_property
-    def tokens(self) -> torch.Tensor:
-        """Ids, [1, rows]."""
-        return torch.from_numpy(self.layout.tokens())[None]
-
-    @cached_property
-    def positions(self) -> torch.Tensor:
-        """Positions, [1, rows]."""
-        return torch.from_numpy(self.layout.positions())[None]
-
-    @property
-    def where(self) -> int | torch.Tensor:
-        """The slots written to: the first if they are consecutive, as those of one text are."""
-        places = self.layout.places()
-        return int(places[0]) if len(self.layout.texts) == 1 else torch.from_numpy(places)
-
-    @property
-    def view(self) -> View:
-        """The whole pool."""
-        return 0, self.pool
+    def __init__(self, layout: PassLayout, pool: int) -> None:
+        self._layout = layout
+        self.tokens = torch.from_numpy(layout.tokens())[None]
+        self.positions = torch.from_numpy(layout.positions())[None]
+        places = layout.places()
+        alone = len(layout.texts) == 1
+        self.where: int | torch.Tensor = int(places[0]) if alone else torch.from_numpy(places)
+        self.view: View = 0, pool
 
     def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, RowsSeen]:
         """Masks of one number, whose addresses are the keys to the slots."""
         kinds = {kind: torch.zeros(1, 1, 1, 1, dtype=dtype) for kind in windows}
         seen = {
-            kinds[kind].data_ptr(): SlotsSeen(*self.layout.stretches(window))
+            kinds[kind].data_ptr(): SlotsSeen(*self._layout.stretches(window))
             for kind, window in windows.items()
         }
         return _one_or_all(kinds), seen
@@ -76,10 +59,9 @@ class InputsInOne:
     """Inputs of a pass with `rows` rows that attends to `slots` slots of the pool, those of its
     texts first.
 
-    columns: [slots] int64, which slots. seen: [rows, slots] bool, which row sees which. held:
-    [slots] int64, the positions they hold.
-
-    pinned: see `FixedInputs`.
+    pinned: see `FixedInputs`. columns: [slots] int64, which slots. seen: [rows, slots] bool, which
+    row sees which. held: [slots] int64, the positions they hold. view: the slots attended to; for a
+    single text, its stretch itself. tokens, positions, where: as in `InputsByText`.
     """
 
     def __init__(
@@ -89,18 +71,8 @@ class InputsInOne:
         self._inputs = FixedInputs(numbers, [(rows, slots)], device, pinned=pinned)
         tokens, positions, self.where, self.columns, self.held, self.seen = self._inputs.tensors
         self.tokens, self.positions = tokens[None], positions[None]
-        self._stretch: tuple[int, int] | None = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and slots."""
-        rows, slots = self.seen.shape
-        return rows, slots
-
-    @property
-    def view(self) -> View:
-        """The slots attended to; for a single text, its stretch itself."""
-        return self.columns if self._stretch is None else self._stretch
+        self.shape = rows, slots
+        self.view: View = self.columns
 
     def fill(self, layout: PassLayout, *, static: bool = False) -> InputsInOne:
         """Write the contents of `layout`, which has as many rows and uses no more slots.
@@ -110,8 +82,8 @@ class InputsInOne:
         rows, slots = self.shape
         given = layout.tokens(), layout.positions(), layout.places()
         self._inputs.fill([*given, *_columns(layout, rows, slots)])
-        alone = layout.texts[0].start if len(layout.texts) == 1 and not static else None
-        self._stretch = None if alone is None else (alone, alone + slots)
+        start, alone = layout.texts[0].start, len(layout.texts) == 1 and not static
+        self.view = (start, start + slots) if alone else self.columns
         return self
 
     def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, None]:
@@ -143,9 +115,10 @@ def _columns(layout: PassLayout, rows: int, slots: int) -> tuple[np.ndarray, ...
     seen = np.zeros((rows, slots), dtype=np.bool_)
     begin = 0
     for text, first in zip(layout.texts, layout.firsts, strict=True):
-        end = begin + text.used
-        columns[begin:end] = text.start + np.arange(text.used)
-        held[begin:end] = text.slot_positions(text.used)
+        end, numbers = begin + text.used, np.arange(text.used)
+        columns[begin:end] = text.start + numbers
+        held[begin:end] = numbers  # slot i holds position i, except in the tree
+        held[begin + text.cached : end] = text.positions
         seen[first : first + len(text), begin:end] = text.visible(text.used)
         begin = end
     return columns, held, seen

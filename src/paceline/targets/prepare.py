@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 
 from paceline.errors import UsageError
 from paceline.kernels.attention import use_grouped_attention
-from paceline.kernels.block_layers import BlockLinear, move_matrices
+from paceline.kernels.block_layers import move_matrices
 from paceline.kernels.choice import WORTH_CHOOSING, fastest
 from paceline.kernels.linear import PackedAndPlainLinear, keep_faster
 from paceline.kernels.memory import WeightMemory
@@ -35,6 +35,7 @@ from paceline.targets.layer_replacement import KINDS, Layer, LayerReplacement, p
 from paceline.targets.preparation import NATIVE, Preparation
 from paceline.targets.support import check_supported, compare, trial
 from paceline.targets.weight_readers import noting_readers
+from paceline.targets.weights import is_quantised, layers_in_blocks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -79,7 +80,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         return done
     check_supported(model)
     linears = _linear_layers(model, done)
-    in_blocks = _in_blocks(model)
+    in_blocks = layers_in_blocks(model)
     done.linears = done.products = len(in_blocks)
     if weights == AUTO and (in_blocks or not exact):
         done.weights = BLOCKS if in_blocks and (exact or not linears) else _fastest(linears)
@@ -136,11 +137,7 @@ def _replace_others(
 
 def arithmetic_of(model: PreTrainedModel) -> str:
     """The arithmetic of an unprepared model: `BLOCKS`, or its dtype's name."""
-    return BLOCKS if _in_blocks(model) else str(model.dtype).removeprefix("torch.")
-
-
-def _in_blocks(model: nn.Module) -> list[BlockLinear]:
-    return [each for each in model.modules() if isinstance(each, BlockLinear) and each.rounded]
+    return BLOCKS if is_quantised(model) else str(model.dtype).removeprefix("torch.")
 
 
 def _usual(model: PreTrainedModel) -> str:

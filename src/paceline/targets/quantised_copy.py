@@ -43,23 +43,19 @@ def steps_of(target: CausalLMTarget) -> Lowered | None:
 
 class QuantisedCopy(CausalLMTarget):
     """A target that reuses the keys and values of what its origin has read: they are slightly
-    better than its own would be, and prompts are not read twice."""
+    better than its own would be, and prompts are not read twice. It does so while both have
+    compiled passes and it keeps no states itself."""
 
-    _origin: CausalLMTarget | None = None
-
-    def take_from(self, origin: CausalLMTarget) -> None:
-        """Reuse those of `origin` from now on, while both have compiled passes and this target
-        keeps no states."""
-        self._origin = origin
+    origin: CausalLMTarget | None = None
 
     @torch.inference_mode()
     def open(self, context: Sequence[int]) -> int:
         """See `Target.open`."""
         slot = super().open(context)
-        own = self._pass.compiled
-        if self._origin is not None and self._origin.steps and own and not self._hidden_size:
+        own, origin = self._pass.compiled, self.origin
+        if origin is not None and origin.steps and own and not self._hidden_size:
             own.use_cache(self._texts.cache)
-            self._texts.adopt(slot, self._origin._texts)
+            self._texts.adopt(slot, origin._texts)
         return slot
 
 
@@ -73,13 +69,9 @@ def copied_target(target: CausalLMTarget, rounding: Rounding, weights: str) -> Q
     saved = rounding.before - rounding.after
     facts = replace(late.facts, weight_bytes=late.facts.weight_bytes - saved, min_rows=1)
     done = replace(target.preparation, weights=weights, plain_copy="")
-    made = QuantisedCopy.stored(
-        LateModel(facts, late.get),
-        steps,
-        done,
-        cache_dtype=target.describe().report["cache"]["dtype"],
-    )
-    made.take_from(target)
+    dtype = target.describe().report["cache"]["dtype"]
+    made = QuantisedCopy.stored(LateModel(facts, late.get), steps, done, cache_dtype=dtype)
+    made.origin = target
     return made
 
 

@@ -10,9 +10,7 @@ __all__ = ["Ranges"]
 class Ranges:
     """Free and taken stretches of a pool that can grow.
 
-    grain: starts and lengths of all stretches are multiples of it.
-
-    size: slots of the pool.
+    grain: starts and lengths of all stretches are multiples of it. size: slots of the pool.
     """
 
     def __init__(self, grain: int) -> None:
@@ -29,24 +27,16 @@ class Ranges:
         """Length of a stretch for `slots` slots."""
         return -(-slots // self.grain) * self.grain
 
-    def take(self, slots: int) -> int | None:
-        """Take a stretch with room for `slots`; returns its start, None if none is free."""
+    def take(self, slots: int, at: int | None = None) -> int | None:
+        """Take a stretch with room for `slots`, anywhere or `at` this slot; returns its start, None
+        if none is free."""
         wanted = self.rounded(slots)
         for index, (start, end) in enumerate(self._free):
-            if end - start >= wanted:
-                self._cut(index, start + wanted, end)
+            if end - start >= wanted and at in (None, start):
+                rest = [(start + wanted, end)] if start + wanted < end else []
+                self._free[index : index + 1] = rest
                 return start
         return None
-
-    def extend(self, end: int, slots: int) -> bool:
-        """Extend a stretch that ends at `end` in place by room for `slots`; False if what follows
-        it is taken."""
-        wanted = self.rounded(slots)
-        for index, (start, stop) in enumerate(self._free):
-            if start == end and stop - start >= wanted:
-                self._cut(index, start + wanted, stop)
-                return True
-        return False
 
     def give(self, start: int, slots: int) -> None:
         """Free a stretch."""
@@ -71,6 +61,3 @@ class Ranges:
         last = self._free[-1] if self._free else (self.size, self.size)
         free = self.size - last[0] if last[1] == self.size else 0
         return self.size + self.rounded(max(0, slots - free))
-
-    def _cut(self, index: int, start: int, end: int) -> None:
-        self._free[index : index + 1] = [(start, end)] if start < end else []

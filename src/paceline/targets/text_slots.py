@@ -161,7 +161,8 @@ class TextSlots:
         if needed <= text.capacity:
             return
         more = self._ranges.rounded(needed) - text.capacity
-        if text.capacity and self._ranges.extend(text.start + text.capacity, more):
+        end = text.start + text.capacity
+        if text.capacity and self._ranges.take(more, at=end) is not None:
             text.capacity += more
             return
         start, capacity = self._room(needed + int(needed * _SPARE) if text.capacity else needed)

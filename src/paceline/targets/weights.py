@@ -14,7 +14,14 @@ from paceline.kernels.token_table import head_reads_table
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["is_quantised", "is_rough", "least_rows", "slot_grain", "weight_bytes"]
+__all__ = [
+    "is_quantised",
+    "is_rough",
+    "layers_in_blocks",
+    "least_rows",
+    "slot_grain",
+    "weight_bytes",
+]
 
 _ATTENTION_BLOCK = 512
 _GPU_GRAIN = 256
@@ -42,9 +49,14 @@ def slot_grain(model: PreTrainedModel) -> int:
     return _ATTENTION_BLOCK if prepared else 1
 
 
+def layers_in_blocks(model: nn.Module) -> list[BlockLinear]:
+    """Linear layers on weights in low-bit blocks."""
+    return [each for each in model.modules() if isinstance(each, BlockLinear) and each.rounded]
+
+
 def is_quantised(model: nn.Module) -> bool:
     """Whether the model has weights in low-bit blocks."""
-    return any(isinstance(each, BlockLinear) and each.rounded for each in model.modules())
+    return bool(layers_in_blocks(model))
 
 
 def is_rough(model: nn.Module) -> bool:

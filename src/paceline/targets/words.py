@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paceline.kernels.block_layers import BlockEmbedding
-from paceline.kernels.blocks import BlockMatrix, number_of_format
+from paceline.kernels.blocks import BlockMatrix
 from paceline.kernels.programs.steps import Lowered, Op
 from paceline.kernels.token_table import (
     device_of_table,
@@ -61,8 +61,7 @@ class Words:
             return None
         if isinstance(table, torch.Tensor):
             return WordTable(-1, table.data_ptr(), len(table), table.shape[1], table)
-        of = number_of_format(table.format), table.panels.data_ptr(), table.outputs, table.inputs
-        return WordTable(*of, table.panels)
+        return WordTable(*table.native, table.panels)
 
     def head(self, tokens: torch.Tensor | None) -> Head:
         """See `Target.output_head`."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline.kernels.blocks import number_of_format
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.arena import find_places
@@ -193,9 +192,7 @@ class Program:
         if step.order is not None:
             made.order = step.order.data_ptr()
         if step.matrix is not None:
-            matrix = step.matrix
-            made.format, made.panels = number_of_format(matrix.format), matrix.panels.data_ptr()
-            made.outputs, made.inputs = matrix.outputs, matrix.inputs
+            made.format, made.panels, made.outputs, made.inputs = step.matrix.native
         if step.table is not None:
             made.panels, made.outputs = step.table.data_ptr(), len(step.table)
         if step.op == Op.GIVEN:

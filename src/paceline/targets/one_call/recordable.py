@@ -32,9 +32,10 @@ def recordable(model: PreTrainedModel) -> PreTrainedModel:
         id(table.weight): nn.Parameter(torch.zeros(1, 1).expand(table.weight.shape))
     }
     for module in model.modules():
-        _check_calls(module)
         matrices = any(part.dim() > 1 for part in module.parameters(recurse=False))
         if type(module) in (nn.Linear, Conv1D):
+            if _does_more(module):
+                raise UnfitError("its linear layers have hooks")
             stands[id(module)] = LinearStandIn(module)
         elif matrices and not isinstance(module, nn.Embedding):
             raise UnfitError(f"it has layers of the unsupported class {type(module).__name__}")
@@ -51,12 +52,10 @@ def recordable(model: PreTrainedModel) -> PreTrainedModel:
     return copy
 
 
-def _check_calls(module: nn.Module) -> None:
-    """Raises UnfitError for a linear layer that does more when it is called: that would be lost."""
-    hooks = module._forward_hooks or module._forward_pre_hooks
-    own = "forward" in vars(module) and not hasattr(module, "_hf_hook")  # accelerate's only move
-    if type(module) in (nn.Linear, Conv1D) and (hooks or own):
-        raise UnfitError("its linear layers have hooks")
+def _does_more(linear: nn.Module) -> bool:
+    """Whether a layer does more than its class when it is called: that would be lost."""
+    own = "forward" in vars(linear) and not hasattr(linear, "_hf_hook")  # accelerate's only move
+    return own or bool(linear._forward_hooks or linear._forward_pre_hooks)
 
 
 def _in_floats(numbers: torch.Tensor) -> torch.Tensor:
