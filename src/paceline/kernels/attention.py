@@ -91,9 +91,7 @@ def _capped(
     cap: float,
 ) -> torch.Tensor:
     """Attention whose scores are cap x tanh(score / cap), step by step: torch has no kernel for it.
-
-    mask: True or 0 where a row sees a slot; None for a causal mask.
-    """
+    mask: True or 0 where a row sees a slot; None for a causal mask."""
     width, slots = query.shape[2], key.shape[2]
     if mask is None:
         mask = torch.ones(width, slots, dtype=torch.bool).tril(slots - width)

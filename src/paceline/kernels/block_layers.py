@@ -30,9 +30,7 @@ _MOVED = 64 << 20
 
 class BlockLinear(FastLinear):
     """A linear layer on a matrix in blocks [out_features, in_features padded to whole groups].
-
-    bias: [out_features]. in_features: of the rows; the matrix's by default.
-    """
+    bias: [out_features]. in_features: of the rows; the matrix's by default."""
 
     def __init__(
         self, matrix: BlockMatrix, bias: torch.Tensor | None, in_features: int | None = None

@@ -171,10 +171,8 @@ class BlockMatrix:
 
 
 def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
-    """Blocks of a GGUF file, uint8 [outputs, bytes per row] -> float32 [outputs, inputs].
-
-    Without the library, the slower gguf package converts them.
-    """
+    """Blocks of a GGUF file, uint8 [outputs, bytes per row] -> float32 [outputs, inputs]. Without
+    the library, the slower gguf package converts them."""
     blocks = _checked(format, blocks, inputs)
     if unavailable():
         import gguf
@@ -197,10 +195,8 @@ def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
 
 
 def rounded_blocks(weight: torch.Tensor, bits: int) -> torch.Tensor:
-    """The blocks of `quantised`, as in a file: uint8 [outputs, bytes per row].
-
-    Each row is rounded on its own, so a matrix may come in pieces.
-    """
+    """The blocks of `quantised`, as in a file: uint8 [outputs, bytes per row]. Each row is rounded
+    on its own, so a matrix may come in pieces."""
     floats, *numbers = _in_groups(weight, bits)
     codes = floats.to(torch.uint8 if bits == 4 else torch.int8).view(torch.uint8)
     if bits == 4:
@@ -229,10 +225,8 @@ def _whole_groups(inputs: int) -> int:
 
 
 def in_floats(weight: torch.Tensor, format: str | None = None) -> BlockMatrix:
-    """A float matrix [outputs, inputs], unchanged, in panels. Its dtype is one of `FLOATS`.
-
-    format: one of `BF16_PRODUCTS`, for the same numbers in another format.
-    """
+    """A float matrix [outputs, inputs], unchanged, in panels. Its dtype is one of `FLOATS`. format:
+    one of `BF16_PRODUCTS`, for the same numbers in another format."""
     weight = weight.detach().contiguous()
     numbers = weight.view(torch.uint8).view(len(weight), -1)
     return BlockMatrix.pack(format or FLOATS[weight.dtype], numbers, weight.shape[1])

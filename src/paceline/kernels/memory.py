@@ -28,10 +28,8 @@ _WORTH_GIVING = 64 << 10  # bytes of a tensor; for less, regions need not be lis
 
 
 def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros on the CPU that take memory page by page, as they are written.
-
-    Raises OSError if the system does not reserve address space beyond its memory.
-    """
+    """Zeros on the CPU that take memory page by page, as they are written. Raises OSError if the
+    system does not reserve address space beyond its memory."""
     count = math.prod(shape)
     if not count:
         return torch.zeros(*shape, dtype=dtype, device="cpu")

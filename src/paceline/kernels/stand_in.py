@@ -13,10 +13,8 @@ __all__ = ["LinearStandIn", "stacked", "stacked_biases", "weight_of"]
 
 
 class LinearStandIn(nn.Module):
-    """Stands for a linear layer in a recording; computes zeros.
-
-    of: a tuple, so that the layer it stands for is no part of this module.
-    """
+    """Stands for a linear layer in a recording; computes zeros. of: a tuple, so that the layer it
+    stands for is no part of this module."""
 
     def __init__(self, linear: nn.Linear | Conv1D) -> None:
         super().__init__()
@@ -49,10 +47,8 @@ def weight_of(linear: nn.Linear | Conv1D) -> torch.Tensor:
 @torch.inference_mode(False)
 @torch.no_grad()
 def stacked(linears: Sequence[LinearStandIn]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weights [outputs of all, inputs] and biases of layers, one below the other.
-
-    The layers themselves keep their weights as parts of the result, so that memory holds them once.
-    """
+    """Weights [outputs of all, inputs] and biases of layers, one below the other. The layers
+    themselves keep their weights as parts of the result, so that memory holds them once."""
     if len(linears) == 1:
         return linears[0].weight, linears[0].bias
     weights = [linear.weight for linear in linears]

@@ -231,10 +231,8 @@ class CausalLMTarget(Target):
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
-        """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`.
-
-        Prompts longer than `PREFILL_CHUNK` are read in chunks first.
-        """
+        """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`. Prompts longer than
+        `PREFILL_CHUNK` are read in chunks first."""
         self._virtual.check(max((max(t.as_read, default=0) for t in trees.values()), default=0))
         for slot in trees:
             while self.pending(slot) >= PREFILL_CHUNK:

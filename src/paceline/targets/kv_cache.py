@@ -32,11 +32,8 @@ _AHEAD = 8
 
 
 class TreeCache(Cache):  # type: ignore[misc]
-    """Keys and values of all layers, [1, heads, slots, head_dim] each.
-
-    hidden_size: of the states given to `put_states`; 0 if none are kept. moves: how often they
-    moved in memory.
-    """
+    """Keys and values of all layers, [1, heads, slots, head_dim] each. hidden_size: of the states
+    given to `put_states`; 0 if none are kept. moves: how often they moved in memory."""
 
     def __init__(self, num_layers: int, hidden_size: int = 0) -> None:
         self.moves = 0
@@ -116,10 +113,8 @@ class TreeCache(Cache):  # type: ignore[misc]
         return self._states.keys.view(-1, self._hidden_size)
 
     def direct(self, where: _Where, view: View) -> None:
-        """Tell all layers where the next forward writes its rows, and what it attends to.
-
-        where: the first row's slot if the others follow it, else the slots [rows].
-        """
+        """Tell all layers where the next forward writes its rows, and what it attends to. where:
+        the first row's slot if the others follow it, else the slots [rows]."""
         for layer in self._all:
             layer.direct(where, view, self._slots)
 

@@ -47,11 +47,8 @@ KINDS: dict[str, Maker] = {
 
 @dataclass
 class LayerReplacement:
-    """The linear layers of one model, to be replaced.
-
-    places: the names of every module. done: receives what was done, and names the new weights.
-    memory: for the products' weights.
-    """
+    """The linear layers of one model, to be replaced. places: the names of every module. done:
+    receives what was done, and names the new weights. memory: for the products' weights."""
 
     model: Any
     places: Mapping[nn.Module, list[str]]
@@ -61,9 +58,7 @@ class LayerReplacement:
 
     def replace(self, shared: list[list[Layer]], linears: list[Layer]) -> None:
         """Replace linear layers by products; those in blocks that share an input become one.
-
-        shared: groups of layers with one input, `linears` and layers in blocks.
-        """
+        shared: groups of layers with one input, `linears` and layers in blocks."""
         self._pages.forget(self.model.parameters())
         for group in _largest_first(shared, linears):
             self._replace(group)

@@ -95,10 +95,8 @@ class TextRows:
         return [*range(self.cached, root + 1), *nodes, *(0 for _ in range(self.padding))]
 
     def visible(self, slots: int) -> NDArray[np.bool_]:
-        """Whether each row may attend to each slot of the text's stretch, [rows, slots].
-
-        Every row sees everything already cached; windows are applied elsewhere.
-        """
+        """Whether each row may attend to each slot of the text's stretch, [rows, slots]. Every row
+        sees everything already cached; windows are applied elsewhere."""
         seen = np.zeros((len(self), slots), dtype=np.bool_)
         seen[:, : self.cached] = True
         chain, nodes, width = len(self.pending), len(self.tree), len(self)
@@ -113,10 +111,7 @@ class TextRows:
 
     def stretches(self, window: int | None) -> tuple[list[int], list[int], list[list[int]]]:
         """What each row sees, as slots of the pool: the first slot and the length of a stretch, and
-        the further slots of a node's path. A padding row sees itself.
-
-        window: see `Windows`.
-        """
+        the further slots of a node's path. A padding row sees itself. window: see `Windows`."""
         pending, positions = len(self.pending), self.positions
         root = self.cached + pending
         firsts, counts = list[int](), list[int]()
@@ -141,10 +136,8 @@ class TextRows:
 
 @dataclass(frozen=True)
 class PassLayout:
-    """One pass over several texts.
-
-    texts: in the order of their rows; the last one has the padding.
-    """
+    """One pass over several texts. texts: in the order of their rows; the last one has the
+    padding."""
 
     texts: Sequence[TextRows] = field(default_factory=tuple)
 

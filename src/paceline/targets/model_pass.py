@@ -157,10 +157,8 @@ class ModelPass:
         return str(self._model.dtype).removeprefix("torch.")
 
     def run(self, layout: PassLayout, pool: int) -> torch.Tensor:
-        """Run one pass and return the logits [rows or more, vocabulary] of the scored texts.
-
-        pool: slots of the cache.
-        """
+        """Run one pass and return the logits [rows or more, vocabulary] of the scored texts. pool:
+        slots of the cache."""
         if self.compiled is not None:
             return self.compiled.run(layout.texts, self.windows, self.cache, self.keeps_states)
         keep = [*chain.from_iterable(layout.scored)]

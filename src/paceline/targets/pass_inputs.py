@@ -75,10 +75,8 @@ class InputsInOne:
         self.view: View = self.columns
 
     def fill(self, layout: PassLayout, *, static: bool = False) -> InputsInOne:
-        """Write the contents of `layout`, which has as many rows and uses no more slots.
-
-        static: the pass will be replayed, so nothing may depend on where texts lie.
-        """
+        """Write the contents of `layout`, which has as many rows and uses no more slots. static:
+        the pass will be replayed, so nothing may depend on where texts lie."""
         rows, slots = self.shape
         given = layout.tokens(), layout.positions(), layout.places()
         self._inputs.fill([*given, *_columns(layout, rows, slots)])

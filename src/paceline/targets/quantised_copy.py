@@ -60,10 +60,8 @@ class QuantisedCopy(CausalLMTarget):
 
 
 def copied_target(target: CausalLMTarget, rounding: Rounding, weights: str) -> QuantisedCopy:
-    """Make the target of `rounding`, which rounds `steps_of(target)`.
-
-    weights: its name, one of `BITS`. The cache dtype is the target's.
-    """
+    """Make the target of `rounding`, which rounds `steps_of(target)`. weights: its name, one of
+    `BITS`. The cache dtype is the target's."""
     late = target.late_model
     steps = rounding.program()
     saved = rounding.before - rounding.after

@@ -244,9 +244,7 @@ def trial(model: PreTrainedModel) -> torch.Tensor:
 
 def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantised: bool) -> None:
     """Raises ModelError if a prepared model does not reproduce `before`, the original's trial.
-
-    weights: what it runs on, for the message. quantised: whether these have few bits.
-    """
+    weights: what it runs on, for the message. quantised: whether these have few bits."""
     native = 'load it with weights="native"'
     try:
         after = trial(model)

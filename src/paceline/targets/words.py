@@ -34,10 +34,7 @@ Head = tuple[torch.Tensor, torch.Tensor]
 
 class Words:
     """The embeddings and output head of a model. Taken from the steps of stored passes where
-    possible; otherwise the model is opened.
-
-    steps: of the model's passes, if they were stored.
-    """
+    possible; otherwise the model is opened. steps: of the model's passes, if they were stored."""
 
     def __init__(self, model: LateModel, steps: Lowered | None = None) -> None:
         self.model = model

@@ -78,10 +78,8 @@ class Rotary:
 
 
 class Builder:
-    """Collects steps; every row begins as `width` given numbers.
-
-    rotary: for `turned`; without it, a program has no positions.
-    """
+    """Collects steps; every row begins as `width` given numbers. rotary: for `turned`; without it,
+    a program has no positions."""
 
     def __init__(self, width: int, rotary: Rotary | None = None) -> None:
         self._rotary = rotary or Rotary(2, 1.0)
@@ -168,10 +166,8 @@ class Builder:
 
 @dataclass(frozen=True)
 class Part:
-    """A program with its own memory for some rows, one of several that run in one call.
-
-    held: the memory and the program, kept alive.
-    """
+    """A program with its own memory for some rows, one of several that run in one call. held: the
+    memory and the program, kept alive."""
 
     native: native.Part
     held: Sequence[object]

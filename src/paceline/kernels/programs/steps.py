@@ -92,10 +92,8 @@ class Kind(IntEnum):
 
 @dataclass(eq=False)
 class Value:
-    """Some numbers for each row.
-
-    number: identifies it. count: of numbers. source: the step that makes it; None for positions.
-    """
+    """Some numbers for each row. number: identifies it. count: of numbers. source: the step that
+    makes it; None for positions."""
 
     number: int
     count: int
@@ -105,10 +103,8 @@ class Value:
 
 @dataclass(frozen=True)
 class Operand:
-    """Numbers that a step reads: from `at` on in a value, or `data` [period].
-
-    Number i of a row is at place i / each % period.
-    """
+    """Numbers that a step reads: from `at` on in a value, or `data` [period]. Number i of a row is
+    at place i / each % period."""
 
     period: int
     value: Value | None = None

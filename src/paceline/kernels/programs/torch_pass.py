@@ -36,10 +36,8 @@ class PassRows:
 
 
 class PositionRows:
-    """Tables on a device, some of them with changed signs.
-
-    moves: how often they moved in memory, as they do when they grow.
-    """
+    """Tables on a device, some of them with changed signs. moves: how often they moved in memory,
+    as they do when they grow."""
 
     def __init__(self, tables: Tables, device: torch.device, dtype: torch.dtype) -> None:
         self._source = tables
@@ -79,10 +77,7 @@ class PositionRows:
 
 
 class TorchPass:
-    """A pass under way.
-
-    values: [rows, numbers] each, as long as later steps read them.
-    """
+    """A pass under way. values: [rows, numbers] each, as long as later steps read them."""
 
     def __init__(self, rows: PassRows, tables: PositionRows) -> None:
         self.rows = rows
@@ -112,10 +107,7 @@ Run = Callable[[TorchPass], torch.Tensor | None]
 
 
 class Operands:
-    """Makes functions that read operands.
-
-    tables: of positions. device, dtype: of all values.
-    """
+    """Makes functions that read operands. tables: of positions. device, dtype: of all values."""
 
     def __init__(self, tables: Tables, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype

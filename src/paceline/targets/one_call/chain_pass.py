@@ -27,10 +27,8 @@ _FEW = 64  # numbers
 
 
 class ChainPass:
-    """Scores the next token of one text at a time.
-
-    lowered: the model. windows: of its kinds of layers, see `Windows`.
-    """
+    """Scores the next token of one text at a time. lowered: the model. windows: of its kinds of
+    layers, see `Windows`."""
 
     def __init__(self, lowered: Lowered, windows: Sequence[int | None]) -> None:
         self._tokens: NDArray[np.int64] | None = None

@@ -76,11 +76,8 @@ class DevicePass:
         keep: torch.Tensor | None,
         keeps_states: bool,
     ) -> torch.Tensor:
-        """Run one pass; logits [rows, vocabulary].
-
-        keep: the rows whose logits are wanted; None for all, in passes of recurring shape. All
-        positions must have been reserved.
-        """
+        """Run one pass; logits [rows, vocabulary]. keep: the rows whose logits are wanted; None for
+        all, in passes of recurring shape. All positions must have been reserved."""
         program, like = self._program, self._table
         masks, _ = inputs.masks(windows, like.dtype)
         by_kind = [masks] if isinstance(masks, torch.Tensor) else [*masks.values()]

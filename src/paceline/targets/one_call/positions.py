@@ -16,10 +16,8 @@ _GRAIN = 256
 
 
 class PositionTables:
-    """Tables of values by position, made by replaying the model's own operators.
-
-    positions: as recorded. limit: how many there are.
-    """
+    """Tables of values by position, made by replaying the model's own operators. positions: as
+    recorded. limit: how many there are."""
 
     def __init__(self, positions: torch.Tensor, limit: int | None) -> None:
         self._positions, self._limit = positions, limit

@@ -79,11 +79,8 @@ class Stored:
 
 @dataclass(frozen=True)
 class Node:
-    """One recorded computation.
-
-    what: a torch operator, a module, `Attended` or `Stored`. inputs, options: its arguments.
-    outputs: tensors.
-    """
+    """One recorded computation. what: a torch operator, a module, `Attended` or `Stored`. inputs,
+    options: its arguments. outputs: tensors."""
 
     what: Any
     inputs: tuple[Any, ...]
@@ -184,10 +181,8 @@ class _Attention:
 @torch.inference_mode(False)  # inference mode hides the parts of composite operators
 @torch.no_grad()
 def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
-    """Record one pass of `model`. windows: what each kind of layer sees, in order.
-
-    Raises UnfitError if the model does not use paceline's attention, or shows no hidden states.
-    """
+    """Record one pass of `model`. windows: what each kind of layer sees, in order. Raises
+    UnfitError if the model does not use paceline's attention, or shows no hidden states."""
     recorder = _Recorder()
     masks = {kind: torch.zeros(1, 1, 1, 1) for kind in windows}
     seen = {

@@ -55,10 +55,8 @@ def value_of(code: int) -> int:
 
 @dataclass(frozen=True)
 class Features:
-    """What a tensor holds for every row, in element order.
-
-    value, feature, sign: int64 [count] each. axis: that of the rows.
-    """
+    """What a tensor holds for every row, in element order. value, feature, sign: int64 [count]
+    each. axis: that of the rows."""
 
     value: torch.Tensor
     feature: torch.Tensor
