@@ -117,11 +117,8 @@ def _size(weight: torch.Tensor) -> Size:
 
 def _times(weights: Sequence[torch.Tensor], kind: Maker, rows: int) -> dict[Size, float]:
     """The least seconds that a layer of each size takes for `rows` rows; infinite if this kind is
-    not available.
-
-    One layer of each size is timed, with cold caches: before each draft, the target's pass has
-    evicted the drafter's weights.
-    """
+    not available. One layer of each size is timed, with cold caches: before each draft, the
+    target's pass has evicted the drafter's weights."""
     found = dict.fromkeys(map(_size, weights), float("inf"))
     try:
         layers = {_size(weight): make_linear(kind, weight, None) for weight in weights}

@@ -87,11 +87,9 @@ class PackedLinear(FastLinear):
 
 
 class PackedAndPlainLinear(PackedLinear):
-    """Packed, with the plain weight beside it for passes of one row: twice the memory.
-
-    Pays if the processor's matrix-vector product is faster than the packed product of four rows;
-    `keep_faster` measures this.
-    """
+    """Packed, with the plain weight beside it for passes of one row: twice the memory. Pays if the
+    processor's matrix-vector product is faster than the packed product of four rows; `keep_faster`
+    measures this."""
 
     min_rows = 1
 

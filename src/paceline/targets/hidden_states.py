@@ -44,10 +44,8 @@ class Watcher:
 @contextmanager
 def noting_states(model: PreTrainedModel, layers: Sequence[int]) -> Iterator[dict[int, list[Any]]]:
     """Collect the outputs of these layers, see `Target.keep_states`, while the body runs the model.
-
     Hooks work with all architectures: `output_hidden_states` would keep the states of all layers,
-    and some models return them from before the normalisation.
-    """
+    and some models return them from before the normalisation."""
     found: dict[int, list[Any]] = {each: [] for each in layers}
 
     def note(number: int, output: Any) -> None:

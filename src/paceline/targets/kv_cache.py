@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -37,10 +38,10 @@ class TreeCache(Cache):  # type: ignore[misc]
 
     def __init__(self, num_layers: int, hidden_size: int = 0) -> None:
         self.moves = 0
-        self._slots = 0
-        super().__init__(layers=[_Layer() for _ in range(num_layers)])
+        self._plan = _Plan()
+        super().__init__(layers=[_Layer(self._plan) for _ in range(num_layers)])
         # States are stored like keys and values, as one more layer with a single head.
-        self._states = _Layer()
+        self._states = _Layer(self._plan)
         self._hidden_size = hidden_size
         self._mover = SlotMover()
         self._pool: torch.Tensor | None = None
@@ -53,7 +54,7 @@ class TreeCache(Cache):  # type: ignore[misc]
 
     def reserve(self, slots: int) -> None:
         """Grow the pool to at least `slots` slots. If that raises, it is as large as before."""
-        if slots > self._slots:
+        if slots > self._plan.slots:
             self.moves += 1
             self._mover = SlotMover()  # the previous one refers to the old memory
             if self._pool is not None and len(self._pool) < slots:
@@ -62,11 +63,11 @@ class TreeCache(Cache):  # type: ignore[misc]
                 self._use_pool(grown)
             for layer in self._all:
                 layer.grow(slots)
-            self._slots = slots
+            self._plan.slots = slots
 
     def restart(self) -> None:
         """Forget how large the pool was to be. It must have no memory yet."""
-        self._slots = 0
+        self._plan.slots = 0
 
     def allocate(self, sizes: Mapping[int, tuple[int, int, int]], dtype: CacheDtype) -> None:
         """Allocate memory for all layers, as compiled passes read it. sizes: heads, size of a key
@@ -74,14 +75,14 @@ class TreeCache(Cache):  # type: ignore[misc]
         none = torch.empty(0, dtype=dtype.element, device="cpu")
         for number, (heads, *each) in sizes.items():
             keys, values = (none.new_empty(1, heads, 0, dtype.width(size)) for size in each)
-            self._all[number].hold(keys, values, self._slots)
+            self._all[number].hold(keys, values)
         self._hold_states(none.float())
 
     def pool(self, heads: int, size: int, like: torch.Tensor) -> torch.Tensor:
         """Keys and values of all layers slot by slot, [slots, layers, 2, heads, size]; a slot moves
         as one piece. Allocated at first, with the dtype and device of `like`."""
         if self._pool is None:
-            pool = like.new_zeros(self._slots, len(self.layers), 2, heads, size)
+            pool = like.new_zeros(self._plan.slots, len(self.layers), 2, heads, size)
             self._hold_states(like)
             self._use_pool(pool)
         assert self._pool is not None
@@ -90,7 +91,7 @@ class TreeCache(Cache):  # type: ignore[misc]
     def _hold_states(self, like: torch.Tensor) -> None:
         if self._hidden_size:
             none = like.new_empty(1, 1, 0, self._hidden_size)
-            self._states.hold(none, none[..., :0], self._slots)
+            self._states.hold(none, none[..., :0])
 
     def _apart(self) -> list[_Layer]:
         """The layers that are not parts of the pool."""
@@ -115,8 +116,7 @@ class TreeCache(Cache):  # type: ignore[misc]
     def direct(self, where: _Where, view: View) -> None:
         """Tell all layers where the next forward writes its rows, and what it attends to. where:
         the first row's slot if the others follow it, else the slots [rows]."""
-        for layer in self._all:
-            layer.direct(where, view, self._slots)
+        self._plan.where, self._plan.view = where, view
 
     def put_states(self, states: torch.Tensor) -> None:
         """Keep the hidden states [1, rows, hidden] of the last directed pass."""
@@ -154,6 +154,15 @@ class TreeCache(Cache):  # type: ignore[misc]
             self._pool[place : place + length] = self._pool[source : source + length]
 
 
+@dataclass
+class _Plan:
+    """Of a pass, for all layers: see `TreeCache.direct`. slots: of the pool."""
+
+    where: _Where = 0
+    view: View = (0, 0)
+    slots: int = 0
+
+
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
     """One layer's keys and values; the cache plans what is written where."""
 
@@ -161,11 +170,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     keys: torch.Tensor | None
     values: torch.Tensor | None
 
-    def __init__(self) -> None:
+    def __init__(self, plan: _Plan) -> None:
         super().__init__()
-        self._where: _Where = 0
-        self._view: View = (0, 0)
-        self._slots = 0
+        self._plan = plan
         self._room = 0  # slots asked for; later ones were never written
 
     @property
@@ -177,10 +184,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def held(self) -> list[torch.Tensor]:
         """Keys and values, once there are any."""
         return [each for each in (self.keys, self.values) if each is not None and each.numel()]
-
-    def direct(self, where: _Where, view: View, slots: int) -> None:
-        """Plan the next `update`; see `TreeCache.direct`."""
-        self._where, self._view, self._slots = where, view, slots
 
     def grow(self, slots: int) -> None:
         """Make room for `slots` slots, if anything is allocated yet."""
@@ -197,9 +200,9 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate for the first pass."""
-        self.keys = _allocate(key_states, self._slots)
-        self.values = _allocate(value_states, self._slots)
-        self._room = self._slots
+        self.keys = _allocate(key_states, self._plan.slots)
+        self.values = _allocate(value_states, self._plan.slots)
+        self._room = self._plan.slots
         self.is_initialized = True
 
     def update(
@@ -208,29 +211,30 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         """Write [1, heads, rows, head_dim]; return the view [1, heads, slots, head_dim]."""
         self.write(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        if isinstance(self._view, tuple):
-            start, end = self._view
+        view = self._plan.view
+        if isinstance(view, tuple):
+            start, end = view
             return self.keys[:, :, start:end], self.values[:, :, start:end]
-        view = self._view.to(self.keys.device)
+        view = view.to(self.keys.device)
         return self.keys.index_select(2, view), self.values.index_select(2, view)
 
-    def hold(self, key_states: torch.Tensor, value_states: torch.Tensor, slots: int) -> None:
-        """Make room for `slots` slots of states like these."""
-        self._slots = slots
+    def hold(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Make room for states like these in all slots."""
         if self.keys is None:
             self.lazy_initialization(key_states, value_states)
-        self.grow(slots)
+        self.grow(self._plan.slots)
 
     def write(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Write [1, heads, rows, head_dim] where `direct` said."""
-        self.hold(key_states, value_states, self._slots)
+        self.hold(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        if isinstance(self._where, int):
-            end = self._where + key_states.shape[2]
-            self.keys[:, :, self._where : end] = key_states
-            self.values[:, :, self._where : end] = value_states
+        where = self._plan.where
+        if isinstance(where, int):
+            end = where + key_states.shape[2]
+            self.keys[:, :, where:end] = key_states
+            self.values[:, :, where:end] = value_states
         else:
-            where = self._where.to(key_states.device)
+            where = where.to(key_states.device)
             self.keys.index_copy_(2, where, key_states)
             self.values.index_copy_(2, where, value_states)
 
@@ -250,7 +254,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Length and offset of the keys; used only if no mask is given."""
-        return self._slots, 0
+        return self._plan.slots, 0
 
     def get_seq_length(self) -> int:
         """Used only if no positions are given."""

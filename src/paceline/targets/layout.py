@@ -40,11 +40,9 @@ def padded_width(rows: int, least: int = 1, static: bool = False) -> int:
 
 
 def static_slots(used: int) -> int:
-    """Number of slots that a pass of static shape attends to when `used` are in use.
-
-    Takes few values, so that a long text needs few shapes: they double while slots are cheap, then
-    grow by steps that are small compared with `used`.
-    """
+    """Number of slots that a pass of static shape attends to when `used` are in use. Takes few
+    values, so that a long text needs few shapes: they double while slots are cheap, then grow by
+    steps that are small compared with `used`."""
     slots = FEWEST_SLOTS
     while slots < min(used, _EVEN_SLOTS):
         slots *= 2

@@ -92,11 +92,9 @@ def _table_in(steps: Lowered) -> BlockMatrix | None:
 def output_head(
     model: PreTrainedModel, tokens: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`.
-
-    A packed or quantised head has no weights to look at, so they are read out: zeros yield its
-    biases, and the rows of an identity matrix its weights.
-    """
+    """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`. A packed or
+    quantised head has no weights to look at, so they are read out: zeros yield its biases, and the
+    rows of an identity matrix its weights."""
     head = model.get_output_embeddings()
     table = model.get_input_embeddings()
     size = model.config.get_text_config().vocab_size

@@ -208,11 +208,8 @@ class GivenRows:
     def run(
         self, count: int, positions: int = 1, see: Callable[[PassBuffers], None] | None = None
     ) -> Floats:
-        """Run a pass: [count, outputs], a view that the next pass overwrites.
-
-        For programs with keys and values: see: writes positions, slots and what rows see;
-        positions: all are below this.
-        """
+        """Run a pass: [count, outputs], a view that the next pass overwrites. With keys and values,
+        `see` writes positions, all below `positions`, slots and what rows see."""
         if see is not None:
             see(self._rows)
         self._rows.native.rows = self._rows.native.kept = count

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -15,22 +14,6 @@ __all__ = ["Rounding"]
 
 _PIECE = 1 << 22  # numbers that are converted to floats at a time
 _HEAD_BITS = 8
-
-
-@dataclass(frozen=True)
-class _Product:
-    """A matrix of products, and the bits that it is rounded to; 0 if it stays as it is."""
-
-    matrix: BlockMatrix
-    bits: int
-
-    @property
-    def nbytes(self) -> int:
-        """Of the rounded matrix."""
-        matrix = self.matrix
-        if not self.bits:
-            return matrix.nbytes
-        return rounded_size(matrix.outputs, matrix.inputs, self.bits)
 
 
 class Rounding:
@@ -46,45 +29,49 @@ class Rounding:
 
     def __init__(self, lowered: Lowered, bits: int) -> None:
         self._lowered = lowered
-        self._products = _products(lowered, bits)
-        sizes = [each.nbytes for each in self._products.values()]
-        new = [each.nbytes for each in self._products.values() if each.bits]
-        self.before = sum(each.matrix.nbytes for each in self._products.values())
-        self.after = sum(sizes)
+        self._bits = _bits_by_matrix(lowered, bits)
+        sizes = {matrix: _size(matrix, of) for matrix, of in self._bits.items()}
+        new = [sizes[matrix] for matrix, of in self._bits.items() if of]
+        self.before = sum(matrix.nbytes for matrix in sizes)
+        self.after = sum(sizes.values())
         self.needed = sum(new) + max(new, default=0)  # one matrix's blocks exist beside its panels
 
     def program(self) -> Lowered:
         """The steps on rounded matrices, which are made one at a time."""
         memory = WeightMemory()
-        made = {key: _rounded(each, memory) for key, each in self._products.items()}
-        steps = [_with_matrix(step, made) for step in self._lowered.steps]
+        made = {matrix: _rounded(matrix, of, memory) for matrix, of in self._bits.items()}
+
+        def on_rounded(step: Step) -> Step:
+            if step.op != Op.PRODUCT or step.matrix is None:
+                return step
+            return replace(step, matrix=made[step.matrix])
+
+        steps = [*map(on_rounded, self._lowered.steps)]
         return Lowered(steps, self._lowered.logits, self._lowered.tables)
 
 
-def _products(lowered: Lowered, bits: int) -> dict[int, _Product]:
-    """Products by the identity of their matrices."""
-    found: dict[int, _Product] = {}
+def _bits_by_matrix(lowered: Lowered, bits: int) -> dict[BlockMatrix, int]:
+    """What the matrices of products are rounded to; 0 if they stay as they are."""
+    found: dict[BlockMatrix, int] = {}
     for step in lowered.steps:
         if step.op == Op.PRODUCT and step.matrix is not None:
             late = step.out is not None and step.out.kind == Kind.KEPT
             wanted = max(bits, _HEAD_BITS) if late else bits
-            rounded = _Product(step.matrix, wanted)
-            pays = rounded.nbytes < step.matrix.nbytes
-            found[id(step.matrix)] = rounded if pays else _Product(step.matrix, 0)
+            pays = _size(step.matrix, wanted) < step.matrix.nbytes
+            found[step.matrix] = wanted if pays else 0
     return found
 
 
-def _with_matrix(step: Step, made: Mapping[int, BlockMatrix]) -> Step:
-    if step.op != Op.PRODUCT or step.matrix is None:
-        return step
-    return replace(step, matrix=made[id(step.matrix)])
+def _size(matrix: BlockMatrix, bits: int) -> int:
+    """Bytes of a matrix, rounded."""
+    return rounded_size(matrix.outputs, matrix.inputs, bits) if bits else matrix.nbytes
 
 
-def _rounded(product: _Product, memory: WeightMemory) -> BlockMatrix:
-    matrix, bits = product.matrix, product.bits
+def _rounded(matrix: BlockMatrix, bits: int, memory: WeightMemory) -> BlockMatrix:
     if not bits:
         return matrix
-    blocks = torch.empty(product.nbytes, dtype=torch.uint8, device="cpu").view(matrix.outputs, -1)
+    size = _size(matrix, bits)
+    blocks = torch.empty(size, dtype=torch.uint8, device="cpu").view(matrix.outputs, -1)
     step = max(1, _PIECE // matrix.inputs)
     for first in range(0, matrix.outputs, step):
         ids = torch.arange(first, min(first + step, matrix.outputs))

@@ -55,10 +55,8 @@ def written_steps(
     steps: Lowered, positions: int | None, known: Mapping[str, torch.Tensor] | None = None
 ) -> tuple[dict[str, Any], Tensors] | None:
     """Write steps for `read_steps`: a JSON object, and tensors by name. None if the tables of all
-    `positions` would be too large.
-
-    Tensors that are one in memory are written once, under their name in `known` if they are there.
-    """
+    `positions` would be too large. Tensors that are one in memory are written once, under their
+    name in `known` if they are there."""
     readers = readers_of(steps.steps)
     places = [value for value in readers if value.kind == Kind.PLACE]
     numbers = sum(value.count for value in places)
