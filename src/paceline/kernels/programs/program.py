@@ -5,20 +5,20 @@ from __future__ import annotations
 import ctypes
 import sys
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.arena import find_places
-from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Tables
+from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Tables, Value
 
 __all__ = ["CacheLayer", "PassTexts", "Program", "TableAddresses"]
 
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
 _OF_TEXT = 5  # numbers of a `pl_text`
+_LINE = 16  # numbers; 64 bytes
 _SAME = (
     *("op", "function", "join", "layer", "seen", "halves"),
     *("count", "size", "heads", "key_heads", "number", "cap"),
@@ -94,7 +94,7 @@ class Program:
     def __init__(self, lowered: Lowered) -> None:
         self._lowered = lowered  # holds what steps point to, except for matrices that move
         self._panels = [step.matrix.panels for step in lowered.steps if step.matrix is not None]
-        self._places = find_places(lowered.steps, lowered.logits)
+        self._places = _find_places(lowered.steps, lowered.logits)
         self._steps = (native.Step * len(lowered.steps))(*map(self._native, lowered.steps))
         self.vocabulary = lowered.logits.count
         stores = [step for step in lowered.steps if step.op == Op.STORE]
@@ -207,3 +207,55 @@ class Program:
             made.buffer, made.stride = self._places.begin[value], value.count
         made.table = table
         return made
+
+
+@dataclass
+class _Places:
+    """Where each value begins, and the total width by kind; both in numbers per row."""
+
+    begin: dict[Value, int] = field(default_factory=dict)
+    width: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
+
+
+def _find_places(steps: Sequence[Step], logits: Value) -> _Places:
+    """Assign places to the values of `steps`.
+
+    logits: stored elsewhere.
+
+    Between two products, all steps run on one row before the next row: memory is reused only from
+    one such stretch to the next.
+    """
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    for stretch, step in _by_stretch(steps):
+        if step.out is not None:
+            first.setdefault(step.out, stretch)
+        # A product's rows are rounded in the stretch before it.
+        last.update(dict.fromkeys(step.reads(), stretch))
+    found = _Places()
+    taken: dict[Kind, list[tuple[int, int, int]]] = {kind: [] for kind in Kind}
+    for value, begin in first.items():  # in the order of steps
+        if value is logits:
+            continue
+        end = max(last.get(value, begin), begin)
+        size = -(-value.count // _LINE) * _LINE
+        held = sorted(each for each in taken[value.kind] if each[2] >= begin)
+        place = 0
+        for at, after, _ in held:
+            if at - place >= size:
+                break
+            place = max(place, after)
+        taken[value.kind] = [*held, (place, place + size, end)]
+        found.begin[value] = place
+        found.width[value.kind] = max(found.width[value.kind], place + size)
+    return found
+
+
+def _by_stretch(steps: Sequence[Step]) -> Iterator[tuple[int, Step]]:
+    """Steps with the number of the stretch that each belongs to."""
+    stretch = 0
+    for step in steps:
+        alone = step.op in (Op.PRODUCT, Op.ATTEND, Op.SELECT)
+        stretch += alone
+        yield stretch, step
+        stretch += alone

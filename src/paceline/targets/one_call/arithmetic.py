@@ -9,13 +9,34 @@ import torch
 
 from paceline.kernels.programs.steps import Function, Join, Kind, Operand, Value
 from paceline.targets.one_call.emitter import Emitter
-from paceline.targets.one_call.operators import BINARY, CURVES, POWERS
 from paceline.targets.one_call.recording import Node, Recording, UnfitError
 from paceline.targets.one_call.values import Codes, features_of
 
 __all__ = ["Arithmetic"]
 
 _ATEN = torch.ops.aten
+
+_BINARY = {
+    _ATEN.add: Join.PLUS,
+    _ATEN.add_: Join.PLUS,
+    _ATEN.sub: Join.MINUS,
+    _ATEN.rsub: Join.FROM,
+    _ATEN.mul: Join.TIMES,
+    _ATEN.mul_: Join.TIMES,
+    _ATEN.div: Join.OVER,
+    _ATEN.div_: Join.OVER,
+}
+
+_CURVES = {
+    _ATEN.silu: Function.SILU,
+    _ATEN.gelu: Function.GELU,
+    _ATEN.relu: Function.RELU,
+    _ATEN.tanh: Function.TANH,
+    _ATEN.sigmoid: Function.SIGMOID,
+    _ATEN.rsqrt: Function.RSQRT,
+}
+
+_POWERS: dict[float, Function] = {2: Function.SQUARE, 3: Function.CUBE}
 
 
 class Arithmetic:
@@ -30,9 +51,9 @@ class Arithmetic:
         name = what.overloadpacket
         if output.dtype != torch.float32:
             raise UnfitError(f"it computes {what} in {output.dtype}")
-        if name in BINARY:
-            value, axis = self._binary(node, BINARY[name])
-        elif name in CURVES or name is _ATEN.pow:
+        if name in _BINARY:
+            value, axis = self._binary(node, _BINARY[name])
+        elif name in _CURVES or name is _ATEN.pow:
             features = features_of(self._codes[id(first)])
             value, axis = self._emit.curve(features, _function_of(node)), features.axis
         elif what == _ATEN.mean.dim and list(node.inputs[1]) in ([-1], [output.dim() - 1]):
@@ -76,7 +97,8 @@ class Arithmetic:
         known = left if id(left) in self._codes else right
         axis = features_of(self._codes[id(known)].broadcast_to(shape)).axis
         operands = [self._spread(each, shape, axis) for each in (left, right)]
-        if operands[0].data is not None or _is_of_place(operands[0]):
+        first = operands[0].value
+        if first is None or first.kind == Kind.PLACE:
             turned = {Join.MINUS: Join.FROM, Join.OVER: Join.UNDER}
             operands.reverse()
             join = turned.get(join, join)
@@ -112,13 +134,9 @@ class Arithmetic:
 def _function_of(node: Node) -> Function:
     name = node.what.overloadpacket
     if name is _ATEN.pow:
-        if node.inputs[1] not in POWERS:
+        if node.inputs[1] not in _POWERS:
             raise UnfitError(f"it raises to the power {node.inputs[1]}")
-        return POWERS[node.inputs[1]]
+        return _POWERS[node.inputs[1]]
     if name is _ATEN.gelu and node.options.get("approximate", "none") == "tanh":
         return Function.GELU_TANH
-    return CURVES[name]
-
-
-def _is_of_place(operand: Operand) -> bool:
-    return operand.value is not None and operand.value.kind == Kind.PLACE
+    return _CURVES[name]

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers.pytorch_utils import Conv1D
 
+from paceline.kernels.attention import switch_to_grouped
+from paceline.kernels.norm import fast_norm
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.programs.torch_pass import PassRows
 from paceline.kernels.programs.torch_program import TorchProgram
+from paceline.kernels.stand_in import LinearStandIn
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.one_call.compiled_pass import kept_outputs
 from paceline.targets.one_call.lowering import lower
-from paceline.targets.one_call.recordable import recordable
-from paceline.targets.one_call.recording import record, unfit_if_it_fails
+from paceline.targets.one_call.recording import UnfitError, record, unfit_if_it_fails
 from paceline.targets.pass_inputs import InputsInOne, Windows
 from paceline.targets.virtual_tokens import VirtualTokens
 
@@ -28,6 +33,7 @@ __all__ = ["DevicePass", "device_steps"]
 _ANY_SHAPE = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Attention for passes of any shape. cuDNN's is faster, but prepares itself for every new shape,
 which takes longer than fifty passes."""
+_LARGE = 64 << 20  # bytes; quantised layers keep their weights in buffers
 _RECURRING = [SDPBackend.CUDNN_ATTENTION, *_ANY_SHAPE]
 
 # torch keeps the choice per process: two threads that change it at once could leave it changed.
@@ -38,7 +44,7 @@ def device_steps(model: PreTrainedModel, windows: Windows) -> Lowered:
     """Lower `model` to steps on its own linear layers. windows: see `attention_windows`. Raises
     UnfitError, naming the reason, for a model that cannot be lowered."""
     with unfit_if_it_fails("it cannot be recorded"):
-        copy = recordable(model)
+        copy = _recordable(model)
         table = model.get_input_embeddings().weight.detach()
         return lower(copy, record(copy, windows), table)
 
@@ -97,3 +103,45 @@ class DevicePass:
             return program.run(rows)
         with _choosing, sdpa_kernel(_RECURRING if keep is None else _ANY_SHAPE):
             return program.run(rows)
+
+
+def _recordable(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy to record: on the CPU, in float32, without large weights; hooks are copied, too.
+    Raises UnfitError for a model with other weights than linear layers' and embeddings', or whose
+    attention cannot be recorded."""
+    table = model.get_input_embeddings()
+    if not isinstance(table, nn.Embedding):
+        raise UnfitError(f"its embeddings are of class {type(table).__name__}")
+    stands: dict[int, Any] = {
+        id(table.weight): nn.Parameter(torch.zeros(1, 1).expand(table.weight.shape))
+    }
+    for module in model.modules():
+        matrices = any(part.dim() > 1 for part in module.parameters(recurse=False))
+        if type(module) in (nn.Linear, Conv1D):
+            if _does_more(module):
+                raise UnfitError("its linear layers have hooks")
+            stands[id(module)] = LinearStandIn(module)
+        elif matrices and not isinstance(module, nn.Embedding):
+            raise UnfitError(f"it has layers of the unsupported class {type(module).__name__}")
+        if any(buffer.nbytes > _LARGE for buffer in module.buffers(recurse=False)):
+            raise UnfitError(f"layers of class {type(module).__name__} have large buffers")
+    copy = deepcopy(model, stands)
+    copy._apply(_in_floats)
+    if not switch_to_grouped(copy):
+        raise UnfitError("its attention cannot be recorded")
+    for name, module in [*copy.named_modules()]:
+        norm = fast_norm(module)
+        if norm is not None:
+            copy.set_submodule(name, norm)
+    return copy
+
+
+def _does_more(linear: nn.Module) -> bool:
+    """Whether a layer does more than its class when it is called: that would be lost."""
+    own = "forward" in vars(linear) and not hasattr(linear, "_hf_hook")  # accelerate's only move
+    return own or bool(linear._forward_hooks or linear._forward_pre_hooks)
+
+
+def _in_floats(numbers: torch.Tensor) -> torch.Tensor:
+    numbers = numbers.detach().cpu()
+    return numbers.float() if numbers.is_floating_point() else numbers

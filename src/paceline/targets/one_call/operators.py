@@ -1,4 +1,4 @@
-"""The torch operators that programs support."""
+"""The torch operators that compute no numbers, which programs support beside `Arithmetic`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from paceline.kernels.programs.steps import Function, Join
 from paceline.targets.one_call.recording import UnfitError
 
-__all__ = ["BINARY", "CONSTANTS", "CURVES", "MOVES", "POWERS"]
+__all__ = ["CONSTANTS", "MOVES"]
 
 _ATEN = torch.ops.aten
 
@@ -62,25 +61,3 @@ MOVES: dict[Any, Callable[..., Any]] = {
 
 CONSTANTS = {_ATEN.new_full, _ATEN.new_zeros, _ATEN.full_like, _ATEN.zeros_like}
 """Operators whose result does not depend on their input's numbers."""
-
-BINARY = {
-    _ATEN.add: Join.PLUS,
-    _ATEN.add_: Join.PLUS,
-    _ATEN.sub: Join.MINUS,
-    _ATEN.rsub: Join.FROM,
-    _ATEN.mul: Join.TIMES,
-    _ATEN.mul_: Join.TIMES,
-    _ATEN.div: Join.OVER,
-    _ATEN.div_: Join.OVER,
-}
-
-CURVES = {
-    _ATEN.silu: Function.SILU,
-    _ATEN.gelu: Function.GELU,
-    _ATEN.relu: Function.RELU,
-    _ATEN.tanh: Function.TANH,
-    _ATEN.sigmoid: Function.SIGMOID,
-    _ATEN.rsqrt: Function.RSQRT,
-}
-
-POWERS: dict[float, Function] = {2: Function.SQUARE, 3: Function.CUBE}
