@@ -23,13 +23,7 @@ from paceline.kernels.slots_seen import KINDS, SlotsSeen
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = [
-    "GROUPED",
-    "RowsSeen",
-    "attending_by_text",
-    "switch_to_grouped",
-    "use_grouped_attention",
-]
+__all__ = ["GROUPED", "RowsSeen", "attending_by_text", "switch_to_grouped", "use_grouped_attention"]
 
 GROUPED = "paceline_grouped"
 
@@ -137,9 +131,8 @@ def attending_by_text(model: PreTrainedModel) -> Iterator[None]:
     with _switching:
         users, before = _borrowed.get(model, (0, ""))
         if not users:
-            before = str(model.config._attn_implementation)
-            if not use_grouped_attention(model):
-                before = ""
+            own = str(model.config._attn_implementation)
+            before = own if use_grouped_attention(model) else ""
         _borrowed[model] = users + 1, before
     try:
         yield

@@ -23,23 +23,22 @@ def likeliest(rows: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
     rows = np.ascontiguousarray(rows, dtype=np.float32)
     count, numbers = rows.shape
     most = min(most, numbers)
+    if unavailable():
+        return _found(rows, most)
     places = np.empty((count, most), dtype=np.int64)
     shares = np.empty((count, most), dtype=np.float32)
-    if unavailable():
-        _find(rows, places, shares)
-    else:
-        found = places.ctypes.data, shares.ctypes.data
-        kernels().likeliest(rows.ctypes.data, count, numbers, most, *found)
+    found = places.ctypes.data, shares.ctypes.data
+    kernels().likeliest(rows.ctypes.data, count, numbers, most, *found)
     return places, shares
 
 
-def _find(rows: Floats, places: NDArray[np.int64], shares: Floats) -> None:
+def _found(rows: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
     """The same without the library."""
-    order = np.argsort(-rows, axis=-1, kind="stable")[:, : places.shape[1]]
+    order = np.argsort(-rows, axis=-1, kind="stable")[:, :most]
     scores = np.take_along_axis(rows, order, axis=-1)
     with np.errstate(invalid="ignore"):
         above = np.exp(scores - scores[:, :1])
         totals = np.nansum(np.exp(rows - scores[:, :1]), axis=-1, keepdims=True)
         found = above / totals
     said, sound = scores > -np.inf, scores[:, :1] < np.inf
-    places[:], shares[:] = np.where(said, order, 0), np.where(said & sound, found, 0)
+    return np.where(said, order, 0), np.where(said & sound, found, np.float32(0))

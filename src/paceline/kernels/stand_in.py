@@ -52,16 +52,14 @@ def stacked(linears: Sequence[LinearStandIn]) -> tuple[torch.Tensor, torch.Tenso
     if len(linears) == 1:
         return linears[0].weight, linears[0].bias
     weights = [linear.weight for linear in linears]
+    sizes = [len(weight) for weight in weights]
     whole = _neighbours(weights)
     if whole is None:
         whole = torch.cat(weights)
-        for linear, part in zip(
-            linears, torch.split(whole, [len(each) for each in weights]), strict=True
-        ):
+        for linear, part in zip(linears, torch.split(whole, sizes), strict=True):
             own: Any = linear.of[0]
             own.weight.data = part.T if isinstance(own, Conv1D) else part
-    biases = [linear.bias for linear in linears]
-    return whole, stacked_biases(biases, [linear.out_features for linear in linears])
+    return whole, stacked_biases([linear.bias for linear in linears], sizes)
 
 
 def stacked_biases(
@@ -72,10 +70,8 @@ def stacked_biases(
     some = next((each for each in biases if each is not None), None)
     if some is None:
         return None
-    zeros = some.new_zeros(max(sizes))
-    return torch.cat(
-        [zeros[:size] if bias is None else bias for bias, size in zip(biases, sizes, strict=True)]
-    )
+    pairs = zip(biases, sizes, strict=True)
+    return torch.cat([some.new_zeros(size) if bias is None else bias for bias, size in pairs])
 
 
 def _neighbours(weights: Sequence[torch.Tensor]) -> torch.Tensor | None:

@@ -56,6 +56,7 @@ class CausalLMTarget(Target):
     graphs on a CUDA device; None does so if the whole model is on one CUDA device.
     compiled: run each pass in one call, or on a GPU as few operators, if the model can be recorded.
     cache_dtype: of keys and values, one of `CACHE_DTYPES`.
+    late_model: the model, which may not be open yet.
 
     Raises ModelError, naming the reason, if the model cannot be driven this way, UsageError
     if its cache cannot have that dtype.
@@ -109,7 +110,7 @@ class CausalLMTarget(Target):
 
     def _begin(self, words: Words, preparation: Preparation) -> None:
         """Set up all but the way passes run."""
-        self._words, self._late, facts = words, words.model, words.model.facts
+        self._words, self.late_model, facts = words, words.model, words.model.facts
         self.preparation = preparation
         self.vocab_size: int = facts.vocab_size
         self.max_context = facts.max_context
@@ -124,12 +125,7 @@ class CausalLMTarget(Target):
     @property
     def model(self) -> PreTrainedModel:
         """The model itself."""
-        return self._late.get()
-
-    @property
-    def late_model(self) -> LateModel:
-        """The model, which may not be open yet."""
-        return self._late
+        return self.late_model.get()
 
     @property
     def steps(self) -> Lowered | None:
@@ -155,22 +151,15 @@ class CausalLMTarget(Target):
         """See `Target.describe`. In the report, "graphs" describes static shapes, see
         `StaticPasses.as_json`; "own_forward" is why passes are not compiled, "" if they are;
         "cache" describes the cache, see `TextSlots.as_json`."""
-        return TargetInfo(
-            self._late.facts.name,
-            str(self.device),
-            self.preparation.halves or self._late.facts.dtype,
-            self.preparation.weights,
-            self._late.facts.weight_bytes,
-            {
-                "preparation": self.preparation.as_json(),
-                "graphs": self._passes.as_json(),
-                "own_forward": self._pass.own_forward,
-                "cache": {
-                    "dtype": self._pass.cache_dtype,
-                    **self._texts.as_json(),
-                },
-            },
-        )
+        facts, done = self.late_model.facts, self.preparation
+        report = {
+            "preparation": done.as_json(),
+            "graphs": self._passes.as_json(),
+            "own_forward": self._pass.own_forward,
+            "cache": {"dtype": self._pass.cache_dtype, **self._texts.as_json()},
+        }
+        dtype, size = done.halves or facts.dtype, facts.weight_bytes
+        return TargetInfo(facts.name, str(self.device), dtype, done.weights, size, report)
 
     @property
     def device(self) -> torch.device:
@@ -189,7 +178,7 @@ class CausalLMTarget(Target):
         kept = tuple(sorted({*self._layers, *layers}))
         if kept != self._layers:
             self._pass.keep_outputs(kept)
-            self._hidden_size, self._layers = self._late.facts.hidden_size, kept
+            self._hidden_size, self._layers = self.late_model.facts.hidden_size, kept
             self._forget_all()
 
     def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
@@ -289,10 +278,6 @@ class CausalLMTarget(Target):
         self._passes.renew()
 
     def _new_texts(self) -> TextSlots:
-        return TextSlots(
-            self._late.facts.layers,
-            self._hidden_size * len(self._layers),
-            self._late.facts.grain,
-            KEPT_BYTES,
-            STATIC_ROOM if self.static else _LAZY_ROOM * (self._late.facts.device == "cpu"),
-        )
+        facts, hidden = self.late_model.facts, self._hidden_size * len(self._layers)
+        room = STATIC_ROOM if self.static else _LAZY_ROOM * (facts.device == "cpu")
+        return TextSlots(facts.layers, hidden, facts.grain, KEPT_BYTES, room)

@@ -8,13 +8,7 @@ from typing import Any
 
 import torch
 
-from paceline.targets.layout import (
-    STATIC_WIDTHS,
-    PassLayout,
-    TextRows,
-    padded_width,
-    static_slots,
-)
+from paceline.targets.layout import STATIC_WIDTHS, PassLayout, TextRows, padded_width, static_slots
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.static_pass import StaticPasses
 from paceline.targets.text_slots import TextSlots

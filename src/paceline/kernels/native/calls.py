@@ -46,6 +46,8 @@ class Kernels:
         self.look_up = _checked(found.pl_look_up)
         self.look_up_lengths = _checked(found.pl_look_up_lengths)
         self.add_tokens = _checked(found.pl_add_tokens)
+        # What `new_` and `inherited_by` return is freed by `forget_`.
+        self.new_ngrams = _made(found.pl_ngrams_new)
         self.forget_ngrams: Callable[[int], None] = found.pl_ngrams_free
         self.ngrams_size: Callable[[int, int], int] = found.pl_ngrams_size
         self.count_ngrams = _checked(found.pl_ngrams_count)
@@ -53,6 +55,8 @@ class Kernels:
         self.unite = _checked(found.pl_unite)
         self.cut_union: Callable[[int, int], None] = found.pl_cut_union
         self.union_ends: Callable[[int, int, int], int] = found.pl_union_ends
+        self.new_calibration = _made(found.pl_calibration_new)
+        self.inherited_by = _made(found.pl_calibration_heir)
         self.forget_calibration: Callable[[int], None] = found.pl_calibration_free
         self.size_tree = _checked(found.pl_size_tree)
         self.observe = _checked(found.pl_calibration_observe)
@@ -92,18 +96,6 @@ class Kernels:
         if self._library.pl_use_tier(tier.encode()):
             raise ValueError(f"this processor runs {', '.join(self.tiers)}, not {tier!r}")
 
-    def new_ngrams(self, shortest: int, longest: int, width: int, most: int) -> int:
-        """See `pl_ngrams_new`; free the result with `forget_ngrams`, `pl_ngrams_free`."""
-        return _made(self._library.pl_ngrams_new(shortest, longest, width, most))
-
-    def new_calibration(self, kinds: int, memory: float) -> int:
-        """See `pl_calibration_new`; free the result with `forget_calibration`."""
-        return _made(self._library.pl_calibration_new(kinds, memory))
-
-    def inherited_by(self, calibration: int, memory: float, evidence: float) -> int:
-        """See `pl_calibration_heir`; as above."""
-        return _made(self._library.pl_calibration_heir(calibration, memory, evidence))
-
 
 def _checked(function: Callable[..., int]) -> Callable[..., None]:
     """The function; errors raise exceptions."""
@@ -121,10 +113,16 @@ def _raise(failed: int) -> NoReturn:
     raise ValueError("sizes or ids are out of range in a call to the C library")
 
 
-def _made(address: int | None) -> int:
-    if address is None:
-        raise MemoryError("the C library ran out of memory for counts")
-    return address
+def _made(function: Callable[..., int | None]) -> Callable[..., int]:
+    """The function; without an address, raises MemoryError."""
+
+    def call(*arguments: float) -> int:
+        address = function(*arguments)
+        if address is None:
+            raise MemoryError("the C library ran out of memory for counts")
+        return address
+
+    return call
 
 
 def _openmp() -> tuple[int | None, int | None]:
