@@ -47,11 +47,9 @@ def grouped_attention(
     rows_seen: RowsSeen | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Query [batch, heads, width, size], key and value [batch, key heads, slots, size] ->
-    [batch, width, heads, size]; the contract of transformers' attention interface.
-
-    rows_seen: the batch's one text is several texts, and keys and values are the whole cache.
-    """
+    """Query [batch, heads, width, size], key and value [batch, key heads, slots, size] -> [batch,
+    width, heads, size]; the contract of transformers' attention interface. rows_seen: the batch's
+    one text is several texts, and keys and values are the whole cache."""
     cap = kwargs.get("softcap")
     if cap is not None and rows_seen is None:
         return _capped(query, key, value, attention_mask, scaling, cap), None

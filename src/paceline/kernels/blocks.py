@@ -97,13 +97,9 @@ class BlockMatrix:
     def pack(
         cls, format: str, blocks: torch.Tensor, inputs: int, rows: torch.Tensor | None = None
     ) -> BlockMatrix:
-        """From blocks as in a GGUF file.
-
-        blocks: uint8 [outputs, bytes per row]. rows: int64 [outputs], the row of `blocks` for each
-        output; None for all rows in order.
-
-        Raises ValueError for sizes that do not match.
-        """
+        """From blocks as in a GGUF file. blocks: uint8 [outputs, bytes per row]. rows: int64
+        [outputs], the row of `blocks` for each output; None for all rows in order. Raises
+        ValueError for sizes that do not match."""
         blocks = _checked(format, blocks, inputs)
         outputs = len(blocks) if rows is None else len(rows)
         if rows is not None:

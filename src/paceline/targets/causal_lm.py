@@ -97,10 +97,8 @@ class CausalLMTarget(Target):
         cache_dtype: str = FLOAT32,
     ) -> Self:
         """Make a target on the CPU whose passes were compiled and checked in another process.
-
         model: opened, and prepared, only if more than passes is asked for. steps: the compiled
-        passes.
-        """
+        passes."""
         target = cls.__new__(cls)
         target.static = False
         target._begin(Words(model, steps), preparation)

@@ -30,11 +30,9 @@ Longs = NDArray[np.int64]
 
 
 def padded_width(rows: int, least: int = 1, static: bool = False) -> int:
-    """Number of rows for a pass that needs `rows`.
-
-    least: a narrower pass would cost no less, see `least_rows`.
-    static: round up to one of `STATIC_WIDTHS`, if wide enough, so that shapes recur.
-    """
+    """Number of rows for a pass that needs `rows`. least: a narrower pass would cost no less, see
+    `least_rows`. static: round up to one of `STATIC_WIDTHS`, if wide enough, so that shapes
+    recur."""
     rows = max(rows, least)
     return next((width for width in STATIC_WIDTHS if static and width >= rows), rows)
 

@@ -65,11 +65,9 @@ class StaticPasses:
         return {"shapes": len(self._shapes), "captured": self._captured, "failed": self._failed}
 
     def run(self, layout: PassLayout, slots: int, memory: Hashable) -> torch.Tensor:
-        """Return logits [rows, vocabulary], which the next pass may overwrite.
-
-        slots: that the pass attends to, of all its texts together.
-        memory: see `ModelPass.reserve`; captured passes use the old addresses.
-        """
+        """Return logits [rows, vocabulary], which the next pass may overwrite. slots: that the pass
+        attends to, of all its texts together. memory: see `ModelPass.reserve`; captured passes use
+        the old addresses."""
         shape = (layout.rows, slots)
         with on_device(self._device):
             if memory != self._memory:

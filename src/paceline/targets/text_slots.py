@@ -179,16 +179,14 @@ class TextSlots:
 
     def commit(self, paths: Mapping[int, Path]) -> None:
         """See `Target.commit`."""
-        sources: list[int] = []
-        places: list[int] = []
-        for slot, path in paths.items():
-            first = self._open[slot].tree_at
-            for place, node in enumerate(path.nodes):
-                if place != node:  # where the path begins like the tree, rows are already in place
-                    sources.append(first + node)
-                    places.append(first + place)
-        if sources:
-            self.cache.move(sources, places)
+        moves = [
+            (self._open[slot].tree_at + node, self._open[slot].tree_at + place)
+            for slot, path in paths.items()
+            for place, node in enumerate(path.nodes)
+            if place != node  # where the path begins like the tree, rows are already in place
+        ]
+        if moves:
+            self.cache.move(*zip(*moves))
         for slot, path in paths.items():
             text = self._open[slot]
             text.cached += [*text.pending, *path.tokens[:-1]]

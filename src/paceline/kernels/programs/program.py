@@ -6,7 +6,7 @@ import ctypes
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -94,13 +94,13 @@ class Program:
     def __init__(self, lowered: Lowered) -> None:
         self._lowered = lowered  # holds what steps point to, except for matrices that move
         self._panels = [step.matrix.panels for step in lowered.steps if step.matrix is not None]
-        self._places = _find_places(lowered.steps, lowered.logits)
+        self._places, self._width = _find_places(lowered.steps, lowered.logits)
         self._steps = (native.Step * len(lowered.steps))(*map(self._native, lowered.steps))
         self.vocabulary = lowered.logits.count
         stores = [step for step in lowered.steps if step.op == Op.STORE]
         self.layers = {each.layer: (each.key_heads, each.size, each.count) for each in stores}
         self.address, self.count = ctypes.addressof(self._steps), len(self._steps)
-        self.width = max(1, self._places.width[Kind.ROWS])
+        self.width = max(1, self._width[Kind.ROWS])
         self._arenas = {
             kind: torch.empty(1, dtype=torch.float32, device="cpu")
             for kind in (Kind.ROWS, Kind.KEPT)
@@ -168,7 +168,7 @@ class Program:
 
     def _arena(self, kind: Kind, rows: int) -> int:
         """The address of memory for the values of `rows` rows."""
-        needed = self._places.width[kind] * rows
+        needed = self._width[kind] * rows
         if self._arenas[kind].numel() < needed:
             self._arenas[kind] = torch.empty(needed, dtype=torch.float32, device="cpu")
         return self._arenas[kind].data_ptr()
@@ -181,7 +181,7 @@ class Program:
         if step.out is not None:
             made.of_kept = step.out.kind == Kind.KEPT
             logits = step.out is self._lowered.logits
-            made.out_buffer = -1 if logits else self._places.begin[step.out]
+            made.out_buffer = -1 if logits else self._places[step.out]
             made.out_stride = step.out.count
         if step.order is not None:
             made.order = step.order.data_ptr()
@@ -204,23 +204,14 @@ class Program:
             table = self._lowered.tables.number_of(value)
         elif value is not None:
             table = _OF_KEPT if value.kind == Kind.KEPT else _OF_ROWS
-            made.buffer, made.stride = self._places.begin[value], value.count
+            made.buffer, made.stride = self._places[value], value.count
         made.table = table
         return made
 
 
-@dataclass
-class _Places:
-    """Where each value begins, and the total width by kind; both in numbers per row."""
-
-    begin: dict[Value, int] = field(default_factory=dict)
-    width: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
-
-
-def _find_places(steps: Sequence[Step], logits: Value) -> _Places:
-    """Assign places to the values of `steps`.
-
-    logits: stored elsewhere.
+def _find_places(steps: Sequence[Step], logits: Value) -> tuple[dict[Value, int], dict[Kind, int]]:
+    """Where the values of `steps` begin, in numbers of a row, and how many each kind needs; they
+    share as little memory as possible. logits: stored elsewhere.
 
     Between two products, all steps run on one row before the next row: memory is reused only from
     one such stretch to the next.
@@ -232,7 +223,8 @@ def _find_places(steps: Sequence[Step], logits: Value) -> _Places:
             first.setdefault(step.out, stretch)
         # A product's rows are rounded in the stretch before it.
         last.update(dict.fromkeys(step.reads(), stretch))
-    found = _Places()
+    places: dict[Value, int] = {}
+    width = dict.fromkeys(Kind, 0)
     taken: dict[Kind, list[tuple[int, int, int]]] = {kind: [] for kind in Kind}
     for value, begin in first.items():  # in the order of steps
         if value is logits:
@@ -246,9 +238,9 @@ def _find_places(steps: Sequence[Step], logits: Value) -> _Places:
                 break
             place = max(place, after)
         taken[value.kind] = [*held, (place, place + size, end)]
-        found.begin[value] = place
-        found.width[value.kind] = max(found.width[value.kind], place + size)
-    return found
+        places[value] = place
+        width[value.kind] = max(width[value.kind], place + size)
+    return places, width
 
 
 def _by_stretch(steps: Sequence[Step]) -> Iterator[tuple[int, Step]]:

@@ -58,11 +58,8 @@ class ChainPass:
         self, start: int, cached: int, pending: Sequence[int], states: torch.Tensor | None
     ) -> TokenScores:
         """Run one pass over a text's next tokens. Returns the scores of the token after them, a
-        view that the next pass overwrites.
-
-        start: of the text's stretch of the cache. cached: tokens there. states: where the last
-        hidden states go; None to drop them.
-        """
+        view that the next pass overwrites. start: of the text's stretch of the cache. cached:
+        tokens there. states: where the last hidden states go; None to drop them."""
         self._chain.most = 0
         self._play(start, cached, pending, states, 1)
         return TokenScores(self._scores, self._tokens)
