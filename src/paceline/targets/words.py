@@ -41,24 +41,21 @@ class Words:
         self._kept = None if steps is None else _table_in(steps)
         self._head = None if steps is None else _head_in(steps)
 
+    @property
+    def _table(self) -> nn.Module:
+        return self.model.get().get_input_embeddings() if self._kept is None else self._kept
+
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """See `Target.embed`."""
-        if self._kept is not None:
-            kept: torch.Tensor = BlockEmbedding(self._kept)(ids)
-            return kept
-        found: torch.Tensor = self.model.get().get_input_embeddings()(ids)
+        found: torch.Tensor = self._table(ids)
         return found
 
     def table(self) -> WordTable | None:
         """See `Target.word_table`."""
-        table: BlockMatrix | torch.Tensor | None = self._kept
-        if table is None:
-            table = plain_table(self.model.get().get_input_embeddings())
-        if table is None:
-            return None
+        table = plain_table(self._table)
         if isinstance(table, torch.Tensor):
             return WordTable(-1, table.data_ptr(), len(table), table.shape[1], table)
-        return WordTable(*table.native, table.panels)
+        return None if table is None else WordTable(*table.native, table.panels)
 
     def head(self, tokens: torch.Tensor | None) -> Head:
         """See `Target.output_head`."""
@@ -78,14 +75,14 @@ def _head_in(steps: Lowered) -> tuple[BlockMatrix, torch.Tensor | None] | None:
     return last.matrix, last.bias
 
 
-def _table_in(steps: Lowered) -> BlockMatrix | None:
+def _table_in(steps: Lowered) -> BlockEmbedding | None:
     """The table of tokens in blocks that passes read, if they use its rows unchanged."""
     looked_up = next((step for step in steps.steps if step.op == Op.EMBED), None)
     if looked_up is None or looked_up.matrix is None:
         return None
     # GIVEN replaces embeddings after any scaling: if it writes to EMBED's output, there is none.
     given = any(step.op == Op.GIVEN and step.out is looked_up.out for step in steps.steps)
-    return looked_up.matrix if given else None
+    return BlockEmbedding(looked_up.matrix) if given else None
 
 
 @torch.inference_mode()
