@@ -94,7 +94,8 @@ def test_what_the_processor_can_do_is_what_the_system_says(built: ctypes.CDLL) -
 
 
 def test_there_is_a_library_or_a_reason() -> None:
-    assert (library.load() is None) == bool(library.reason())
+    found, reason = library.find(real.HERE)
+    assert (found is None) == bool(reason)
 
 
 def test_a_folder_without_a_library_says_how_to_get_one(

@@ -97,9 +97,8 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         with FloatArithmetic() if in_floats else nullcontext(), noting_readers(linears) as read:
             shared = find_shared_inputs(lambda: before.append(trial(model)), layers)
     except Exception as error:  # the model needs more than token ids, and may raise anything
-        return Preparation(
-            left=Counter({f"all layers: a trial pass failed ({error})": len(linears)})
-        )
+        reason = f"all layers: a trial pass failed ({error})"
+        return Preparation(left=Counter({reason: len(linears)}))
     if read:
         done.left["layers whose weights other code reads"] += len(read)
         linears = [layer for layer in linears if layer not in read]

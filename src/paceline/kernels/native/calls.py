@@ -12,6 +12,7 @@ from typing import NoReturn
 import torch
 
 from paceline.kernels.native import library
+from paceline.kernels.native.build import HERE
 from paceline.kernels.native.cores import usable_cores
 
 __all__ = ["Kernels", "kernels", "unavailable"]
@@ -22,7 +23,7 @@ _BFLOAT16_PRODUCTS = {"avx512bf16": "BF16_DOT", "amx": "BF16_TILES"}
 
 class Kernels:
     """The functions of a library; errors raise exceptions. Pointers are addresses. found: see
-    `library.load`."""
+    `library.find`."""
 
     def __init__(self, found: ctypes.CDLL) -> None:
         self._library = found
@@ -139,22 +140,22 @@ def _openmp() -> tuple[int | None, int | None]:
 
 
 @cache
-def _opened() -> Kernels | None:
-    found = library.load()
+def _opened() -> tuple[Kernels | None, str]:
+    found, why = library.find(HERE)
     if found is not None and hasattr(os, "register_at_fork"):
         # A forked process has no threads of OpenMP, and would wait for them forever.
         os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
-    return None if found is None else Kernels(found)
+    return None if found is None else Kernels(found), why
 
 
 def kernels() -> Kernels:
     """The library's functions; raises RuntimeError if there is none, see `unavailable`."""
-    found = _opened()
+    found, why = _opened()
     if found is None:
-        raise RuntimeError(library.reason())
+        raise RuntimeError(why)
     return found
 
 
 def unavailable() -> str:
     """Why there are no kernels, in one sentence; "" if there are."""
-    return "" if _opened() is not None else library.reason()
+    return _opened()[1]

@@ -5,28 +5,17 @@ from __future__ import annotations
 import ctypes
 import shlex
 import sys
-from functools import cache
 from pathlib import Path
 
-from paceline.kernels.native.build import HERE, library_name, sources_hash
+from paceline.kernels.native.build import library_name, sources_hash
 from paceline.kernels.native.signatures import SIGNATURES
 
-__all__ = ["find", "load", "open_library", "reason"]
-
-
-def load() -> ctypes.CDLL | None:
-    """The library, its functions declared; None if there is none, see `reason`."""
-    return _found()[0]
-
-
-def reason() -> str:
-    """Why there is no library, in one sentence; "" if there is one."""
-    return _found()[1]
+__all__ = ["find", "open_library"]
 
 
 def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
-    """The library in `folder` and "", or None and why not. If the folder also has the C sources,
-    the library must have been built from exactly these."""
+    """The library in `folder`, its functions declared, and "", or None and why not, in one
+    sentence. If the folder has the C sources, too, it must have been built from exactly these."""
     path = folder / library_name()
     in_checkout = (folder / "src").is_dir()
     cure = (
@@ -59,8 +48,3 @@ def _declare(library: ctypes.CDLL, *names: str) -> None:
     for name in names:
         function = getattr(library, name)
         function.restype, function.argtypes = SIGNATURES[name]
-
-
-@cache
-def _found() -> tuple[ctypes.CDLL | None, str]:
-    return find(HERE)

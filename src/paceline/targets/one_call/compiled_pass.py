@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from paceline.kernels.attention import GROUPED
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.early_selection import select_early
 from paceline.kernels.programs.program import CacheLayer, PassTexts, Program
-from paceline.kernels.programs.steps import Lowered, Op, Step
+from paceline.kernels.programs.steps import Lowered, Op
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.layout import TextRows
@@ -46,15 +46,11 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
 def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
     """Return steps that keep the outputs of these layers side by side, see `Target.keep_states`.
     Raises UsageError for a layer the model does not have."""
-
-    def chosen() -> Iterator[Step]:
-        for step in steps.steps:
-            if step.op != Op.STATES:
-                yield step
-            elif step.layer in layers:
-                yield replace(step, at=layers.index(step.layer) * step.count)
-
-    found = [*chosen()]
+    found = [
+        replace(step, at=layers.index(step.layer) * step.count) if step.op == Op.STATES else step
+        for step in steps.steps
+        if step.op != Op.STATES or step.layer in layers
+    ]
     there = {step.layer for step in found if step.op == Op.STATES}
     if missing := [each for each in layers if each not in there]:
         raise UsageError(
