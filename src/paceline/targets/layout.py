@@ -162,11 +162,6 @@ class PassLayout:
             if text.scored
         ]
 
-    @property
-    def largest_token(self) -> int:
-        """The largest id that the pass reads."""
-        return max(max(text.tokens, default=0) for text in self.texts)
-
     def tokens(self) -> Longs:
         """Ids to read, [rows]."""
         return _numbers([text.tokens for text in self.texts])

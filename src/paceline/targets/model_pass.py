@@ -167,7 +167,9 @@ class ModelPass:
         last = keep[-1] if keep else 0
         rows = [*keep, *[last] * (least - len(keep))]
         self.reserve(layout)
-        virtual = self.on_device is None and layout.largest_token >= self._virtual.first
+        virtual = self.on_device is None and any(
+            max(text.tokens, default=0) >= self._virtual.first for text in layout.texts
+        )
         index = torch.tensor(rows, device=self.device)
         return self._logits(self._inputs_of(layout, pool), index, virtual)
 

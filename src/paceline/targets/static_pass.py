@@ -41,7 +41,8 @@ class StaticPasses:
     """The passes of a target with static shapes, one per (rows, slots).
 
     forward: runs the model; nothing it reads changes from pass to pass except its inputs.
-    device: of the inputs. On a CUDA device, passes are captured, see `Repeated`.
+    device: of the inputs. On a CUDA device, passes are captured, see `Repeated`. failed: why the
+    first capture failed that did; then all passes are to run the ordinary way.
     """
 
     def __init__(self, forward: Forward, device: torch.device) -> None:
@@ -52,17 +53,12 @@ class StaticPasses:
         self._passes: dict[_Shape, tuple[InputsInOne, Repeated]] = {}
         self._shapes: set[_Shape] = set()
         self._captured = 0
-        self._failed: str | None = None
-
-    @property
-    def usable(self) -> bool:
-        """False after the first failed capture; then all passes run the ordinary way."""
-        return self._failed is None
+        self.failed: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Report how many shapes came, how many captures were made (a shape is captured again
         after the cache moves), and why one failed."""
-        return {"shapes": len(self._shapes), "captured": self._captured, "failed": self._failed}
+        return {"shapes": len(self._shapes), "captured": self._captured, "failed": self.failed}
 
     def run(self, layout: PassLayout, slots: int, memory: Hashable) -> torch.Tensor:
         """Return logits [rows, vocabulary], which the next pass may overwrite. slots: that the pass
@@ -82,7 +78,7 @@ class StaticPasses:
             self._passes[shape] = inputs, repeated
             self._captured += repeated.recorded - recorded
             if repeated.failed:
-                self._failed = repeated.failed
+                self.failed = repeated.failed
                 self._passes.clear()
             return logits
 

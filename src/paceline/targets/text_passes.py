@@ -65,7 +65,7 @@ class TextPasses:
 
     def _recurs(self, read: Mapping[int, Sequence[int]], rows: int) -> bool:
         """Whether the next pass, of `rows` rows, gets a static shape. read: tokens by slot."""
-        if self._static is None or not self._static.usable or rows > STATIC_WIDTHS[-1]:
+        if self._static is None or self._static.failed is not None or rows > STATIC_WIDTHS[-1]:
             return False
         return max(map(len, read.values())) <= _FEW_PENDING
 

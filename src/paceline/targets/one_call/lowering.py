@@ -99,7 +99,7 @@ class _Lowering:
         elif coded and node.what in MOVES:
             self._move(node)
         elif coded and all(self._is_place(each) for each in coded):
-            self._tables.add(node)
+            self._tables.nodes.append(node)
             for output in node.outputs:
                 self._define_place(output)
         elif coded:
@@ -119,7 +119,7 @@ class _Lowering:
 
     def _move(self, node: Node) -> None:
         if all(self._is_place(each) for each in _tensors(node.inputs) if id(each) in self._codes):
-            self._tables.add(node)
+            self._tables.nodes.append(node)
 
         def coded(given: Any) -> Any:
             if isinstance(given, torch.Tensor):
@@ -140,7 +140,7 @@ class _Lowering:
     def _define_place(self, output: torch.Tensor) -> None:
         axis = row_axis(output.shape)
         value = self._emit.new_value(output.numel() // output.shape[axis], Kind.PLACE)
-        self._tables.define(value, output, axis)
+        self._tables.defined[value] = output, axis
         self._define(output, value, axis)
 
     def _is_place(self, tensor: torch.Tensor) -> bool:

@@ -16,24 +16,19 @@ _GRAIN = 256
 
 
 class PositionTables:
-    """Tables of values by position, made by replaying the model's own operators. positions: as
-    recorded. limit: how many there are."""
+    """Tables of values by position, made by replaying the model's own operators.
+
+    positions: as recorded. limit: how many there are. nodes: the operators. defined: tensors of the
+    recording that show values, with the axes of their rows.
+    """
 
     def __init__(self, positions: torch.Tensor, limit: int | None) -> None:
         self._positions, self._limit = positions, limit
-        self._nodes: list[Node] = []
-        self._defined: dict[Value, tuple[torch.Tensor, int]] = {}
+        self.nodes: list[Node] = []
+        self.defined: dict[Value, tuple[torch.Tensor, int]] = {}
         self._tables: list[torch.Tensor] = []
         self._used: list[Value] = []
         self._length = 0
-
-    def add(self, node: Node) -> None:
-        """Add an operator on positions."""
-        self._nodes.append(node)
-
-    def define(self, value: Value, output: torch.Tensor, axis: int) -> None:
-        """Define a value as a tensor of the recording, with its rows along `axis`."""
-        self._defined[value] = output, axis
 
     def number_of(self, value: Value) -> int:
         """The number of a value's table, which is kept from now on."""
@@ -70,9 +65,9 @@ class PositionTables:
         each."""
         at = torch.arange(first, first + ROWS).clamp(max=last)[None]
         known = {id(self._positions): at}
-        for node in self._nodes:
+        for node in self.nodes:
             self._play(node, known)
-        found = (self._defined[value] for value in self._used)
+        found = (self.defined[value] for value in self._used)
         return [
             known[id(output)].movedim(axis, 0).reshape(ROWS, -1).float() for output, axis in found
         ]
