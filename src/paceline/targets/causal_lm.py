@@ -23,11 +23,11 @@ from paceline.targets.hidden_states import side_by_side
 from paceline.targets.late_model import LateModel
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.preparation import Preparation
-from paceline.targets.static_pass import on_one_gpu
 from paceline.targets.support import OFFERED, check_supported
 from paceline.targets.text_passes import TextPasses
 from paceline.targets.text_slots import KEPT_BYTES, TextSlot, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
+from paceline.targets.weights import on_one_gpu
 from paceline.targets.words import Words
 from paceline.tree import Tree
 

@@ -23,9 +23,9 @@ from paceline.targets.one_call.chain_pass import ChainPass
 from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError, compiled
 from paceline.targets.one_call.device_pass import DevicePass, device_steps
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
-from paceline.targets.static_pass import on_one_gpu
 from paceline.targets.support import attention_windows, narrow_windows, self_check
 from paceline.targets.virtual_tokens import VirtualTokens
+from paceline.targets.weights import on_one_gpu
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 
+from paceline.kernels import cuda_graph
+from paceline.kernels.cuda_graph import Repeated, on_device
 from paceline.targets.layout import STATIC_WIDTHS, PassLayout, TextRows, padded_width, static_slots
 from paceline.targets.model_pass import ModelPass
-from paceline.targets.static_pass import StaticPasses
+from paceline.targets.pass_inputs import InputsInOne
 from paceline.targets.text_slots import TextSlots
 from paceline.tree import EMPTY, Tree
 
@@ -19,6 +21,8 @@ __all__ = ["TextPasses"]
 # Most pending tokens per text of a pass with a static shape: the root, and the lag of a draft
 # model, which is a target of its own. Passes that read a prompt seldom repeat a shape.
 _FEW_PENDING = 4
+
+_Shape = tuple[int, int]
 
 
 class TextPasses:
@@ -33,8 +37,7 @@ class TextPasses:
 
     def renew(self) -> None:
         """Discard all captures: the cache or the table of tokens was replaced."""
-        forward = self._forward
-        self._static = StaticPasses(forward.run_static, forward.device) if self.static else None
+        self._static = StaticPasses(self._forward) if self.static else None
 
     def as_json(self) -> dict[str, Any]:
         """Report on static shapes."""
@@ -50,14 +53,7 @@ class TextPasses:
         static = self._static if self._recurs(read, needed) else None
         width = padded_width(needed, self._forward.min_rows, static=static is not None)
         layout = _lay_out(texts, read, trees, width - needed)
-        if static is not None:
-            slots = static_slots(sum(text.used for text in layout.texts))
-            logits = static.run(layout, slots, self._forward.reserve(layout))
-            # Copied: the next pass overwrites them, and observers of this round may keep them.
-            wanted = [logits[rows.start : rows.stop] for rows in layout.scored]
-            logits = torch.cat([logits[:0], *wanted])
-        else:
-            logits = self._forward.run(layout, texts.slots)
+        logits = static.run(layout) if static else self._forward.run(layout, texts.slots)
         for slot, size in pieces.items():
             texts[slot].have_read(size)
         ends = accumulate(1 + len(tree) for tree in trees.values())
@@ -68,6 +64,62 @@ class TextPasses:
         if self._static is None or self._static.failed is not None or rows > STATIC_WIDTHS[-1]:
             return False
         return max(map(len, read.values())) <= _FEW_PENDING
+
+
+class StaticPasses:
+    """Passes with static shapes, one per (rows, slots), captured on a CUDA device, see `Repeated`.
+
+    A GPU runs a small model's pass faster than Python can launch its thousand kernels. A CUDA graph
+    launches all of them at once, but it records one particular pass: its shapes, addresses and
+    every number known to Python are fixed. So there are few shapes, and everything that changes
+    from pass to pass is read from `InputsInOne` on the device.
+
+    failed: why a capture failed; then all passes are to run the ordinary way.
+    """
+
+    def __init__(self, forward: ModelPass) -> None:
+        self._forward, self._device = forward, forward.device
+        self._recorder = cuda_graph.recorder_for(self._device)
+        self._memory: Hashable = None
+        self._passes: dict[_Shape, tuple[InputsInOne, Repeated]] = {}
+        self._shapes: set[_Shape] = set()
+        self._captured = 0
+        self.failed: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Report how many shapes came, how many captures were made (a shape is captured again
+        after the cache moves), and why one failed."""
+        return {"shapes": len(self._shapes), "captured": self._captured, "failed": self.failed}
+
+    def run(self, layout: PassLayout) -> torch.Tensor:
+        """Run one pass and return the logits [rows, vocabulary] of the scored texts."""
+        shape = layout.rows, static_slots(sum(text.used for text in layout.texts))
+        memory = self._forward.reserve(layout)
+        with on_device(self._device):
+            if memory != self._memory:  # captured passes use the old addresses
+                self._passes, self._memory = {}, memory
+                if self._recorder is not None:
+                    self._recorder.renew()
+            self._shapes.add(shape)
+            inputs, repeated = self._passes.get(shape) or self._made(shape)
+            inputs.fill(layout, static=True)
+            recorded, logits = repeated.recorded, repeated()
+            # Kept only now: an interrupted pass may have moved half of the cache.
+            self._passes[shape] = inputs, repeated
+            self._captured += repeated.recorded - recorded
+            if repeated.failed:
+                self.failed = repeated.failed
+                self._passes.clear()
+            # Copied: the next pass overwrites them, and observers of this round may keep them.
+            wanted = [logits[rows.start : rows.stop] for rows in layout.scored]
+            return torch.cat([logits[:0], *wanted])
+
+    def _made(self, shape: _Shape) -> tuple[InputsInOne, Repeated]:
+        """The inputs of a shape, and what runs the model on them."""
+        inputs = InputsInOne(*shape, self._device, pinned=True)
+        # Not `self`: a circle would keep the graphs' memory for a while.
+        forward = self._forward.run_static
+        return inputs, Repeated(lambda: forward(inputs), self._recorder)
 
 
 def _lay_out(

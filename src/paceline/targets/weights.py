@@ -19,6 +19,7 @@ __all__ = [
     "is_rough",
     "layers_in_blocks",
     "least_rows",
+    "on_one_gpu",
     "slot_grain",
     "weight_bytes",
 ]
@@ -32,6 +33,14 @@ def least_rows(model: nn.Module) -> int:
     return max(
         (each.min_rows for each in model.modules() if isinstance(each, FastLinear)), default=1
     )
+
+
+def on_one_gpu(model: PreTrainedModel) -> bool:
+    """Whether the whole model is on one CUDA device, so that its passes may be captured."""
+    devices = {parameter.device for parameter in model.parameters()}
+    # A model sharded over processes waits for the others' passes.
+    alone = getattr(model, "tp_size", None) is None
+    return alone and len(devices) == 1 and devices.pop().type == "cuda"
 
 
 def slot_grain(model: PreTrainedModel) -> int:
