@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from paceline.kernels.block_layers import BlockLinear
+from paceline.kernels.likeliest import likeliest
 from paceline.kernels.native import signatures as native
-from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import (
@@ -180,9 +180,6 @@ class GivenRows:
         self._program = Program(lowered)
         self._width = width
         self._cache: Sequence[CacheLayer] | None = None
-        self._places = np.empty(0, dtype=np.int64)
-        self._shares = np.empty(0, dtype=np.float32)
-        self._found = 0, 0  # their addresses
         self._resize(_FEW)
 
     def use_cache(self, layers: Sequence[CacheLayer]) -> None:
@@ -223,16 +220,8 @@ class GivenRows:
     def likeliest(self, count: int, most: int) -> tuple[list[list[int]], list[list[float]]]:
         """Places and shares of the `most` largest outputs, or of all if there are fewer, for each
         row of the last `run`; see `paceline.kernels.likeliest`."""
-        most = min(most, self._program.vocabulary)
-        if count * most > self._places.size:
-            self._places = np.empty(count * most, dtype=np.int64)
-            self._shares = np.empty(count * most, dtype=np.float32)
-            self._found = self._places.ctypes.data, self._shares.ctypes.data
-        out, outputs = self._rows.native.logits, self._program.vocabulary
-        kernels().likeliest(out, count, outputs, most, *self._found)
-        both = (each[: count * most].reshape(count, most) for each in (self._places, self._shares))
-        places, shares = (each.tolist() for each in both)
-        return places, shares
+        places, shares = likeliest(self._out[:count], most)
+        return places.tolist(), shares.tolist()
 
     def _resize(self, capacity: int) -> None:
         self._rows = PassBuffers(capacity, _MOST_SEEN * capacity)
