@@ -237,7 +237,7 @@ class CausalLMTarget(Target):
         """See `Target.follow`."""
         text = self._followed(slot, kept, tokens)
         chain, states = self._pass.chain()
-        scores = chain.run(text.start, len(text.cached), text.pending, states)
+        scores = chain.run(text, states)
         text.have_read(len(text.pending))
         return scores
 
@@ -247,7 +247,7 @@ class CausalLMTarget(Target):
         """See `Target.generate_chain`; all passes in one call."""
         text = self._followed(slot, kept, tokens, wanted.passes - 1)
         chain, states = self._pass.chain()
-        found = chain.run_on(text.start, len(text.cached), text.pending, states, wanted)
+        found = chain.run_on(text, states, wanted)
         text.pending += [ranked[0][0] for ranked in found.ranked[:-1]]
         text.have_read(len(text.pending))
         return found
@@ -272,7 +272,7 @@ class CausalLMTarget(Target):
         """Empty the cache; open texts have to be read again."""
         before, self._texts = self._texts, self._new_texts()
         self._texts.take_over(before)
-        self._pass.cache, self._pass.keeps_states = self._texts.cache, self._hidden_size > 0
+        self._pass.cache = self._texts.cache
         self._passes.renew()
 
     def _new_texts(self) -> TextSlots:

@@ -33,8 +33,11 @@ _AHEAD = 8
 
 
 class TreeCache(Cache):  # type: ignore[misc]
-    """Keys and values of all layers, [1, heads, slots, head_dim] each. hidden_size: of the states
-    given to `put_states`; 0 if none are kept. moves: how often they moved in memory."""
+    """Keys and values of all layers, [1, heads, slots, head_dim] each.
+
+    hidden_size: of the states given to `put_states`; 0 if none are kept, and `keeps_states` is
+    false. moves: how often they moved in memory.
+    """
 
     def __init__(self, num_layers: int, hidden_size: int = 0) -> None:
         self.moves = 0
@@ -42,7 +45,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         super().__init__(layers=[_Layer(self._plan) for _ in range(num_layers)])
         # States are stored like keys and values, as one more layer with a single head.
         self._states = _Layer(self._plan)
-        self._hidden_size = hidden_size
+        self._hidden_size, self.keeps_states = hidden_size, hidden_size > 0
         self._mover = SlotMover()
         self._pool: torch.Tensor | None = None
         self._all: list[_Layer] = [*self.layers, self._states] if hidden_size else [*self.layers]
@@ -51,6 +54,11 @@ class TreeCache(Cache):  # type: ignore[misc]
     def slot_bytes(self) -> int:
         """Bytes per slot; 0 before the first pass."""
         return sum(layer.slot_bytes for layer in self._all)
+
+    @property
+    def slots(self) -> int:
+        """Slots of the pool."""
+        return self._plan.slots
 
     def reserve(self, slots: int) -> None:
         """Grow the pool to at least `slots` slots. If that raises, it is as large as before."""
@@ -89,7 +97,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         return self._pool
 
     def _hold_states(self, like: torch.Tensor) -> None:
-        if self._hidden_size:
+        if self.keeps_states:
             none = like.new_empty(1, 1, 0, self._hidden_size)
             self._states.hold(none, none[..., :0])
 

@@ -37,10 +37,10 @@ class ModelPass:
     """Runs `model` with paceline's cache, mask and positions.
 
     virtual: the embeddings of ids beyond the vocabulary. cache: where keys and values go. windows:
-    see `attention_windows`. by_text: each text attends to its own stretch. keeps_states: the cache
-    also keeps hidden states. compiled, on_device: one of them runs passes in the model's place; if
-    both are None, the model's own forward runs, and own_forward says why. as_opened: whether no
-    check has switched any of this off. min_rows: fewer rows cost no less.
+    see `attention_windows`. by_text: each text attends to its own stretch. compiled, on_device: one
+    of them runs passes in the model's place; if both are None, the model's own forward runs, and
+    own_forward says why. as_opened: whether no check has switched any of this off. min_rows: fewer
+    rows cost no less.
     """
 
     def __init__(self, model: LateModel, virtual: VirtualTokens, cache: TreeCache) -> None:
@@ -49,7 +49,6 @@ class ModelPass:
         self.windows: Windows = facts.windows
         self.by_text = facts.by_text
         self.as_opened = True
-        self.keeps_states = False
         self._kept: tuple[int, ...] = ()
         self.compiled: CompiledPass | None = None
         self.on_device: DevicePass | None = None
@@ -156,11 +155,10 @@ class ModelPass:
             return self.compiled.cache_dtype
         return str(self._model.dtype).removeprefix("torch.")
 
-    def run(self, layout: PassLayout, pool: int) -> torch.Tensor:
-        """Run one pass and return the logits [rows or more, vocabulary] of the scored texts. pool:
-        slots of the cache."""
+    def run(self, layout: PassLayout) -> torch.Tensor:
+        """Run one pass and return the logits [rows or more, vocabulary] of the scored texts."""
         if self.compiled is not None:
-            return self.compiled.run(layout.texts, self.windows, self.cache, self.keeps_states)
+            return self.compiled.run(layout.texts, self.windows, self.cache)
         keep = [*chain.from_iterable(layout.scored)]
         # The output head, too, costs the same for one row as for a few.
         least = min(self.min_rows, layout.rows)
@@ -171,13 +169,13 @@ class ModelPass:
             max(text.tokens, default=0) >= self._virtual.first for text in layout.texts
         )
         index = torch.tensor(rows, device=self.device)
-        return self._logits(self._inputs_of(layout, pool), index, virtual)
+        return self._logits(self._inputs_of(layout), index, virtual)
 
     def chain(self) -> tuple[ChainPass, torch.Tensor | None]:
         """See `CompiledPass.chain`. Raises ValueError if passes are not compiled."""
         if self.compiled is None:
             raise ValueError("cannot follow a text: passes are not compiled")
-        return self.compiled.chain(self.cache, self.keeps_states)
+        return self.compiled.chain(self.cache)
 
     def reserve(self, layout: PassLayout) -> Hashable:
         """Prepare for the positions of a pass. Returns what changes whenever something that passes
@@ -192,9 +190,9 @@ class ModelPass:
         positions must have been reserved."""
         return self._logits(inputs, None, len(self._virtual) > 0)
 
-    def _inputs_of(self, layout: PassLayout, pool: int) -> PassInputs:
+    def _inputs_of(self, layout: PassLayout) -> PassInputs:
         if self.by_text:
-            return InputsByText(layout, pool)
+            return InputsByText(layout, self.cache.slots)
         used, grain = sum(text.used for text in layout.texts), self._late.facts.grain
         shape = (layout.rows, -(-used // grain) * grain)
         if self._inputs is None or self._inputs.shape != shape:
@@ -204,7 +202,7 @@ class ModelPass:
     def _logits(self, inputs: PassInputs, keep: torch.Tensor | None, virtual: bool) -> torch.Tensor:
         """Logits of the rows `keep`, or of all. virtual: some of the tokens may be virtual."""
         if self.on_device is not None and isinstance(inputs, InputsInOne):
-            return self.on_device.run(inputs, self.windows, self.cache, keep, self.keeps_states)
+            return self.on_device.run(inputs, self.windows, self.cache, keep)
         self.cache.direct(inputs.where, inputs.view)
         masks, seen = inputs.masks(self.windows, self._model.dtype)
         arguments: dict[str, Any] = {"input_ids": inputs.tokens}
@@ -226,7 +224,7 @@ class ModelPass:
             logits: torch.Tensor = outputs.logits
             return logits
 
-        if self.keeps_states:
+        if self.cache.keeps_states:
             logits, states = call_with_states(self._model, call, self._kept)
             self.cache.put_states(states)
         else:

@@ -53,7 +53,7 @@ class TextPasses:
         static = self._static if self._recurs(read, needed) else None
         width = padded_width(needed, self._forward.min_rows, static=static is not None)
         layout = _lay_out(texts, read, trees, width - needed)
-        logits = static.run(layout) if static else self._forward.run(layout, texts.slots)
+        logits = (static or self._forward).run(layout)
         for slot, size in pieces.items():
             texts[slot].have_read(size)
         ends = accumulate(1 + len(tree) for tree in trees.values())

@@ -20,6 +20,7 @@ from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import Lowered, Op
 from paceline.scores import TokenScores
+from paceline.targets.text_slots import TextSlot
 
 __all__ = ["ChainPass"]
 
@@ -54,23 +55,15 @@ class ChainPass:
         """See `Program.use_cache`."""
         self._program.use_cache(layers, kind)
 
-    def run(
-        self, start: int, cached: int, pending: Sequence[int], states: torch.Tensor | None
-    ) -> TokenScores:
-        """Run one pass over a text's next tokens. Returns the scores of the token after them, a
-        view that the next pass overwrites. start: of the text's stretch of the cache. cached:
-        tokens there. states: where the last hidden states go; None to drop them."""
+    def run(self, text: TextSlot, states: torch.Tensor | None) -> TokenScores:
+        """Run one pass over a text's pending tokens. Returns the scores of the token after them, a
+        view that the next pass overwrites. states: where the last hidden states go, if anywhere."""
         self._chain.most = 0
-        self._play(start, cached, pending, states, 1)
+        self._play(text, states, 1)
         return TokenScores(self._scores, self._tokens)
 
     def run_on(
-        self,
-        start: int,
-        cached: int,
-        pending: Sequence[int],
-        states: torch.Tensor | None,
-        wanted: ChainRequest,
+        self, text: TextSlot, states: torch.Tensor | None, wanted: ChainRequest
     ) -> ChainFound:
         """Like `run`, then passes over the likeliest token of the previous one, in one call."""
         chain, known = self._chain, wanted.known
@@ -81,26 +74,19 @@ class ChainPass:
         if wanted.passes * most > len(self._found):
             self._make_room(wanted.passes * most)
         chain.end = None if wanted.end is None else self._end.address(wanted.end)
-        self._play(start, cached, pending, states, wanted.passes)
+        self._play(text, states, wanted.passes)
         passes = chain.made
         tokens, shares = self._found[: passes * most], self._shares[: passes * most]
         ends = range(most, passes * most + 1, most)
         ranked = [[*zip(tokens[end - most : end], shares[end - most : end])] for end in ends]
         return ChainFound(ranked, self._seconds[:passes])
 
-    def _play(
-        self,
-        start: int,
-        cached: int,
-        pending: Sequence[int],
-        states: torch.Tensor | None,
-        passes: int,
-    ) -> None:
-        rows, one, chain = len(pending), self._one, self._chain
+    def _play(self, text: TextSlot, states: torch.Tensor | None, passes: int) -> None:
+        rows, cached, one, chain = len(text.pending), len(text.cached), self._one, self._chain
         if rows + passes > len(self._reads):
             self._make_room(rows + passes)
-        self._reads[:rows] = list(pending)
-        chain.start, chain.cached, chain.count = start, cached, passes
+        self._reads[:rows] = text.pending
+        chain.start, chain.cached, chain.count = text.start, cached, passes
         one.rows, one.states = rows, None
         if states is not None:
             one.states, one.states_stride = states.data_ptr(), states.stride(0)

@@ -74,9 +74,7 @@ class CompiledPass:
         self._virtual = virtual
         self._moves = -1
 
-    def run(
-        self, texts: Sequence[TextRows], windows: Windows, cache: TreeCache, keeps_states: bool
-    ) -> torch.Tensor:
+    def run(self, texts: Sequence[TextRows], windows: Windows, cache: TreeCache) -> torch.Tensor:
         """Run one pass; logits [rows, vocabulary] of the scored texts, see `TextRows`."""
         self.use_cache(cache)
         each, tokens, parents = array("q"), array("q"), array("q")
@@ -92,13 +90,13 @@ class CompiledPass:
             kept += text.scored * (1 + nodes)
             positions = max(positions, text.cached + read + nodes)
         said = PassTexts(each, tokens, parents, kept, positions, self._virtual.table)
-        states = cache.all_states() if keeps_states else None
+        states = cache.all_states() if cache.keeps_states else None
         return self._program.run(said, tuple(windows.values()), states)
 
-    def chain(self, cache: TreeCache, keeps_states: bool) -> tuple[ChainPass, torch.Tensor | None]:
+    def chain(self, cache: TreeCache) -> tuple[ChainPass, torch.Tensor | None]:
         """Passes over one text in this cache, and where their last hidden states go."""
         self.use_cache(cache)
-        return self._chain, cache.all_states() if keeps_states else None
+        return self._chain, cache.all_states() if cache.keeps_states else None
 
     def keep_outputs(self, layers: Sequence[int]) -> None:
         """Keep the outputs of these layers from now on, see `Target.keep_states`. Raises UsageError

@@ -75,12 +75,7 @@ class DevicePass:
         return self._program.positions.moves
 
     def run(
-        self,
-        inputs: InputsInOne,
-        windows: Windows,
-        cache: TreeCache,
-        keep: torch.Tensor | None,
-        keeps_states: bool,
+        self, inputs: InputsInOne, windows: Windows, cache: TreeCache, keep: torch.Tensor | None
     ) -> torch.Tensor:
         """Run one pass; logits [rows, vocabulary]. keep: the rows whose logits are wanted; None for
         all, in passes of recurring shape. All positions must have been reserved."""
@@ -96,7 +91,7 @@ class DevicePass:
             [mask[0, 0] for mask in by_kind],
             keep,
             pool,
-            cache.all_states() if keeps_states else None,
+            cache.all_states() if cache.keeps_states else None,
             self._virtual.table,
         )
         if not like.is_cuda:
