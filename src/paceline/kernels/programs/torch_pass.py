@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from paceline.kernels.programs.steps import Kind, Operand, Tables, Value
 
-__all__ = ["Operands", "PassRows", "Read", "Run", "TorchPass"]
+__all__ = ["Operands", "Read", "Run", "TorchPass"]
 
 _FIRST = 4096  # positions
-
-
-@dataclass(frozen=True)
-class PassRows:
-    """What one pass reads and where it writes.
-
-    tokens, positions, where: int64 [rows]; where: slots of the pool. columns: the slots attended
-    to, indices [n] or a range. masks: per kind of layer [rows, n], added to scores. keep: the rows
-    whose logits are wanted, None for all. pool: [slots, layers, 2, heads, size]. states: [slots,
-    numbers], None if they are not kept. given: embeddings of ids beyond the vocabulary, if any.
-    """
-
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    where: torch.Tensor
-    columns: torch.Tensor | tuple[int, int]
-    masks: Sequence[torch.Tensor]
-    keep: torch.Tensor | None
-    pool: torch.Tensor
-    states: torch.Tensor | None
-    given: torch.Tensor | None
 
 
 class PositionRows:
@@ -76,26 +55,41 @@ class PositionRows:
         return self._tables[number].index_select(0, positions)
 
 
+@dataclass
 class TorchPass:
-    """A pass under way. values: [rows, numbers] each, as long as later steps read them."""
+    """A pass under way: what it reads, where it writes, and what it has computed.
 
-    def __init__(self, rows: PassRows, tables: PositionRows) -> None:
-        self.rows = rows
-        self.values: dict[Value, torch.Tensor] = {}
-        self._tables = tables
-        self._by_position: dict[int, torch.Tensor] = {}
-        self._masks: dict[tuple[int, int], torch.Tensor] = {}
+    tokens, positions, where: int64 [rows]; where: slots of the pool. columns: the slots attended
+    to, indices [n] or a range. masks: per kind of layer [rows, n], added to scores. keep: the rows
+    whose logits are wanted, None for all. pool: [slots, layers, 2, heads, size]. states: [slots,
+    numbers], None if they are not kept. given: embeddings of ids beyond the vocabulary, if any.
+    tables: of positions. values: [rows, numbers] each, as long as later steps read them.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    where: torch.Tensor
+    columns: torch.Tensor | tuple[int, int]
+    masks: Sequence[torch.Tensor]
+    keep: torch.Tensor | None
+    pool: torch.Tensor
+    states: torch.Tensor | None
+    given: torch.Tensor | None
+    tables: PositionRows
+    values: dict[Value, torch.Tensor] = field(default_factory=dict)
+    _by_position: dict[int, torch.Tensor] = field(default_factory=dict)
+    _masks: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
 
     def by_position(self, number: int) -> torch.Tensor:
         """Rows of a table, see `PositionRows.rows`; looked up once."""
         if number not in self._by_position:
-            self._by_position[number] = self._tables.rows(number, self.rows.positions)
+            self._by_position[number] = self.tables.rows(number, self.positions)
         return self._by_position[number]
 
     def mask(self, kind: int, groups: int) -> torch.Tensor:
         """The mask [groups * rows, slots] of a kind of layer, once for each of `groups` queries."""
         if (kind, groups) not in self._masks:
-            mask = self.rows.masks[kind]
+            mask = self.masks[kind]
             wide = mask.expand(groups, *mask.shape).reshape(-1, mask.shape[1])
             self._masks[kind, groups] = wide
         return self._masks[kind, groups]

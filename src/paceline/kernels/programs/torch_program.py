@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from paceline.kernels.programs.merging import Block, Merged, merged
 from paceline.kernels.programs.steps import Lowered, Op, Step, Value
-from paceline.kernels.programs.torch_pass import Operands, PassRows, Read, Run, TorchPass
+from paceline.kernels.programs.torch_pass import Operands, Read, Run, TorchPass
 from paceline.kernels.programs.torch_steps import STEPS, rotation
 from paceline.kernels.stand_in import stacked
 
@@ -34,9 +34,8 @@ class TorchProgram:
         self._outs = [step.out for step in plan.steps]
         self._unread = _unread_after(plan, lowered.logits)
 
-    def run(self, rows: PassRows) -> torch.Tensor:
+    def run(self, now: TorchPass) -> torch.Tensor:
         """Run one pass: logits [kept rows, vocabulary]."""
-        now = TorchPass(rows, self.positions)
         for run, out, unread in zip(self._runs, self._outs, self._unread, strict=True):
             found = run(now)
             if found is not None and out is not None:
@@ -114,7 +113,7 @@ class TorchProgram:
         width = self.heads * self.size
 
         def run(now: TorchPass) -> None:
-            where, pool = now.rows.where, now.rows.pool[:, step.layer].flatten(1)
+            where, pool = now.where, now.pool[:, step.layer].flatten(1)
             first = keys(now)
             if adjoin:
                 both = first.as_strided((len(first), 2 * width), (first.stride(0), 1))

@@ -77,8 +77,8 @@ def _embed(operands: Operands, step: Step) -> Read:
     count = len(table)
 
     def run(now: TorchPass) -> torch.Tensor:
-        tokens = now.rows.tokens
-        if now.rows.given is not None:
+        tokens = now.tokens
+        if now.given is not None:
             tokens = tokens.masked_fill(tokens >= count, 0)
         return F.embedding(tokens, table)
 
@@ -89,7 +89,7 @@ def _given(operands: Operands, step: Step) -> Run:
     out, first = step.out, step.size
 
     def run(now: TorchPass) -> torch.Tensor | None:
-        given, tokens = now.rows.given, now.rows.tokens
+        given, tokens = now.given, now.tokens
         if given is None or out is None:
             return None
         own = given.index_select(0, (tokens - first).clamp(min=0))
@@ -164,7 +164,7 @@ def _attend(operands: Operands, step: Step) -> Read:
         raise ValueError("its attention has capped scores")
 
     def run(now: TorchPass) -> torch.Tensor:
-        columns, pool = now.rows.columns, now.rows.pool[:, step.layer]
+        columns, pool = now.columns, now.pool[:, step.layer]
         if isinstance(columns, tuple):
             seen = pool[columns[0] : columns[1]]
         else:
@@ -190,9 +190,9 @@ def _states(operands: Operands, step: Step) -> Run:
     read, begin, end = operands.read(step.of[0]), step.at, step.at + step.count
 
     def run(now: TorchPass) -> None:
-        states = now.rows.states
+        states = now.states
         if states is not None:
-            states[:, begin:end].index_put_((now.rows.where,), read(now).to(states.dtype))
+            states[:, begin:end].index_put_((now.where,), read(now).to(states.dtype))
 
     return run
 
@@ -201,7 +201,7 @@ def _select(operands: Operands, step: Step) -> Read:
     read = operands.read(step.of[0])
 
     def run(now: TorchPass) -> torch.Tensor:
-        keep, rows = now.rows.keep, read(now)
+        keep, rows = now.keep, read(now)
         return rows if keep is None else rows.index_select(0, keep)
 
     return run

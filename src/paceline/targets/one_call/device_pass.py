@@ -15,7 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from paceline.kernels.attention import switch_to_grouped
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.programs.steps import Lowered
-from paceline.kernels.programs.torch_pass import PassRows
+from paceline.kernels.programs.torch_pass import TorchPass
 from paceline.kernels.programs.torch_program import TorchProgram
 from paceline.kernels.stand_in import LinearStandIn
 from paceline.targets.kv_cache import TreeCache
@@ -83,7 +83,7 @@ class DevicePass:
         masks, _ = inputs.masks(windows, like.dtype)
         by_kind = [masks] if isinstance(masks, torch.Tensor) else [*masks.values()]
         pool = cache.pool(program.heads, program.size, like)
-        rows = PassRows(
+        now = TorchPass(
             inputs.tokens[0],
             inputs.positions[0],
             inputs.where,
@@ -93,11 +93,12 @@ class DevicePass:
             pool,
             cache.all_states() if cache.keeps_states else None,
             self._virtual.table,
+            program.positions,
         )
         if not like.is_cuda:
-            return program.run(rows)
+            return program.run(now)
         with _choosing, sdpa_kernel(_RECURRING if keep is None else _ANY_SHAPE):
-            return program.run(rows)
+            return program.run(now)
 
 
 def _recordable(model: PreTrainedModel) -> PreTrainedModel:
