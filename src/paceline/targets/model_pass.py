@@ -19,8 +19,7 @@ from paceline.targets.hidden_states import call_with_states, decoder_layers
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.late_model import LateModel
 from paceline.targets.layout import PassLayout
-from paceline.targets.one_call.chain_pass import ChainPass
-from paceline.targets.one_call.compiled_pass import CompiledPass, UnfitError, compiled
+from paceline.targets.one_call.compiled_pass import ChainPass, CompiledPass, UnfitError, compiled
 from paceline.targets.one_call.device_pass import DevicePass, device_steps
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
 from paceline.targets.support import attention_windows, narrow_windows, self_check

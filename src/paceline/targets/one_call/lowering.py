@@ -30,10 +30,17 @@ from paceline.kernels.stand_in import LinearStandIn
 from paceline.kernels.token_table import scale_of
 from paceline.targets.one_call.arithmetic import Arithmetic
 from paceline.targets.one_call.emitter import Emitter
-from paceline.targets.one_call.operators import CONSTANTS, MOVES
 from paceline.targets.one_call.positions import PositionTables
 from paceline.targets.one_call.recording import Attended, Node, Recording, Stored, UnfitError
-from paceline.targets.one_call.values import Codes, Features, features_of, new_codes, row_axis
+from paceline.targets.one_call.values import (
+    CONSTANTS,
+    MOVES,
+    Codes,
+    Features,
+    features_of,
+    new_codes,
+    row_axis,
+)
 from paceline.targets.support import longest_context
 
 if TYPE_CHECKING:

@@ -7,15 +7,27 @@ that only moves elements is applied to the codes. So its meaning need not be kno
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from paceline.targets.one_call.recording import ROWS, UnfitError
 
-__all__ = ["Codes", "Features", "features_of", "new_codes", "row_axis", "value_of"]
+__all__ = [
+    "CONSTANTS",
+    "MOVES",
+    "Codes",
+    "Features",
+    "features_of",
+    "new_codes",
+    "row_axis",
+    "value_of",
+]
 
 _ROW_BITS, _FEATURE_BITS = 4, 24
+_ATEN = torch.ops.aten
 
 Codes = torch.Tensor
 """int64, in a tensor's shape: value, feature (24 bits) and row (4 bits) side by side; negative for
@@ -81,3 +93,52 @@ def features_of(codes: Codes) -> Features:
             feature = place & (1 << _FEATURE_BITS) - 1
             return Features(place >> _FEATURE_BITS, feature, flat.sign(), axis)
     raise UnfitError(f"rows are mixed in a tensor of shape {list(codes.shape)}")
+
+
+def _same(codes: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return codes
+
+
+def _view(codes: torch.Tensor, shape: Any) -> torch.Tensor:
+    # A view keeps the order of elements; codes may lie in memory in any order.
+    return codes.reshape(shape)
+
+
+def _converted(codes: torch.Tensor, **options: Any) -> torch.Tensor:
+    if options.get("dtype") not in (None, torch.float32):
+        raise UnfitError(f"it converts to {options['dtype']}")
+    return codes
+
+
+MOVES: dict[Any, Callable[..., Any]] = {
+    _ATEN.view.default: _view,
+    _ATEN._unsafe_view.default: _view,
+    _ATEN.detach.default: _same,
+    _ATEN.alias.default: _same,
+    _ATEN.clone.default: _same,
+    _ATEN.lift_fresh.default: _same,
+    _ATEN._to_copy.default: _converted,
+    **{
+        each: each
+        for each in (
+            _ATEN.unsqueeze.default,
+            _ATEN.squeeze.dim,
+            _ATEN.transpose.int,
+            _ATEN.permute.default,
+            _ATEN.t.default,
+            _ATEN.expand.default,
+            _ATEN.slice.Tensor,
+            _ATEN.select.int,
+            _ATEN.split.Tensor,
+            _ATEN.split_with_sizes.default,
+            _ATEN.unbind.int,
+            _ATEN.cat.default,
+            _ATEN.stack.default,
+            _ATEN.neg.default,
+        )
+    },
+}
+"""Operators that only move elements or flip signs -> the same on codes."""
+
+CONSTANTS = {_ATEN.new_full, _ATEN.new_zeros, _ATEN.full_like, _ATEN.zeros_like}
+"""Operators whose result does not depend on their input's numbers."""
