@@ -71,8 +71,10 @@ class BuildError(Exception):
 
 
 class Compiler(NamedTuple):
-    """A C compiler that works: its command and machine (x86_64, aarch64 or other). zig: whether it
-    is zig's, which has its own names for processors."""
+    """A C compiler that works: its command and machine (x86_64, aarch64 or other).
+
+    zig: whether it is zig's, which has its own names for processors.
+    """
 
     command: tuple[str, ...]
     machine: str
@@ -105,8 +107,10 @@ def sources_hash(folder: Path = HERE) -> str:
 
 
 def find_compiler() -> Compiler:
-    """$CC if set, else the first of cc, gcc, clang and zig's that works. Raises BuildError if there
-    is none, or if $CC does not work."""
+    """$CC if set, else the first of cc, gcc, clang and zig's that works.
+
+    Raises BuildError if there is none, or if $CC does not work.
+    """
     if sys.platform == "win32":
         raise BuildError("paceline's C library is not built on Windows yet.")
     named = os.environ.get("CC", "").strip()
@@ -197,8 +201,10 @@ class _Making:
         return out
 
     def _collect(self, jobs: Sequence[Future[Path]], features: Words) -> bool:
-        """Wait for these objects; False if the compiler does not know such processors. Raises
-        BuildError if it does, but refuses the source."""
+        """Wait for these objects; False if the compiler does not know such processors.
+
+        Raises BuildError if it does, but refuses the source.
+        """
         try:
             self._objects += [job.result() for job in jobs]
         except BuildError:

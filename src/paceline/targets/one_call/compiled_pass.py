@@ -191,7 +191,7 @@ class ChainPass:
         rows, cached, one, chain = len(text.pending), len(text.cached), self._one, self._chain
         if rows + passes > len(self._reads):
             self._make_room(rows + passes)
-        self._reads[:rows] = text.pending
+        self._reads[:rows] = [*text.pending]
         chain.start, chain.cached, chain.count = text.start, cached, passes
         one.rows, one.states = rows, None
         if states is not None:
