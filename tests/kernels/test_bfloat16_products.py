@@ -81,7 +81,7 @@ def test_other_processors_make_the_same_products(tier: str, format: str, emulate
 def product(library: Kernels, matrix: BlockMatrix, rows: torch.Tensor) -> torch.Tensor:
     out = torch.empty(len(rows), matrix.outputs)
     addresses = rows.data_ptr(), len(rows), None, out.data_ptr()
-    library.product(*matrix._matrix, *addresses, matrix.outputs)
+    library.product(*matrix.native, *addresses, matrix.outputs)
     return out
 
 

@@ -151,7 +151,7 @@ def every_result(library: Kernels, format: str) -> Iterator[torch.Tensor]:
         out = torch.empty(len(rows), matrix.outputs)
         for count in (1, 2, 3, 4, 5, 7, 12):
             library.product(
-                *matrix._matrix, rows.data_ptr(), count, None, out.data_ptr(), matrix.outputs
+                *matrix.native, rows.data_ptr(), count, None, out.data_ptr(), matrix.outputs
             )
             yield out[:count].clone()
 
