@@ -33,8 +33,8 @@ from paceline.models import load_causal_lm
 from paceline.prepared_models import stop_ids
 from paceline.prompts import PromptRecord
 from paceline.training.answering import Answers, Conversation
+from paceline.training.data import Manifest, load_manifest
 from paceline.training.folder import held
-from paceline.training.manifest import Manifest, load_manifest
 from paceline.training.order import interleave, read_prompt_files
 from paceline.training.precision import without_cudnn
 from paceline.training.self_distillation import write_shard

@@ -14,8 +14,7 @@ from tests.training.shared import content, prompt_file
 from paceline.cli.train import data as command_of_data
 from paceline.training import self_distillation
 from paceline.training.answering import Asking
-from paceline.training.data import TrainingData
-from paceline.training.manifest import load_manifest
+from paceline.training.data import TrainingData, load_manifest
 
 
 def test_it_answers_interrupted_or_not(

@@ -11,7 +11,7 @@ from tests.tiny import toy_session
 
 from paceline.training import self_distillation
 from paceline.training.answering import Asking
-from paceline.training.manifest import Manifest
+from paceline.training.data import Manifest
 from paceline.training.order import PromptFile, read_prompt_files
 
 MODEL = "toy-0123"

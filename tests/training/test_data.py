@@ -12,9 +12,7 @@ from tests.training.shared import MODEL, content, make, prompt_file
 
 from paceline.errors import UsageError
 from paceline.training import self_distillation
-from paceline.training.data import TrainingData
-from paceline.training.manifest import load_manifest
-from paceline.training.shard import Answer, pack, unpack
+from paceline.training.data import Answer, TrainingData, load_manifest, pack, unpack
 
 
 @pytest.fixture

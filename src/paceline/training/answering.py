@@ -13,7 +13,7 @@ from paceline.options import Options
 from paceline.prompts import PromptRecord
 from paceline.session import Message, Session
 from paceline.stopping import Stopping
-from paceline.training.shard import Answer
+from paceline.training.data import Answer
 
 __all__ = ["Answers", "Asking", "Conversation", "answer_batch"]
 

@@ -19,8 +19,7 @@ from safetensors.torch import load, save
 
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
-from paceline.training.folder import check_same_run
-from paceline.training.shard import write_file
+from paceline.training.folder import check_same_run, write_file
 
 __all__ = ["Checkpoint", "forget_checkpoint", "load_checkpoint", "save_checkpoint"]
 

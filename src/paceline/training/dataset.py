@@ -20,10 +20,9 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.errors import UsageError
 from paceline.prompts import PromptRecord
-from paceline.training.data import TrainingData
+from paceline.training.data import Answer, TrainingData
 from paceline.training.order import PromptFile, interleave
 from paceline.training.settings import TrainerSettings
-from paceline.training.shard import Answer
 
 __all__ = ["Dataset", "Text", "TextSource", "encoded", "share_of"]
 

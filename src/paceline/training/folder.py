@@ -9,8 +9,9 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.file_locks import alone
+from paceline.json_files import replace_file
 
-__all__ = ["check_same_run", "held"]
+__all__ = ["check_same_run", "held", "write_file"]
 
 _READABLE = 200  # most characters of a printed difference; a whole recipe's settings have more
 
@@ -52,3 +53,18 @@ def held(folder: Path) -> Iterator[None]:
     """Create a folder and lock it against other processes, until this one ends in any way."""
     with alone(folder / ".lock", folder, f"to {folder}"):
         yield
+
+
+def write_file(path: Path, content: bytes | memoryview) -> None:
+    """Write a file whole or not at all, whenever the process is killed.
+
+    Raises UsageError if that fails.
+    """
+    try:
+        # Only one process writes to such a folder; what a killed one leaves is overwritten.
+        replace_file(path, content, path.with_name(f".{path.name}.tmp"))
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}; repeat the command to continue with what is "
+            "there"
+        ) from error

@@ -10,19 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from paceline.errors import UsageError
 from paceline.models.cache import hash_file
-from paceline.prompts import PromptRecord
 from paceline.session import Session
 from paceline.training.answering import Answers, Asking, answer_batch
-from paceline.training.folder import check_same_run, held
-from paceline.training.manifest import Manifest, Shard, load_manifest
+from paceline.training.data import Manifest, Shard, load_manifest, pack
+from paceline.training.folder import check_same_run, held, write_file
 from paceline.training.order import PromptFile, interleave
-from paceline.training.shard import pack, write_file
 
 __all__ = ["SHARD_PROMPTS", "make_data", "write_shard"]
 
@@ -55,62 +53,41 @@ def make_data(
     """
     if tokens < 1:
         raise UsageError(f"tokens must be at least 1, got {tokens}")
-    records = interleave(files, asking.seed)
-    run = _run(session, files, asking)
+    records, run = interleave(files, asking.seed), _run(session, files, asking)
     with held(folder):
         manifest = load_manifest(folder) or Manifest(run, {}, tokens)
         check_same_run(folder, manifest.run, run, "data made")
         manifest.about, manifest.wanted, manifest.complete = about or {}, tokens, False
-        _Work(session, records, folder, asking, manifest, on_tokens).do()
+        manifest.save(folder)
+        shards, missing = manifest.shards, tokens
+        for number, first in enumerate(range(0, len(records), SHARD_PROMPTS)):
+            if missing <= 0:
+                break
+            some = records[first : first + SHARD_PROMPTS]
+            if number < len(shards) and _can_stay(folder, shards[number], len(some), missing):
+                on_tokens(shards[number].tokens)
+            else:
+                asked, found = 0, Answers()
+                while asked < len(some) and found.tokens < missing:
+                    batch = some[asked : asked + asking.batch]
+                    found.add(answer_batch(session, first + asked, batch, asking, on_tokens))
+                    asked += len(batch)
+                shards[number : number + 1] = [write_shard(folder, number, asked, found)]
+                manifest.save(folder)
+            missing -= shards[number].tokens
+        manifest.complete = True
+        manifest.save(folder)
     return manifest
 
 
-@dataclass
-class _Work:
-    """A run of `make_data`."""
-
-    session: Session
-    records: Sequence[PromptRecord]
-    folder: Path
-    asking: Asking
-    manifest: Manifest
-    on_tokens: Callable[[int], None]
-
-    def do(self) -> None:
-        """Keep or make shard after shard until there are enough tokens."""
-        shards, missing = self.manifest.shards, self.manifest.wanted
-        self.manifest.save(self.folder)
-        for number, first in enumerate(range(0, len(self.records), SHARD_PROMPTS)):
-            if missing <= 0:
-                break
-            stretch = self.records[first : first + SHARD_PROMPTS]
-            if number < len(shards) and self._can_stay(shards[number], len(stretch), missing):
-                self.on_tokens(shards[number].tokens)
-            else:
-                shards[number : number + 1] = [self._make(number, stretch, missing)]
-                self.manifest.save(self.folder)
-            missing -= shards[number].tokens
-        self.manifest.complete = True
-        self.manifest.save(self.folder)
-
-    def _can_stay(self, shard: Shard, prompts: int, missing: int) -> bool:
-        """Whether a shard is undamaged and, if it ended early, still the last one."""
-        if shard.prompts < prompts and shard.tokens < missing:
-            return False
-        try:
-            return hash_file(self.folder / shard.name) == shard.sha256
-        except OSError:
-            return False
-
-    def _make(self, number: int, records: Sequence[PromptRecord], missing: int) -> Shard:
-        """Answer the prompts of a shard, batch by batch, until `missing` tokens have come."""
-        found, asked = Answers(), 0
-        while asked < len(records) and found.tokens < missing:
-            batch = records[asked : asked + self.asking.batch]
-            first = number * SHARD_PROMPTS + asked
-            found.add(answer_batch(self.session, first, batch, self.asking, self.on_tokens))
-            asked += len(batch)
-        return write_shard(self.folder, number, asked, found)
+def _can_stay(folder: Path, shard: Shard, prompts: int, missing: int) -> bool:
+    """Whether a shard is undamaged and, if it ended early, still the last one."""
+    if shard.prompts < prompts and shard.tokens < missing:
+        return False
+    try:
+        return hash_file(folder / shard.name) == shard.sha256
+    except OSError:
+        return False
 
 
 def write_shard(folder: Path, number: int, prompts: int, found: Answers) -> Shard:

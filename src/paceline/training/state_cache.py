@@ -33,8 +33,7 @@ from paceline.errors import UsageError
 from paceline.json_files import parse_json
 from paceline.models.cache import hash_file
 from paceline.training.dataset import Text
-from paceline.training.folder import check_same_run, held
-from paceline.training.shard import write_file
+from paceline.training.folder import check_same_run, held, write_file
 
 __all__ = ["KeptStates", "StateCache", "StateReader", "StateShape"]
 

@@ -16,7 +16,7 @@ from paceline.tables import count
 
 if TYPE_CHECKING:
     from paceline.training.answering import Asking
-    from paceline.training.manifest import Manifest
+    from paceline.training.data import Manifest
     from paceline.training.order import PromptFile
 
 
