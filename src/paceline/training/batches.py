@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
+from paceline.targets.pass_inputs import Masks
+from paceline.targets.support import attention_windows
 from paceline.training.dataset import Dataset, Text
 from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache
 from paceline.training.windows import Rows, Window, pack, stretches
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["Batch", "Batches", "masks_of"]
 
-Numbers = np.ndarray[Any, np.dtype[np.int64]]
+# Values of padding.
+_NUMBERS = {"tokens": 0, "greedy": 0, "text": -1, "source": -1, "position": 0, "start": 0}
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,12 @@ class Batch:
         there = self.text.gather(1, (points + ahead).clamp(max=length - 1))
         return (points + ahead < length) & (there == self.text.gather(1, points)) & (there >= 0)
 
+    def after(self, values: torch.Tensor, points: torch.Tensor, ahead: int) -> torch.Tensor:
+        """[rows, n, width]: the values [rows, length, width] `ahead` positions on; where a row ends
+        before, those of its end."""
+        at = (points + ahead).clamp(max=self.tokens.shape[1] - 1)
+        return values.gather(1, at[..., None].expand(-1, -1, values.shape[-1]))
+
     def on_policy(self, points: torch.Tensor, ahead: int) -> torch.Tensor:
         """Bool [rows, n]: whether the next `ahead` tokens are all the target's own."""
         strange = (~self.own).long().cumsum(dim=1)
@@ -86,6 +96,23 @@ class Batch:
         back = places[:, None] - places
         near = (back >= 0) & (back < (window or len(places)))
         return near & (self.text[:, :, None] == self.text[:, None, :])
+
+
+def masks_of(
+    model: PreTrainedModel, sees: Callable[[int | None], torch.Tensor], dtype: torch.dtype
+) -> Masks:
+    """Float masks [batch, 1, rows, slots] in the form that transformers takes; one per kind of
+    layer if kinds differ.
+
+    sees: most positions that a layer sees, its own included, None for all -> what each row may
+    attend to, bool [batch, rows, slots].
+    """
+    masks = {}
+    for kind, window in attention_windows(model.config.get_text_config()).items():
+        hidden = ~sees(window)
+        mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+        masks[kind] = mask.masked_fill_(hidden, torch.finfo(dtype).min)[:, None]
+    return masks if len(masks) > 1 else masks.popitem()[1]
 
 
 class Batches:
@@ -113,15 +140,11 @@ class Batches:
         """Yield the batches of step `first` and all later ones, without end."""
         settings, data = self._settings, self.dataset
         reads = settings.read_rows if data.reads else 0
-        answers = settings.rows - reads
-        kinds = [(data.train, Rows(data.train, settings, "train"), answers)]
+        kinds = [(data.train, Rows(data.train, settings, "train"), settings.rows - reads)]
         if reads:
             kinds.append((data.reads, Rows(data.reads, settings, "read"), reads))
-        step = first
-        while True:
-            parts = [(texts, rows.at(step * size, size)) for texts, rows, size in kinds]
-            yield self._batch(parts)
-            step += 1
+        for step in count(first):
+            yield self._batch([(texts, rows.at(step * n, n)) for texts, rows, n in kinds])
 
     def whole(self, texts: Sequence[Text]) -> Iterator[Batch]:
         """Yield batches with all places of some texts once, the same every time."""
@@ -142,35 +165,23 @@ class Batches:
             for number, stretch in enumerate(window):
                 text = texts[stretch.text]
                 there = row, slice(first, first + len(stretch))
-                kept, skip = cache.get(text), stretch.begin - text.begin
-                piece = slice(skip, skip + len(stretch))
+                kept = cache.get(text)
+                piece = slice(stretch.begin - text.begin, stretch.end - text.begin)
+                tokens, greedy = text.tokens[stretch.begin : stretch.end], kept.greedy[piece]
                 states[there] = kept.states[piece]
-                numbers["greedy"][there] = kept.greedy[piece]
-                numbers["tokens"][there] = text.tokens[stretch.begin : stretch.end]
+                numbers["greedy"][there] = greedy
+                numbers["tokens"][there] = tokens
                 numbers["text"][there] = number
                 numbers["source"][there] = stretch.text
                 numbers["position"][there] = np.arange(stretch.begin, stretch.end)
                 numbers["start"][there] = first
-                of_places = first - stretch.begin
-                at = of_places + stretch.places.start, of_places + stretch.places.stop
-                flags["place"][row, at[0] : at[1]] = True
-                words = numbers["tokens"][there], numbers["greedy"][there]
-                flags["own"][there] = _own_words(text.answer, *words)
+                shift, places = first - stretch.begin, stretch.places
+                flags["place"][row, shift + places.start : shift + places.stop] = True
+                # Only tokens after a place matter, so the prompt of an answer may count as own.
+                flags["own"][there] = text.answer
+                if not text.answer:
+                    flags["own"][row, first + 1 : there[1].stop] = greedy[:-1] == tokens[1:]
                 first += len(stretch)
         tensors = {name: torch.from_numpy(each) for name, each in {**numbers, **flags}.items()}
         tensors["states"] = torch.from_numpy(states).view(self._half)
         return Batch(**{name: each.to(self.device) for name, each in tensors.items()})
-
-
-# Values of padding.
-_NUMBERS = {"tokens": 0, "greedy": 0, "text": -1, "source": -1, "position": 0, "start": 0}
-
-
-def _own_words(
-    answer: bool, tokens: Numbers, greedy: Numbers
-) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Bool [n]: which tokens of a stretch are the target's own. Only tokens after a place matter,
-    so the prompt of an answer may count as own."""
-    if answer:
-        return np.ones(len(tokens), bool)
-    return np.concatenate([[False], greedy[:-1] == tokens[1:]])

@@ -63,14 +63,7 @@ def load_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
 
     Raises UsageError, naming the file, if it is damaged, and for one of another run.
     """
-    found = _latest(folder)
-    if found is not None:
-        check_same_run(folder, found.run, run, "a checkpoint of a training")
-    return found
-
-
-def _latest(folder: Path) -> Checkpoint | None:
-    path = folder / _INDEX
+    path, advice = folder / _INDEX, f"delete {folder / _INDEX} to train from the beginning"
     try:
         index = parse_json(path.read_text(encoding="utf-8"))
         if index["format"] != _FORMAT:
@@ -81,17 +74,17 @@ def _latest(folder: Path) -> Checkpoint | None:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != index["sha256"]:
             raise ValueError("its sha256 does not match")
-        return Checkpoint(load(content), dict(index["numbers"]), dict(index["run"]), index["log"])
+        found = Checkpoint(load(content), dict(index["numbers"]), dict(index["run"]), index["log"])
     except (FileNotFoundError, NotADirectoryError):
         if path.name == _INDEX:
             return None
-        raise UsageError(f"the checkpoint {path} is missing: {_advice(folder)}") from None
+        raise UsageError(f"the checkpoint {path} is missing: {advice}") from None
     except OSError as error:
         raise UsageError(f"cannot read the checkpoint {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UsageError(
-            f"the checkpoint {path} is damaged ({error}): {_advice(folder)}"
-        ) from error
+        raise UsageError(f"the checkpoint {path} is damaged ({error}): {advice}") from error
+    check_same_run(folder, found.run, run, "a checkpoint of a training")
+    return found
 
 
 def forget_checkpoint(folder: Path) -> None:
@@ -108,7 +101,3 @@ def _remove(folder: Path, keep: str) -> None:
     for old in folder.glob("checkpoint-*.safetensors"):
         if old.name != keep:
             old.unlink(missing_ok=True)
-
-
-def _advice(folder: Path) -> str:
-    return f"delete {folder / _INDEX} to train from the beginning"

@@ -143,7 +143,7 @@ def train_method(
     del model  # before there are two
     model, tokenizer = open_model()
     model.eval().requires_grad_(False)
-    work = _Work.of(model, tokenizer, dataset, cache, run, first)
+    work = _Work(model, tokenizer, dataset, cache, run, first)
     device = model.device
     with held(folder), products_in(work.precision, device), without_cudnn(device):
         if (done := _finished(run, folder, wanted)) is not None:  # by another process meanwhile
@@ -162,50 +162,40 @@ def _finished(run: MethodRun, folder: Path, wanted: Mapping[str, Any]) -> Finish
     return done
 
 
-@dataclass(frozen=True)
 class _Work:
     """A run whose texts have been read."""
 
-    run: MethodRun
-    method: TrainedMethod[Any]
-    base: Base
-    teacher: Teacher
-    batches: Batches
-    precision: str
-    first: Finished | None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
         dataset: Dataset,
         cache: StateCache,
         run: MethodRun,
         first: Finished | None,
-    ) -> _Work:
-        settings, size = run.settings, run.base.vocab_size
+    ) -> None:
+        settings = run.settings
         ids = _vocabulary(model, dataset, run, first)
         weight, bias = output_head(model, ids)
         # Inference tensors cannot be differentiated through; clones can.
         head = weight.clone(), bias.clone()
-        base = Base(model, run.base, ids, head, dataset.train, tokenizer)
+        self.run, self.first = run, first
+        self.base = Base(model, run.base, ids, head, dataset.train, tokenizer)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            method = run.kind(base, settings)
+            self.method = run.kind(self.base, settings)
         if first is not None:
-            method.start_from(first)
-        teacher = Teacher(base.head, ids, size, method.bits)
-        batches = Batches(dataset, cache, settings, model.device)
-        precision = usable_precision(settings.precision, model.device)
-        return cls(run, method, base, teacher, batches, precision, first)
+            self.method.start_from(first)
+        self.teacher = Teacher(head, ids, run.base.vocab_size, self.method.bits)
+        self.batches = Batches(dataset, cache, settings, model.device)
+        self.precision = usable_precision(settings.precision, model.device)
 
     def do(self, folder: Path, wanted: Mapping[str, Any], on_step: OnStep) -> Finished:
         """Train, round the parts, and measure them as saved."""
         settings, data = self.run.settings, self.batches.dataset
         judged = _some_places(data.validation, _VALIDATION_PLACES)
         trainee = Trainee(self.method, self.teacher, settings, len(judged), self.precision)
-        outcome = run_training(trainee, settings, self.batches, judged, folder, wanted, on_step)
+        outcome = run_training(trainee, self.batches, judged, folder, wanted, on_step)
         kept = _rounded(self.method.tensors(), settings.save_dtype)
         self.method.load(in_floats(kept))
         tally = trainee.measure(self.batches.whole(data.test), len(data.test))

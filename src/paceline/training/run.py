@@ -14,7 +14,6 @@ import torch
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from paceline.training.dataset import Text
-from paceline.training.settings import TrainerSettings
 from paceline.training.trainee import Trainee
 from paceline.training.trainer import Trainer
 
@@ -28,7 +27,6 @@ OnStep = Callable[[int, float], None]
 
 def run_training(
     trainee: Trainee,
-    settings: TrainerSettings,
     batches: Batches,
     judged: list[Text],
     folder: Path,
@@ -37,19 +35,18 @@ def run_training(
 ) -> dict[str, Any]:
     """Train, from the latest checkpoint if there is one; `trainee` ends with the best parts.
 
-    Returns how it went, for `training.json`. Its seconds are those spent on steps in all processes
-    together, its places those learned from, repeats included.
+    judged: texts of the validation split, which choose the best step. folder: held by the caller.
+    run: what is trained; a checkpoint of another one is refused. on_step: called after every step,
+    and once after resuming.
 
-    judged: texts of the validation split, which choose the best step.
-    folder: held by the caller, see `held`.
-    run: what is trained; a checkpoint of another one is refused.
-    on_step: called after every step, and once after resuming from a checkpoint.
+    Returns how it went, for `training.json`: seconds of all processes together, and places learned
+    from, repeats included.
 
     Raises UsageError for a checkpoint that is damaged or another run's, and a folder that cannot
     be written.
     """
-    trainer = Trainer(trainee, settings)
-    training = _Training(trainer, batches, judged, folder, dict(run), on_step)
+    trainer = Trainer(trainee, trainee.settings)
+    training = _Training(trainer, batches, judged, folder, run, on_step)
     training.go()
     trainee.method.load(trainer.best)
     seconds = training.seconds
@@ -74,7 +71,7 @@ class _Training:
     batches: Batches
     judged: list[Text]
     folder: Path
-    run: dict[str, Any]
+    run: Mapping[str, Any]
     on_step: OnStep
     log: list[dict[str, Any]] = field(default_factory=list)
     recent: list[float] = field(default_factory=list)
@@ -107,13 +104,13 @@ class _Training:
                 self._save()
 
     def _held_back_loss(self) -> float:
-        model = self.trainer.model
+        model, total, places = self.trainer.model, 0.0, 0
         with torch.no_grad(), model.rounded():
-            weighted = [
-                (float(model.loss(batch)), model.method.places(batch))
-                for batch in self.batches.whole(self.judged)
-            ]
-        return sum(loss * n for loss, n in weighted) / sum(n for _, n in weighted)
+            for batch in self.batches.whole(self.judged):
+                count = model.method.places(batch)
+                total += float(model.loss(batch)) * count
+                places += count
+        return total / places
 
     def _judge(self) -> None:
         """Measure the validation loss, and log it beside that of the last steps."""

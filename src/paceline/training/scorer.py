@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from paceline.kernels.blocks import rounded_numbers
 from paceline.training.batches import Batch
 from paceline.training.settings import TrainerSettings
-from paceline.training.soft_loss import Chances, Taught, head_loss, logit_loss, rows_at_once
+from paceline.training.soft_loss import (
+    Chances,
+    Scored,
+    Taught,
+    head_loss,
+    logit_loss,
+    rows_at_once,
+)
 from paceline.training.tally import RANKS, Tally
 
 __all__ = ["Scorer", "Teacher"]
@@ -53,12 +60,17 @@ class Teacher:
         return shares, torch.special.xlogy(shares, shares).sum(dim=-1)
 
 
-@dataclass
-class _Head:
-    """Losses of one head, summed, and their count."""
+class _Asked(NamedTuple):
+    """Which points a head is asked about.
 
-    loss: torch.Tensor
-    count: int
+    there: [rows, n] bool, those that count; for these, known: [m] bool, whether they have labels;
+    and for these again, labels: columns, and chances: the target's distributions.
+    """
+
+    there: torch.Tensor
+    known: torch.Tensor
+    labels: torch.Tensor
+    chances: Chances
 
 
 class Scorer:
@@ -74,7 +86,7 @@ class Scorer:
         self._teacher = teacher
         self._settings = settings
         self._tally = tally
-        self._heads: dict[int, _Head] = {}
+        self._heads: dict[int, tuple[torch.Tensor, int]] = {}  # sum of losses, and their count
         self._penalties: list[torch.Tensor] = []
         self._chained: torch.Tensor | None = None
         self._table, self._rows = self._made_table()
@@ -87,42 +99,28 @@ class Scorer:
         states: [rows, n, hidden]. points: [rows, n] int64, the places they are for. valid: [rows, n]
         bool, which of them count.
         """
-        there, labels, index = self._labels(head, points, valid)
-        known = labels >= 0
-        picked = states[there][known].float()
-        ranks = torch.empty(0) if self._tally is None else torch.full_like(labels[known], RANKS)
+        asked = self._asked(head, points, valid)
+        ranks = torch.full_like(asked.labels, RANKS)
 
         def ranked(rows: slice, logits: torch.Tensor) -> None:
-            ranks[rows] = _ranks(logits, labels[known][rows])
+            ranks[rows] = _ranks(logits, asked.labels[rows])
 
-        if len(picked):
-            chances = self._chances(index[known])
-            told = None if self._tally is None else ranked
-            with torch.autocast(picked.device.type, enabled=False):
-                found = head_loss(
-                    picked,
-                    self._teacher.guessing,
-                    chances,
-                    labels[known],
-                    self._settings.loss,
-                    told,
-                )
-        else:
-            found = picked.sum(dim=-1), labels[known], picked.sum(dim=-1)
-        self._count(head, found, points, there, labels, ranks)
+        told = None if self._tally is None else ranked
+        rows, kind = states[asked.there][asked.known].float(), self._settings.loss
+        with torch.autocast(rows.device.type, enabled=False):
+            found = head_loss(rows, self._teacher.guessing, asked.chances, asked.labels, kind, told)
+        self._count(head, points, asked, found, ranks)
 
     def add_logits(
         self, head: int, logits: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
     ) -> None:
         """Add guesses as logits [rows, n, columns], from an output head of the method's own."""
-        there, labels, index = self._labels(head, points, valid)
-        known = labels >= 0
-        picked = logits[there][known].float()
-        with torch.autocast(picked.device.type, enabled=False):
-            chances = self._chances(index[known])(slice(None))
-            found = logit_loss(picked, chances, labels[known], self._settings.loss)
-        ranks = _ranks(picked.detach(), labels[known])
-        self._count(head, found, points, there, labels, ranks)
+        asked = self._asked(head, points, valid)
+        rows = logits[asked.there][asked.known].float()
+        with torch.autocast(rows.device.type, enabled=False):
+            taught = asked.chances(slice(None))
+            found = logit_loss(rows, taught, asked.labels, self._settings.loss)
+        self._count(head, points, asked, found, _ranks(rows.detach(), asked.labels))
 
     def penalty(self, term: torch.Tensor) -> None:
         """Add a scalar term to the loss."""
@@ -135,49 +133,40 @@ class Scorer:
         Raises ValueError if nothing was guessed.
         """
         terms = [
-            self._settings.decay**head * each.loss / max(each.count, 1)
-            for head, each in self._heads.items()
+            self._settings.decay**head * loss / max(count, 1)
+            for head, (loss, count) in self._heads.items()
         ]
         if not terms:
             raise ValueError("the method has not told the scorer anything")
         total = torch.stack(terms).mean()
         return total + sum(self._penalties) if self._penalties else total
 
-    def _labels(
-        self, head: int, points: torch.Tensor, valid: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Which points count, [rows, n] bool; and for these, [m]: label columns, -1 for none, and
-        the positions in the flat batch of the states that labels come from."""
+    def _asked(self, head: int, points: torch.Tensor, valid: torch.Tensor) -> _Asked:
         there = valid & self.batch.has(points, head + 2)
         length = self.batch.tokens.shape[1]
         rows = torch.arange(len(points), device=points.device)[:, None] * length
         index = (rows + points + head + 1)[there]
-        return there, self._teacher.columns(self.batch.greedy.flatten()[index]), index
+        labels = self._teacher.columns(self.batch.greedy.flatten()[index])
+        known = labels >= 0
+        return _Asked(there, known, labels[known], self._chances(index[known]))
 
     def _count(
-        self,
-        head: int,
-        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        points: torch.Tensor,
-        there: torch.Tensor,
-        labels: torch.Tensor,
-        ranks: torch.Tensor,
+        self, head: int, points: torch.Tensor, asked: _Asked, found: Scored, ranks: torch.Tensor
     ) -> None:
-        loss, best, acceptance = found
-        known = labels >= 0
-        hits = torch.zeros_like(known)
-        hits[known] = best == labels[known]
-        self._heads[head] = _Head(loss.sum(), int(known.sum()))
+        (loss, best, acceptance), there, known = found, asked.there, asked.known
+        self._heads[head] = loss.sum(), len(asked.labels)
         if self._tally is None:
             return
+        hits = torch.zeros_like(known)
+        hits[known] = best == asked.labels
         chained = torch.zeros_like(there)
         chained[there] = hits
-        if head > 0 and self._chained is not None:
+        if self._chained is not None:
             chained &= self._chained
         self._chained = chained
-        rank = torch.full_like(labels, -1)
+        rank = torch.full_like(known, -1, dtype=torch.int64)
         rank[known] = ranks
-        accepted = acceptance.new_zeros(len(labels))
+        accepted = acceptance.new_zeros(len(known))
         accepted[known] = acceptance
         source = self.batch.source.gather(1, points)[there]
         self._tally.add(head, source, rank, accepted, chained[there])

@@ -18,6 +18,7 @@ from paceline.training.settings import SoftLoss
 __all__ = [
     "Chances",
     "Compared",
+    "Scored",
     "Taught",
     "compare",
     "head_loss",
@@ -35,11 +36,13 @@ Taught = tuple[torch.Tensor, torch.Tensor]
 Chances = Callable[[slice], Taught]
 """A slice of the rows -> the target's distributions there."""
 
+Scored = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Loss, likeliest column and acceptance, each [n]; only the first has gradients."""
+
 
 def rows_at_once(device: torch.device, columns: int) -> int:
     """Rows of logits to compute together: few stay in a processor's caches, many keep a GPU busy."""
-    most = _GPU_LOGITS // columns if device.type == "cuda" else 0
-    return max(_ROWS, most)
+    return max(_ROWS, _GPU_LOGITS // columns) if device.type == "cuda" else _ROWS
 
 
 @dataclass(frozen=True)
@@ -104,25 +107,24 @@ def head_loss(
     labels: torch.Tensor,
     kind: SoftLoss,
     ranked: Callable[[slice, torch.Tensor], None] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Loss, likeliest column and acceptance, each [n], of states [n, hidden] that go through a
-    frozen output head (weights [columns, hidden], biases [columns]). The loss has gradients by the
-    states.
+) -> Scored:
+    """Score states [n, hidden] that go through a frozen output head (weights [columns, hidden],
+    biases [columns]).
 
     ranked: called with some rows and their logits; without it, acceptance may be left out.
     """
     apply: Any = _HeadLoss.apply
-    found = apply(states, *head, chances, labels, kind, ranked)
-    return found[0], found[1], found[2]
+    found: Scored = apply(states, *head, chances, labels, kind, ranked)
+    return found
 
 
 def logit_loss(
     logits: torch.Tensor, taught: Taught, labels: torch.Tensor, kind: SoftLoss
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> Scored:
     """The same for any logits [n, columns], which keep their own gradients."""
     apply: Any = _LogitLoss.apply
-    found = apply(logits, taught, labels, kind)
-    return found[0], found[1], found[2]
+    found: Scored = apply(logits, taught, labels, kind)
+    return found
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -136,15 +138,14 @@ class _HeadLoss(torch.autograd.Function):
         labels: torch.Tensor,
         kind: SoftLoss,
         ranked: Callable[[slice, torch.Tensor], None] | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> Scored:
         """Compute each row's gradient right away, while its logits exist."""
         gradients, parts = torch.empty_like(states), []
         size = rows_at_once(states.device, len(weight))
-        for first in range(0, len(states), size):
+        for first in range(0, max(len(states), 1), size):  # once even if there are none
             rows = slice(first, first + size)
             logits = torch.addmm(bias, states[rows], weight.T)
-            counted = ranked is not None
-            found = compare(logits, chances(rows), labels[rows], kind, counted)
+            found = compare(logits, chances(rows), labels[rows], kind, ranked is not None)
             if ranked is not None:
                 ranked(rows, logits)
             if ctx.needs_input_grad[0]:
@@ -167,7 +168,7 @@ class _LogitLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, logits: torch.Tensor, taught: Taught, labels: torch.Tensor, kind: SoftLoss
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> Scored:
         """See `compare`."""
         found = compare(logits, taught, labels, kind)
         ctx.save_for_backward(found.gradient)

@@ -36,7 +36,7 @@ class Trainee:
     ) -> None:
         self.method = method
         self._teacher = teacher
-        self._settings = settings
+        self.settings = settings
         self._texts = texts
         self._precision = precision
         self._tally = Tally(texts, settings.heads)
@@ -70,20 +70,20 @@ class Trainee:
     def notes(self) -> dict[str, Any]:
         """Share of right first guesses by head, on what was judged since the last call."""
         found = self._tally.top(1)
-        self._tally = Tally(self._texts, self._settings.heads)
+        self._tally = Tally(self._texts, self.settings.heads)
         return {"top1": found}
 
     @torch.no_grad()
     def measure(self, batches: Iterator[Batch], texts: int) -> Tally:
         """Count all guesses on the batches of a split."""
-        tally = Tally(texts, self._settings.heads)
+        tally = Tally(texts, self.settings.heads)
         with self.rounded():
             for batch in batches:
                 self._scored(batch, tally)
         return tally
 
     def _scored(self, batch: Batch, tally: Tally | None) -> Scorer:
-        scorer = Scorer(batch, self._teacher, self._settings, tally)
+        scorer = Scorer(batch, self._teacher, self.settings, tally)
         with forward_in(self._precision, batch.tokens.device):
             self.method.forward(batch, scorer)
         return scorer

@@ -127,20 +127,17 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         from paceline.drafters.chimera_model import Drafted
 
         points, valid = batch.points()
-        last = batch.last
-        sees = batch.sees(points)
+        last, sees = batch.last, batch.sees(points)
         texts = Stretches(batch.tokens, last, batch.position, batch.start, points, sees)
         found: Drafted = self.module(texts, self.settings.own_guesses)
         tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
         scale = last[batch.text >= 0].square().mean()
         for head, (ends, states) in enumerate(zip(found.ends, found.states)):
             tell(head, ends, points, valid)
-            if self.settings.state_weight:
-                there = valid & batch.has(points, head + 1)
-                if not there.any():  # short answers end before this head's state
-                    continue
-                at = (points + head + 1).clamp(max=last.shape[1] - 1)
-                wanted = last.gather(1, at[..., None].expand_as(states))
+            there = valid & batch.has(points, head + 1)
+            # Short answers end before this head's state.
+            if self.settings.state_weight and there.any():
+                wanted = batch.after(last, points, head + 1)
                 distance = (states - wanted)[there].square().mean() / scale
                 scorer.penalty(self.settings.state_weight / self.settings.heads * distance)
 

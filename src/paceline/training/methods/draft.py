@@ -128,14 +128,13 @@ class Draft(TrainedMethod[DraftSettings]):
         points, valid = batch.points()
         chain = 1 if torch.is_grad_enabled() else self.settings.heads
         for head in range(chain):
-            at = (points + head + 1).clamp(max=batch.tokens.shape[1] - 1)
-            picked = states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))
+            picked = batch.after(states, points, head + 1)
             scorer.add(head, picked, points, valid & batch.has(points, head + 1))
 
     def _states(self, batch: Batch) -> torch.Tensor:
         """[rows, length, hidden] float32: what the output head reads after each token."""
+        from paceline.training.batches import masks_of
         from paceline.training.cutting import mixed_precision
-        from paceline.training.packed_masks import masks_of
 
         draft, base = self.module, self._base.model
         masks = masks_of(draft, batch.sees_back, base.dtype)

@@ -10,8 +10,6 @@ from paceline.training.method import Base, TrainedMethod
 from paceline.training.settings import WHAT, HeadSettings, SoftLoss, option
 
 if TYPE_CHECKING:
-    import torch
-
     from paceline.drafters.eagle_model import EagleModel
     from paceline.drafters.head_configs import EagleConfig
     from paceline.training.batches import Batch
@@ -109,6 +107,8 @@ class Eagle(TrainedMethod[EagleSettings]):
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Take all steps after all places, along the text."""
+        from torch.nn import functional as F
+
         from paceline.drafters.attention_rows import Stretches
 
         points, valid = batch.points()
@@ -118,25 +118,11 @@ class Eagle(TrainedMethod[EagleSettings]):
         for step, outputs in enumerate(self.module(texts, self.settings.heads)):
             ends = self.module.ends(outputs)
             scorer.add(step, ends, points, valid)
-            if self.settings.state_weight:
-                scorer.penalty(self._distance(ends, batch, points, valid, step))
-
-    def _distance(
-        self,
-        ends: torch.Tensor,
-        batch: Batch,
-        points: torch.Tensor,
-        valid: torch.Tensor,
-        step: int,
-    ) -> torch.Tensor:
-        """The weighted smooth L1 distance of what the head reads from the target's own states."""
-        from torch.nn import functional as F
-
-        last, there = batch.last, valid & batch.has(points, step + 1)
-        if not there.any():  # short answers end before this step's state
-            return ends.new_zeros(())
-        at = (points + step + 1).clamp(max=last.shape[1] - 1)
-        wanted = last.gather(1, at[..., None].expand_as(ends))
-        scale = last[batch.text >= 0].square().mean().sqrt()
-        distance = F.smooth_l1_loss(ends[there] / scale, wanted[there] / scale)
-        return self.settings.state_weight / self.settings.heads * distance
+            there = valid & batch.has(points, step + 1)
+            # Short answers end before this step's state.
+            if self.settings.state_weight and there.any():
+                last = batch.last
+                wanted = batch.after(last, points, step + 1)
+                scale = last[batch.text >= 0].square().mean().sqrt()
+                distance = F.smooth_l1_loss(ends[there] / scale, wanted[there] / scale)
+                scorer.penalty(self.settings.state_weight / self.settings.heads * distance)

@@ -63,8 +63,7 @@ class Medusa(TrainedMethod[MedusaSettings]):
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Run all heads on the states at all places."""
         points, valid = batch.points()
-        hidden = batch.last.gather(1, points[..., None].expand(-1, -1, batch.states.shape[-1]))
-        found = self.heads.ends(hidden.flatten(0, 1))
+        found = self.heads.ends(batch.after(batch.last, points, 0).flatten(0, 1))
         found = found.view(len(found), *points.shape, -1)
         tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
         for head, guesses in enumerate(found):

@@ -13,10 +13,9 @@ from transformers import DynamicCache, PreTrainedModel
 
 from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.errors import ModelError
-from paceline.training.batches import Batch
+from paceline.training.batches import Batch, masks_of
 from paceline.training.method import Base
 from paceline.training.methods.prompt_rows import PromptRows
-from paceline.training.packed_masks import masks_of
 
 __all__ = ["PromptModel"]
 
