@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from paceline.drafters import check_method, make_drafter
 from paceline.errors import UsageError
@@ -137,10 +138,11 @@ def answer_batch(
     # Start with an empty cache: a prefix read in another pass may differ in its last bits, and
     # after an interruption there would be none.
     session.target.forget()
+    longest = min(asking.longest_prompt, (session.target.max_context or inf) - 1)
     found, active = Answers(), conversations
     while active:
         asked = [(one, session.encode(one.ask())) for one in active]
-        fitting = [(one, ids) for one, ids in asked if len(ids) <= _room(session, asking)]
+        fitting = [(one, ids) for one, ids in asked if len(ids) <= longest]
         found.skipped += len(asked) - len(fitting)
         generations = [_generation(session, one, ids, asking) for one, ids in fitting]
         for round in decode(session.target, generations, asking.budget):
@@ -152,12 +154,6 @@ def answer_batch(
         active = [one for one, _ in fitting if len(one.answers) < len(one.turns)]
     found.answers = [answer for one in conversations for answer in one.answers]
     return found
-
-
-def _room(session: Session, asking: Asking) -> int:
-    """The most tokens a prompt may have."""
-    context = session.target.max_context
-    return asking.longest_prompt if context is None else min(asking.longest_prompt, context - 1)
 
 
 def _generation(session: Session, one: Conversation, ids: list[int], asking: Asking) -> Generation:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -69,14 +69,11 @@ def cut(
     return draft
 
 
-@contextmanager
-def mixed_precision(base: PreTrainedModel) -> Iterator[None]:
+def mixed_precision(base: PreTrainedModel) -> AbstractContextManager[object]:
     """Compute products in the precision of `base` while its draft learns in float32."""
     if base.dtype == torch.float32:
-        yield
-        return
-    with torch.autocast(base.device.type, base.dtype):
-        yield
+        return nullcontext()
+    return torch.autocast(base.device.type, base.dtype)
 
 
 def check_layers(layers: Sequence[int], count: int) -> None:

@@ -32,7 +32,7 @@ from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, run_training
 from paceline.training.scorer import Teacher
 from paceline.training.settings import TrainerSettings
-from paceline.training.starting import check_splits, check_vocabulary, first_parts
+from paceline.training.starting import check_start, first_parts
 from paceline.training.state_cache import StateCache, StateShape
 from paceline.training.trainee import Trainee
 from paceline.training.vocabulary import frequent_tokens
@@ -123,8 +123,7 @@ def train_method(
     """
     first = first_parts(run.kind, run.settings.start, run.base.fingerprint)
     if first is not None:
-        check_vocabulary(first, run.settings.vocabulary)
-        check_splits(first, run.settings)
+        check_start(first, run.settings)
     model, tokenizer = open_reader()
     check_supported(model)
     if model.dtype == torch.float16:

@@ -50,7 +50,13 @@ def read_prompt_files(paths: Sequence[Path], licences: Sequence[str] = ()) -> li
             "for each in the same order"
         )
     each = list(licences) if len(licences) == len(paths) else [*licences, ""][:1] * len(paths)
-    files = [_read(path, licence) for path, licence in zip(paths, each)]
+    files = []
+    for path, licence in zip(paths, each):
+        records = tuple(
+            replace(record, licence=record.licence or licence, source=record.source or path.name)
+            for record in read_prompts(path)
+        )
+        files.append(PromptFile(path, hash_file(path), licence, records))
     twice = [file for file in files if [other.sha256 for other in files].count(file.sha256) > 1]
     if twice:
         raise UsageError(f"{twice[0].path} was given twice: name every file of prompts once")
@@ -62,21 +68,12 @@ def interleave(files: Sequence[PromptFile], seed: int) -> list[PromptRecord]:
     order of its own that depends only on `seed`."""
     placed = []
     for number, file in enumerate(files):
-        order = sorted(range(len(file.records)), key=lambda place: _shuffled(seed, place))
+        # By a hash, not a random number generator: the order must be the same in all versions.
+        order = sorted(
+            range(len(file.records)),
+            key=lambda place: hashlib.blake2b(f"{seed} {place}".encode(), digest_size=16).digest(),
+        )
         for rank, place in enumerate(order):
             share = (rank + 0.5) / len(order)
             placed.append((share, number, file.records[place]))
     return [record for _, _, record in sorted(placed, key=lambda entry: entry[:2])]
-
-
-def _shuffled(seed: int, place: int) -> bytes:
-    # A hash, not a random number generator: the order must be the same in all versions.
-    return hashlib.blake2b(f"{seed} {place}".encode(), digest_size=16).digest()
-
-
-def _read(path: Path, licence: str) -> PromptFile:
-    records = tuple(
-        replace(record, licence=record.licence or licence, source=record.source or path.name)
-        for record in read_prompts(path)
-    )
-    return PromptFile(path, hash_file(path), licence, records)

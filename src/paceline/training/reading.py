@@ -82,9 +82,7 @@ class TargetReader:
 
     def _likeliest(self, states: torch.Tensor) -> torch.Tensor:
         head = self.model.get_output_embeddings()
-        dtype = states.dtype
-        found = [head(rows.to(dtype)).argmax(dim=-1) for rows in torch.split(states, _ROWS)]
-        return torch.cat(found)
+        return torch.cat([head(rows).argmax(dim=-1) for rows in torch.split(states, _ROWS)])
 
 
 class _Packed:

@@ -9,7 +9,7 @@ from paceline.errors import UsageError
 from paceline.training.method import Finished, TrainedMethod
 from paceline.training.settings import PACKAGED, TrainerSettings
 
-__all__ = ["check_splits", "check_vocabulary", "first_parts", "parts_in"]
+__all__ = ["check_start", "first_parts", "parts_in"]
 
 
 def first_parts(kind: type[TrainedMethod[Any]], start: str, fingerprint: str) -> Finished | None:
@@ -42,9 +42,15 @@ def parts_in(kind: type[TrainedMethod[Any]], folder: Path) -> Finished:
     return found
 
 
-def check_splits(first: Finished, settings: TrainerSettings) -> None:
-    """Raises UsageError if these parts were trained on texts that the settings hold back, or chosen
-    by texts of the test split."""
+def check_start(first: Finished, settings: TrainerSettings) -> None:
+    """Raises UsageError if these parts guess another number of tokens, were trained on texts that
+    the settings hold back, or were chosen by texts of the test split."""
+    tokens, count = first.token_ids, settings.vocabulary
+    if tokens is not None and len(tokens) != count:
+        raise UsageError(
+            f"the parts to start from guess {len(tokens)} tokens, not {count or 'all'}: train with "
+            f"--vocabulary {len(tokens)}"
+        )
     known = first.record.get("run", {}).get("settings", {})
     test, validation = known.get("test"), known.get("validation")
     if test is None or validation is None:
@@ -54,14 +60,4 @@ def check_splits(first: Finished, settings: TrainerSettings) -> None:
         raise UsageError(
             "the parts to start from have learned from texts that are to be held back: train with "
             f"--test {test} --validation {validation}"
-        )
-
-
-def check_vocabulary(first: Finished, count: int) -> None:
-    """Raises UsageError if these parts guess other than `count` tokens; 0 is all."""
-    known = first.token_ids
-    if known is not None and len(known) != count:
-        raise UsageError(
-            f"the parts to start from guess {len(known)} tokens, not {count or 'all'}: train with "
-            f"--vocabulary {len(known)}"
         )

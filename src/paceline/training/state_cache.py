@@ -38,6 +38,7 @@ from paceline.training.folder import check_same_run, held, write_file
 __all__ = ["KeptStates", "StateCache", "StateReader", "StateShape"]
 
 _INDEX = "cache.json"
+_KINDS = ("states", "greedy")
 _SHARD_TOKENS = 1 << 15
 _GIGABYTE = 1e9
 _THREADS = 4  # that check shards
@@ -201,7 +202,9 @@ class StateCache:
             found, shards = dict(record["run"]), list(record["shards"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} is damaged: delete the folder, it is only a cache") from error
-        self._kept = replace(self.shape, taps=_common_taps(found.get("taps"), self.shape.taps))
+        taps = found.get("taps")
+        if isinstance(taps, list) and set(self.shape.taps) <= set(taps):
+            self._kept = replace(self.shape, taps=tuple(taps))
         check_same_run(self.folder, found, self._kept.as_json(), "hidden states")
         with ThreadPoolExecutor(_THREADS) as threads:
             whole = list(threads.map(self._is_whole, shards))
@@ -271,19 +274,9 @@ class StateCache:
             )
 
 
-_KINDS = ("states", "greedy")
-
-
 def _hash(record: Mapping[str, Any]) -> str:
     """Of an index: a wrong number in it would give a text the states of another."""
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()
-
-
-def _common_taps(found: object, wanted: tuple[int, ...]) -> tuple[int, ...]:
-    """The taps of a folder if they include all that are wanted, else those that are wanted."""
-    if isinstance(found, list) and set(wanted) <= set(found):
-        return tuple(found)
-    return wanted
 
 
 def _groups(texts: Sequence[Text]) -> list[list[Text]]:

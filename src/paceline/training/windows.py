@@ -38,20 +38,16 @@ Window = list[Stretch]
 
 def stretches(texts: Sequence[Text], settings: TrainerSettings) -> list[Stretch]:
     """Cut all texts into stretches, each no longer than a window."""
-    return [
-        stretch for number, text in enumerate(texts) for stretch in _cut(number, text, settings)
-    ]
-
-
-def _cut(number: int, text: Text, settings: TrainerSettings) -> list[Stretch]:
-    found, place, size = [], text.first, len(text.tokens)
-    while place < text.places.stop:
-        begin = max(text.begin, place + 1 - settings.context)
-        # The last place has `ahead` tokens after it, unless the text ends earlier.
-        stop = min(text.places.stop, begin + settings.length - settings.ahead)
-        end = min(size, stop + settings.ahead)
-        found.append(Stretch(number, begin, end, range(place, stop)))
-        place = stop
+    found = []
+    for number, text in enumerate(texts):
+        place = text.first
+        while place < text.places.stop:
+            begin = max(text.begin, place + 1 - settings.context)
+            # The last place has `ahead` tokens after it, unless the text ends earlier.
+            stop = min(text.places.stop, begin + settings.length - settings.ahead)
+            end = min(len(text.tokens), stop + settings.ahead)
+            found.append(Stretch(number, begin, end, range(place, stop)))
+            place = stop
     return found
 
 
