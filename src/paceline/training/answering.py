@@ -23,15 +23,13 @@ __all__ = ["Answers", "Asking", "Conversation", "answer_batch"]
 class Asking:
     """How prompts are answered.
 
-    seed: decides the order of the prompts and what is sampled.
-    temperature: 0 is greedy.
-    max_new_tokens: per answer.
+    seed: decides the order of the prompts and what is sampled. temperature: 0 is greedy.
+    max_new_tokens: per answer. longest_prompt: most tokens of a prompt, chat template and earlier
+    turns included; longer ones are left out.
     method: the drafter, and budget its most nodes per round; they change no token. The budget is
-    always fixed: the widths of passes, and with them the last bits of scores, must be the same when
-    the same prompts are asked again.
+    fixed: the widths of passes, and with them the last bits of scores, must be the same when the
+    same prompts are asked again.
     batch: conversations answered together. They fill the passes, so by default nothing is guessed.
-    longest_prompt: most tokens of a prompt, chat template and earlier turns included; longer ones
-    are left out.
 
     Raises UsageError for a number out of range or an unknown method.
     """

@@ -20,11 +20,11 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.errors import UsageError
 from paceline.prompts import PromptRecord
-from paceline.training.data import Answer, TrainingData
+from paceline.training.data import TrainingData
 from paceline.training.order import PromptFile, interleave
 from paceline.training.settings import TrainerSettings
 
-__all__ = ["Dataset", "Text", "TextSource", "encoded", "share_of"]
+__all__ = ["Dataset", "Text", "TextSource", "share_of"]
 
 _SHORTEST = 4  # tokens: a place, its root, and a token to guess
 _LONGEST_READ = 512
@@ -34,9 +34,9 @@ _LONGEST_READ = 512
 class Text:
     """A whole text.
 
-    first: its first place; in an answer the last token of the prompt, else 0.
-    begin: the first token whose state is kept. answer: whether the target wrote it.
-    certain: whether every token of the answer is the target's likeliest one.
+    first: its first place; in an answer the last token of the prompt, else 0. begin: the first
+    token whose state is kept. answer: whether the target wrote it. certain: whether every token of
+    the answer is the target's likeliest one.
     """
 
     id: str
@@ -134,13 +134,14 @@ class Dataset:
         if tokenizer is not None and source.files:
             # A prompt with several ids is held back under all of them.
             others = {_prompt_of(text.id) for text in (*found.validation, *found.test)}
-            records = (
-                record
+            most = min(_LONGEST_READ, longest or _LONGEST_READ)
+            begun = (
+                Text(record.id, tuple(_encoded(record, tokenizer)[:most]), 0, 0, False)
                 for record in interleave(source.files, settings.seed)
                 if share_of(record.id) >= held_back and _prompt_of(record.id) not in others
             )
-            begins = min(_LONGEST_READ, longest or _LONGEST_READ)
-            found.reads.extend(_read_texts(records, tokenizer, source.reads, begins))
+            long_enough = (text for text in begun if len(text.tokens) >= _SHORTEST)
+            found.reads.extend(islice(long_enough, source.reads))
         for name in ("train", "validation", "test"):
             if not getattr(found, name):
                 raise UsageError(
@@ -185,7 +186,9 @@ def _answers(folders: Iterable[TrainingData], context: int) -> Iterator[tuple[fl
             if not _is_next_turn(before, answer.id):
                 share = shares.get(prompt, share_of(answer.id))
             shares.setdefault(prompt, share)
-            before, text = answer.id, _text_of(answer, context, certain)
+            before, first = answer.id, len(prompt) - 1
+            tokens, begin = (*prompt, *answer.tokens), max(0, len(prompt) - context)
+            text = Text(answer.id, tokens, first, begin, True, certain)
             if len(text.places) > 0:
                 yield share, text
 
@@ -197,27 +200,10 @@ def _is_next_turn(before: str, name: str) -> bool:
     return mark != "" and turn.isdecimal() and name == f"{prompt}#{int(turn) + 1}"
 
 
-def _text_of(answer: Answer, context: int, certain: bool) -> Text:
-    first = len(answer.prompt) - 1
-    tokens = (*answer.prompt, *answer.tokens)
-    return Text(answer.id, tokens, first, max(0, first + 1 - context), True, certain)
-
-
-def _read_texts(
-    records: Iterable[PromptRecord], tokenizer: PreTrainedTokenizerBase, most: int, longest: int
-) -> Iterator[Text]:
-    """Yield the beginnings of records that are long enough. most: texts; longest: tokens of one."""
-    begun = ((one.id, encoded(one, tokenizer)[:longest]) for one in records)
-    long_enough = ((name, tokens) for name, tokens in begun if len(tokens) >= _SHORTEST)
-    for name, tokens in islice(long_enough, most):
-        yield Text(name, tuple(tokens), 0, 0, False)
-
-
-def encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Token ids of all turns of a prompt as one message, in the chat template if there is one."""
     text = "\n\n".join(record.turns)
-    if not (record.raw or not tokenizer.chat_template):
-        message = {"role": "user", "content": text}
-        text = tokenizer.apply_chat_template([message], tokenize=False)
-        return list(tokenizer(text, add_special_tokens=False).input_ids)
-    return list(tokenizer(text).input_ids)
+    if record.raw or not tokenizer.chat_template:
+        return list(tokenizer(text).input_ids)
+    text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
+    return list(tokenizer(text, add_special_tokens=False).input_ids)

@@ -198,6 +198,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         another kind.
         """
         from paceline.drafters.eight_bits import in_floats
+        from paceline.drafters.trained_heads import HeadParts
 
         own, found = self.tensors(), in_floats(parts.tensors)
         for name in own.keys() & found.keys():
@@ -206,23 +207,16 @@ class TrainedMethod(ABC, Generic[SettingsT]):
                     f"the {name} to start from has the shape {tuple(found[name].shape)}, not "
                     f"{tuple(own[name].shape)}: train with the options in its training.json"
                 )
-        self._check_alike(parts)
+        if isinstance(parts, HeadParts):  # they may read or end in something else
+            config: Any = self.module.config
+            for name, here in asdict(config).items():
+                there = getattr(parts.config, name)
+                if name != "steps" and there != here:  # EAGLE's steps share all tensors
+                    raise UsageError(
+                        f"the parts to start from have {name} {there}, not {here}: train with the "
+                        "options in its training.json"
+                    )
         self.load(own | found)
-
-    def _check_alike(self, parts: Finished) -> None:
-        """Raise UsageError for heads that read or end in something else, though shapes fit."""
-        from paceline.drafters.trained_heads import HeadParts
-
-        if not isinstance(parts, HeadParts):
-            return
-        config: Any = self.module.config
-        own = asdict(config)
-        for name, there in asdict(parts.config).items():
-            if name != "steps" and there != own[name]:  # EAGLE's steps share all tensors
-                raise UsageError(
-                    f"the parts to start from have {name} {there}, not {own[name]}: train with the "
-                    "options in its training.json"
-                )
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load what `tensors` returned, in any precision."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,10 +94,10 @@ class MethodRun:
 
     def shape(self, model: PreTrainedModel) -> StateShape:
         """The states of the target that the method reads."""
-        half = "bfloat16" if model.dtype == torch.bfloat16 else "float16"
         taps = self.kind.taps(self.settings, model.config.get_text_config().num_hidden_layers)
-        hidden, read_in = self.base.hidden_size, arithmetic_of(model)
-        return StateShape(self.base.fingerprint, hidden, taps, half, read_in)
+        half = "bfloat16" if model.dtype == torch.bfloat16 else "float16"
+        base = self.base
+        return StateShape(base.fingerprint, base.hidden_size, taps, half, arithmetic_of(model))
 
 
 def train_method(
@@ -134,8 +134,7 @@ def train_method(
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
     config = model.config.get_text_config()
     run.check(model, config.num_hidden_layers)
-    longest = longest_context(config)
-    dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
+    dataset = Dataset.of(run.source, run.settings, tokenizer, longest_context(config))
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
     with without_cudnn(model.device):
         cache.fill(dataset, partial(TargetReader, model), on_read)
@@ -205,18 +204,19 @@ class _Work:
             **outcome,
             "evaluation": {"on": "the test split, once", **tally.as_json()},
             "licences": self.run.source.licences,
-            **({} if self.first is None else {"started_from": _origin(self.first)}),
+            **self._origin(),
             "precision": products_name(self.precision, self.batches.device),
         }
         common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record)
         return self.method.parts(kept, common)
 
-
-def _origin(first: Finished) -> dict[str, Any]:
-    """What the parts that a training starts from learned from: their licences bind its own."""
-    about = first.record
-    kept = {name: about[name] for name in ("licences", "started_from") if name in about}
-    return {**kept, "data": about.get("run", {}).get("data")}
+    def _origin(self) -> dict[str, Any]:
+        """What the parts it starts from learned from: their licences bind its own."""
+        if self.first is None:
+            return {}
+        about = self.first.record
+        kept = {name: about[name] for name in ("licences", "started_from") if name in about}
+        return {"started_from": {**kept, "data": about.get("run", {}).get("data")}}
 
 
 def _vocabulary(
@@ -227,20 +227,11 @@ def _vocabulary(
     known = None if first is None else first.token_ids
     if known is not None or not count:
         return known
-    reads = (_as_prompt(text) for text in dataset.reads)
-    texts = [*dataset.train, *reads]
-    return frequent_tokens(texts, count, run.base.vocab_size, _ends_of(model))
-
-
-def _ends_of(model: PreTrainedModel) -> list[int]:
-    """Tokens that end a text; every vocabulary holds them."""
-    found = model.generation_config.eos_token_id if model.generation_config else None
-    return [] if found is None else [found] if isinstance(found, int) else list(found)
-
-
-def _as_prompt(text: Text) -> Text:
-    """Count a text that is only read as a prompt."""
-    return Text(text.id, text.tokens, len(text.tokens) - 1, text.begin, False)
+    # Texts that are only read count as prompts; every vocabulary holds the tokens that end a text.
+    reads = (replace(text, first=len(text.tokens) - 1) for text in dataset.reads)
+    ends = model.generation_config.eos_token_id if model.generation_config else None
+    ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+    return frequent_tokens([*dataset.train, *reads], count, run.base.vocab_size, ends)
 
 
 def _some_places(texts: list[Text], most: int) -> list[Text]:

@@ -101,7 +101,9 @@ class _Training:
                     self._judge()
             self.seconds = perf_counter() - begin
             if trainer.step % settings.checkpoint_every == 0:
-                self._save()
+                tensors, numbers = trainer.state()
+                numbers |= {"seconds": self.seconds, "recent": self.recent, "places": self.places}
+                save_checkpoint(self.folder, Checkpoint(tensors, numbers, self.run, self.log))
 
     def _held_back_loss(self) -> float:
         model, total, places = self.trainer.model, 0.0, 0
@@ -125,11 +127,6 @@ class _Training:
             }
         )
         self.recent = []
-
-    def _save(self) -> None:
-        tensors, numbers = self.trainer.state()
-        numbers |= {"seconds": self.seconds, "recent": self.recent, "places": self.places}
-        save_checkpoint(self.folder, Checkpoint(tensors, numbers, self.run, self.log))
 
     def _resume(self) -> None:
         found = load_checkpoint(self.folder, self.run)

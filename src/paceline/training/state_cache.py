@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -141,7 +141,9 @@ class StateCache:
     def _read(
         self, missing: Sequence[Text], reader: StateReader, on_tokens: Callable[[int], None]
     ) -> None:
-        done, names, writing = 0, self._free_names(), deque[Future[dict[str, Any]]]()
+        done, writing = 0, deque[Future[dict[str, Any]]]()
+        taken = {shard["name"] for shard in self._shards}
+        names = (name for number in count() if (name := f"shard-{number:05d}") not in taken)
         with ThreadPoolExecutor(_WRITING) as threads:
             try:
                 for group in _groups(missing):
@@ -251,11 +253,6 @@ class StateCache:
             **{kind: hashlib.sha256(numbers).hexdigest() for kind, numbers in content.items()},
             "texts": [[text.digest, len(each)] for text, (each, _) in zip(texts, found)],
         }
-
-    def _free_names(self) -> Iterator[str]:
-        taken = {shard["name"] for shard in self._shards}
-        names = (f"shard-{number:05d}" for number in count())
-        return (name for name in names if name not in taken)
 
     def _save(self) -> None:
         record: dict[str, Any] = {"format": 1, "kind": "hidden states"}

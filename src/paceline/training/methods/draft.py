@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,12 +148,64 @@ class Draft(TrainedMethod[DraftSettings]):
 
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> DraftParts:
         """See `DraftParts`."""
-        from paceline.training.methods.draft_parts import parts_of
+        from paceline.models.draft_folder import DraftParts, DraftRecord
+        from paceline.models.draft_model import head_tensors
 
-        own = self.settings
-        return parts_of(
-            self.module, tensors, self._layers, own.standalone, own.rank, self._base, common.record
+        draft, base, own = self.module, self._base, self.settings
+        stored, ids = dict(tensors), common.token_ids
+        dtype = next(iter(tensors.values())).dtype
+        if own.standalone:
+            stored = self._with_embeddings(dtype)
+        elif ids is not None:
+            stored |= {
+                name: tensor.half() if tensor.is_floating_point() else tensor
+                for name, tensor in head_tensors(base.model, ids, own.rank > 0).items()
+            }
+        count = sum(tensor.numel() for tensor in tensors.values())
+        config = copy.deepcopy(draft.config)
+        config.dtype = dtype
+        config.architectures = [type(base.model).__name__]
+        about = DraftRecord(
+            base=common.base.fingerprint,
+            name=common.base.name,
+            layers=self._layers,
+            vocabulary=0 if ids is None else len(ids),
+            shared=not own.standalone,
+            rank=own.rank,
+            parameters=count,
         )
+        sizes = {
+            "own": count,
+            "read_by_a_pass": self._read_by_a_pass(),
+            "of_the_base": base.model.num_parameters(),
+        }
+        size = sum(each.nbytes for each in stored.values())
+        record = {**common.record, "parameters": sizes, "bytes": size}
+        whole = (base.model, base.tokenizer) if own.standalone else None
+        return DraftParts(about, stored, record, config, whole)
+
+    def _read_by_a_pass(self) -> int:
+        """Parameters that a pass reads when updates have been added to their weights."""
+        from paceline.models.draft_model import own_tensors
+        from paceline.models.low_rank import DOWN, UP
+
+        layers = sum(
+            each.numel()
+            for name, each in own_tensors(self.module, self._base.model).items()
+            if not name.endswith((DOWN, UP)) and not name.startswith("draft.")
+        )
+        return layers + self._base.head[0].numel()
+
+    def _with_embeddings(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """All tensors of a standalone draft."""
+        from paceline.models.draft_model import name_of_head
+
+        tied = self.module.config.tie_word_embeddings
+        return {
+            name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for name, tensor in self.module.state_dict().items()
+            if not (tied and name == f"{name_of_head(self._base.model)}.weight")
+        }
 
     @classmethod
     def packaged(cls, fingerprint: str) -> Path | None:

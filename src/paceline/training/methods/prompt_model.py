@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -92,18 +91,15 @@ class PromptModel(nn.Module):
         )
         last: torch.Tensor = outputs.last_hidden_state
         if self.config.exits > 1:
-            last = self._averaged(last, outputs.hidden_states)
+            # Average the last layers (4.4.5); only the very last has been through the model's last
+            # normalisation already.
+            norm = self._frozen[0].final_norm
+            earlier = [norm(each) for each in outputs.hidden_states[-self.config.exits : -1]]
+            last = torch.stack([last, *earlier]).mean(dim=0)
         if self.config.head == "small":
             assert self.head is not None  # noqa: S101 - for the type checker
             last = last + F.silu(self.head(last.float())).to(last)
         return last
-
-    def _averaged(self, last: torch.Tensor, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Average the states of the last layers (4.4.5); only the very last has already been
-        through the model's last normalisation."""
-        norm = self._frozen[0].final_norm
-        earlier = [norm(state) for state in states[-self.config.exits : -1]]
-        return torch.stack([last, *earlier]).mean(dim=0)
 
     def _after_prefix(self, read: DynamicCache) -> DynamicCache:
         """A cache that begins with the prefix tokens."""
