@@ -22,12 +22,9 @@ def usable_precision(wanted: str, device: torch.device) -> str:
     """
     backends: Any = torch.backends
     can = hasattr(_switch(device), "fp32_precision")
-    if device.type == "cpu":
-        can = (
-            can
-            and backends.mkldnn.is_available()
-            and (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-        )
+    if can and device.type == "cpu":
+        has_products = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        can = has_products and backends.mkldnn.is_available()
     if wanted == "bfloat16" and not can:
         raise UsageError(
             "this processor, or this version of torch, has no products in bfloat16: leave "

@@ -20,14 +20,11 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Tally:
-    """Counts by text and head.
+    """Counts by text of a split and head, [texts, heads].
 
-    texts: of the split; heads: that guess.
-
-    points: [texts, heads], guesses. hits: [texts, heads, RANKS], those right at each rank.
-    accepted: [texts, heads], sums of acceptance. chains: [texts, heads], points where the likeliest
-    guesses of a head and all before it were right. silent: [texts, heads], points whose target
-    token cannot be guessed: counted as misses.
+    points: guesses. hits: [texts, heads, RANKS], those right at each rank. accepted: sums of
+    acceptance. chains: points where the likeliest guesses of a head and all before it were right.
+    silent: points whose target token cannot be guessed: counted as misses.
     """
 
     def __init__(self, texts: int, heads: int) -> None:
@@ -66,40 +63,32 @@ class Tally:
 
     def top(self, rank: int) -> list[float]:
         """By head: share of points at which one of the `rank` likeliest guesses was right."""
-        return [
-            round(float(share), 4) for share in _share(self.hits[..., :rank].sum(-1), self.points)
-        ]
+        return _rounded(_share(self.hits[..., :rank].sum(-1), self.points))
 
-    def as_json(self, ranks: tuple[int, ...] = (1, 2, 3, 4, 5, 10)) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Shares by head, {"points", "texts", "top1", …}, and the tokens per pass of chains; "top1"
         and tokens per pass have 95 % intervals over texts. "right_in_a_row": by head, the share of
         all points at which it and all before it were right."""
-        length = self.chains.sum(axis=1), self.points[:, 0]
+        texts, first = len(self.points), self.points[:, 0]
+        lengths = self.chains.sum(axis=1)
 
         def chain(picked: Numbers) -> Numbers:
-            return 1 + _share(length[0] @ picked, length[1] @ picked)
+            return 1 + _share(lengths @ picked, first @ picked)
 
-        ones = np.ones(len(self.points))
+        def interval(hits: Numbers, points: Numbers) -> list[float]:
+            return _rounded(bootstrap(texts, lambda picked: _share(hits @ picked, points @ picked)))
+
         return {
-            "points": int(self.points[:, 0].sum()),
-            "texts": len(self.points),
-            **{f"top{rank}": self.top(rank) for rank in ranks},
-            "top1_interval": [_rounded(each) for each in self.intervals()],
+            "points": int(first.sum()),
+            "texts": texts,
+            **{f"top{rank}": self.top(rank) for rank in (1, 2, 3, 4, 5, 10)},
+            "top1_interval": [*map(interval, self.hits[..., 0].T, self.points.T)],
             "acceptance": _rounded(_share(self.accepted, self.points)),
             "cannot_be_guessed": _rounded(_share(self.silent, self.points)),
-            "right_in_a_row": _rounded(self.chains.sum(axis=0) / max(1.0, length[1].sum())),
-            "tokens_per_pass": round(float(chain(ones[:, None])[0]), 3),
-            "tokens_per_pass_interval": _rounded(bootstrap(len(ones), chain)),
+            "right_in_a_row": _rounded(self.chains.sum(axis=0) / max(1.0, first.sum())),
+            "tokens_per_pass": round(float(chain(np.ones((texts, 1)))[0]), 3),
+            "tokens_per_pass_interval": _rounded(bootstrap(texts, chain)),
         }
-
-    def intervals(self) -> list[Numbers]:
-        """By head: 95 % interval over texts, [low, high], of the share of right first guesses."""
-        hits, points = self.hits[..., 0].T, self.points.T
-
-        def figure(head: int) -> Callable[[Numbers], Numbers]:
-            return lambda picked: _share(hits[head] @ picked, points[head] @ picked)
-
-        return [bootstrap(len(self.points), figure(head)) for head in range(len(points))]
 
 
 def bootstrap(texts: int, figure: Callable[[Numbers], Numbers]) -> Numbers:

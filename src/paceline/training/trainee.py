@@ -69,8 +69,7 @@ class Trainee:
 
     def notes(self) -> dict[str, Any]:
         """Share of right first guesses by head, on what was judged since the last call."""
-        found = self._tally.top(1)
-        self._tally = Tally(self._texts, self.settings.heads)
+        found, self._tally = self._tally.top(1), Tally(self._texts, self.settings.heads)
         return {"top1": found}
 
     @torch.no_grad()

@@ -83,10 +83,8 @@ class Trainer:
         self.spent[what] = self.spent.get(what, 0.0) + perf_counter() - begin
 
     def judge(self, held_back_loss: float) -> None:
-        """Keep the current parts if they are the best so far.
-
-        Raises UsageError for a loss that is no number.
-        """
+        """Keep the current parts if they are the best so far. Raises UsageError for a loss that is
+        no number."""
         self._check("held-back loss", held_back_loss)
         if held_back_loss < self.best_loss * (1 - _BETTER):
             self.best_loss, self.best, self.stale = held_back_loss, self.model.method.tensors(), 0
@@ -113,13 +111,10 @@ class Trainer:
 
     def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; raises KeyError if something is missing."""
-        names = [name for name, _ in self.model.named_parameters()]
-        self.model.method.load({name: tensors[f"now/{name}"] for name in names})
-        self.best = {
-            name: tensors[f"best/{name}"].to(part.device, copy=True)
-            for name, part in self.model.named_parameters()
-        }
-        for name, part in self.model.named_parameters():
+        parts = dict(self.model.named_parameters())
+        self.model.method.load({name: tensors[f"now/{name}"] for name in parts})
+        for name, part in parts.items():
+            self.best[name] = tensors[f"best/{name}"].to(part.device, copy=True)
             if f"optimizer/step/{name}" in tensors:
                 moments = {
                     key: tensors[f"optimizer/{key}/{name}"].to(part.device, copy=True)
