@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -22,10 +22,11 @@ __all__ = [
     "folder_size",
     "hash_file",
     "held",
-    "keep_newest",
+    "place_newest",
     "require_space",
     "sampled",
     "scratch_in",
+    "was_used",
 ]
 
 LOCK = ".lock"
@@ -53,11 +54,8 @@ def cache_root() -> Path:
 def explain_os_errors(
     root: Path, what: str = "the cache folder", elsewhere: str = _ELSEWHERE
 ) -> Iterator[None]:
-    """Turn a failure to write below `root` into one sentence; `elsewhere` suggests a way out.
-
-    Raises:
-        ModelError: instead of any OSError from the body.
-    """
+    """Raise ModelError, one sentence, instead of any OSError from the body, which writes below
+    `root`; `elsewhere` suggests a way out."""
     try:
         yield
     except OSError as error:
@@ -99,11 +97,8 @@ def scratch_in(root: Path) -> Iterator[Path]:
 
 
 def clear_folder(root: Path) -> int:
-    """Delete the content of a cache folder, except its lock; returns the bytes freed.
-
-    Raises:
-        ModelError: the folder cannot be written.
-    """
+    """Delete the content of a cache folder, except its lock; returns the bytes freed. Raises
+    ModelError if that fails."""
     if not root.is_dir():
         return 0
     freed = folder_size(root)
@@ -122,11 +117,21 @@ def clear_folder(root: Path) -> int:
     return freed
 
 
-def keep_newest(root: Path, holds: str, most: int) -> None:
-    """Of a cache's folders that have a file named `holds`, keep the `most` last used ones."""
-    kept = [each for each in root.iterdir() if (each / holds).is_file()]
+def place_newest(new: Path, place: Path, holds: str, most: int) -> None:
+    """Move a folder from `scratch_in` to its place in one step. Of the cache's folders that have a
+    file named `holds`, the `most` last used ones are kept."""
+    if place.exists():
+        place.replace(new.with_name("old"))
+    new.replace(place)
+    kept = [each for each in place.parent.iterdir() if (each / holds).is_file()]
     for each in sorted(kept, key=lambda one: one.stat().st_mtime)[:-most]:
         shutil.rmtree(each, ignore_errors=True)
+
+
+def was_used(place: Path) -> None:
+    """Note that a cache's folder was used now, unless it is another user's."""
+    with suppress(OSError):
+        os.utime(place)
 
 
 def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda done: None) -> str:
@@ -167,11 +172,8 @@ def folder_size(folder: Path) -> int:
 
 
 def require_space(root: Path, needed: int, what: str, elsewhere: str = _ELSEWHERE) -> None:
-    """Check that the disk of `root` has room; `elsewhere` suggests a way out.
-
-    Raises:
-        ModelError: fewer than `needed` bytes are free.
-    """
+    """Raise ModelError if fewer than `needed` bytes of the disk of `root` are free; `elsewhere`
+    suggests a way out."""
     free = shutil.disk_usage(root).free
     if free < needed:
         raise ModelError(

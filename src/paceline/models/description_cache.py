@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -24,9 +23,10 @@ from paceline.models.cache import (
     clear_folder,
     hash_file,
     held,
-    keep_newest,
+    place_newest,
     sampled,
     scratch_in,
+    was_used,
 )
 from paceline.models.gguf_description import describe_gguf
 from paceline.models.gguf_file import GgufFile
@@ -51,7 +51,7 @@ def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> I
     """
     place = _root() / file.mark()[:_DIGITS]
     if _is_sound(place):
-        _touch(place)
+        was_used(place)
         yield place
         return
     with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
@@ -59,8 +59,12 @@ def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> I
         made.mkdir()
         progress("convert", 0, None)
         describe_gguf(file.path, made)
-        _write_record(made)
-        _keep(made, place)
+        files = {path.name: hash_file(path) for path in sorted(made.iterdir())}
+        (made / _RECORD).write_bytes(json_bytes({**_versions(), "files": files}))
+        # A full disk or a read-only folder: it is made again next time.
+        with suppress(OSError), scratch_in(_root()) as staging:
+            new = Path(shutil.copytree(made, staging / "new"))
+            place_newest(new, place, _RECORD, _MOST)
         yield made
 
 
@@ -76,23 +80,17 @@ def hash_of(path: Path) -> str:
     if isinstance(known, list) and known[:-1] == seen and isinstance(known[-1], str):
         return known[-1]
     found = hash_file(path)
-    try:
-        with held(_root() / LOCK):
-            hashes = _read(_root() / "hashes.json")
-            hashes.pop(place, None)
-            kept = list(hashes.items())[1 - _MOST_HASHES :]
-            replace_file(_root() / "hashes.json", json_bytes(dict(kept) | {place: [*seen, found]}))
-    except OSError:
-        pass  # it is computed again next time
+    with suppress(OSError), held(_root() / LOCK):  # else it is computed again next time
+        hashes = _read(_root() / "hashes.json")
+        hashes.pop(place, None)
+        kept = list(hashes.items())[1 - _MOST_HASHES :]
+        replace_file(_root() / "hashes.json", json_bytes(dict(kept) | {place: [*seen, found]}))
     return found
 
 
 def clear_descriptions() -> int:
-    """Delete all descriptions and hashes; returns the bytes freed.
-
-    Raises:
-        ModelError: the cache folder cannot be written.
-    """
+    """Delete all descriptions and hashes; returns the bytes freed. Raises ModelError if the cache
+    folder cannot be written."""
     return clear_folder(_root())
 
 
@@ -104,9 +102,7 @@ def _is_sound(place: Path) -> bool:
     """Whether the description is there, intact, and made by these versions."""
     record = _read(place / _RECORD)
     files = record.pop("files", None)
-    if record != _versions() or not isinstance(files, dict):
-        return False
-    if not files.keys() >= _PARTS:
+    if record != _versions() or not isinstance(files, dict) or not files.keys() >= _PARTS:
         return False
     try:
         return all(hash_file(place / name) == digest for name, digest in files.items())
@@ -114,32 +110,9 @@ def _is_sound(place: Path) -> bool:
         return False
 
 
-def _write_record(folder: Path) -> None:
-    files = {path.name: hash_file(path) for path in sorted(folder.iterdir())}
-    (folder / _RECORD).write_bytes(json_bytes({**_versions(), "files": files}))
-
-
 @cache
 def _versions() -> dict[str, Any]:
     return {"format": _FORMAT, **{name: version(name) for name in ("gguf", "transformers")}}
-
-
-def _keep(made: Path, place: Path) -> None:
-    """Copy a description to its place in one step, and delete the least recently used ones."""
-    try:
-        with scratch_in(_root()) as staging:
-            new = Path(shutil.copytree(made, staging / "new"))
-            if place.exists():
-                place.replace(staging / "old")
-            new.replace(place)
-            keep_newest(_root(), _RECORD, _MOST)
-    except OSError:
-        pass  # a full disk or a read-only folder: it is made again next time
-
-
-def _touch(place: Path) -> None:
-    with suppress(OSError):  # another user's cache: its usage cannot be recorded
-        os.utime(place)
 
 
 def _read(path: Path) -> dict[str, Any]:

