@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
-from types import TracebackType
 from typing import Literal, Protocol
 
 from rich.console import Console
@@ -66,14 +65,9 @@ class RichProgress:
     def __enter__(self) -> RichProgress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._finish(self._tasks)
+            self._finish()
         # Measuring is incidental: it need not stay in a log.
         if "measure" in self._tasks:
             self._bars.remove_task(self._tasks.pop("measure"))
@@ -92,14 +86,14 @@ class RichProgress:
         if stage not in self._tasks:
             # Started only when there is something to show: starting the bars moves the cursor.
             self._bars.start()
-            self._finish(self._tasks)
+            self._finish()
             label = _LABELS[stage].format(self._name)
             self._tasks[stage] = self._bars.add_task(label, total=total, amount=amount)
         self._bars.update(self._tasks[stage], completed=done, total=total, amount=amount)
 
-    def _finish(self, tasks: dict[Stage, TaskID]) -> None:
-        """Complete the bars of earlier stages, which may have had no known end."""
-        for task in tasks.values():
+    def _finish(self) -> None:
+        """Complete all bars, which may have had no known end."""
+        for task in self._tasks.values():
             self._bars.update(task, total=1, completed=1)
             self._bars.stop_task(task)
 
@@ -117,22 +111,17 @@ def muted() -> Iterator[None]:
     transformers has only process-wide switches, and its GGUF reader writes to sys.stderr regardless
     of them; so the switches are set for the duration and the stream is redirected.
     """
-    with loading, _switches_set():
-        yield
+    with loading:
+        # Imported before the redirection: its log handler keeps the stderr it finds on import.
+        from transformers.utils import logging
 
-
-@contextmanager
-def _switches_set() -> Iterator[None]:
-    # Imported before the redirection: its log handler keeps the stderr it finds on import.
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
+        verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            with redirect_stderr(io.StringIO()):
+                yield
+        finally:
+            logging.set_verbosity(verbosity)
+            if bars:
+                logging.enable_progress_bar()
