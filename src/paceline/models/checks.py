@@ -22,11 +22,8 @@ _BIASES = {"attn": "attention_bias", "mlp": "mlp_bias"}
 
 
 def check_folder(source: ModelSource) -> None:
-    """Refuse a folder that would only fail deep inside a loader.
-
-    Raises:
-        ModelError: it has no model, a draft without embeddings, or truncated weights.
-    """
+    """Raise ModelError for a folder that would only fail deep inside a loader: with no model, a
+    draft without embeddings, or truncated weights."""
     folder = Path(source.location)
     if not (folder / "config.json").is_file():
         raise ModelError(f"{source.name} is not a model folder: it has no config.json")
@@ -48,11 +45,7 @@ def check_folder(source: ModelSource) -> None:
 
 
 def check_config(name: str, config: PreTrainedConfig) -> None:
-    """Refuse models that do not write text token by token, left to right.
-
-    Raises:
-        ModelError: an encoder-decoder model, or one that fills in masked words.
-    """
+    """Raise ModelError for an encoder-decoder model, or one that fills in masked words."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -77,13 +70,11 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
 def check_complete(
     name: str, model: PreTrainedModel, missing: Collection[str], unexpected: Collection[str]
 ) -> None:
-    """Refuse weights that do not fill the model, or that have layers or biases which it lacks.
+    """Raise ModelError for weights that do not fill the model, or have layers or biases that it
+    lacks.
 
     missing, unexpected: parameters, as transformers reports them. Others that the model lacks are
     ignored, as transformers does: many folders hold more than the language model.
-
-    Raises:
-        ModelError: parameters are missing, or layers or biases would be left out.
     """
     if missing:
         raise ModelError(

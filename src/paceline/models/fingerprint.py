@@ -44,9 +44,8 @@ def fingerprint(source: ModelSource, revision: str | None = None) -> str:
 
 def loaded_fingerprint(model: PreTrainedModel) -> str:
     """The mark of a model that transformers has loaded, from the folder or hub cache that its
-    weights came from; "" if they are not there, for example because it was made in memory. Later
-    changes to the model are not noticed.
-    """
+    weights came from; "" if they are not there, e.g. for one made in memory. Later changes to the
+    model are not noticed."""
     store = ModelStore()
     folder = Path(model.name_or_path).absolute()
     pulled = folder.parent == store.root / "models" and folder.name in store.aliases
@@ -62,12 +61,9 @@ def loaded_fingerprint(model: PreTrainedModel) -> str:
 
 def weight_files(source: ModelSource, revision: str | None) -> list[Path]:
     """The files that hold the weights; for a hub repository, in the hub's own cache."""
-    if source.gguf_file is not None:
-        whole = _locate(source, source.gguf_file, revision)
+    whole = _locate(source, source.gguf_file or "model.safetensors", revision)
+    if whole is not None or source.gguf_file is not None:
         return [] if whole is None else [whole]
-    single = _locate(source, "model.safetensors", revision)
-    if single is not None:
-        return [single]
     index = _locate(source, "model.safetensors.index.json", revision)
     if index is None:
         return []

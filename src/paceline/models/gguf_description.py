@@ -53,11 +53,8 @@ _COMPOSED = frozenset({"qwen2"})
 
 
 def describe_alias(file: Path, target: Path) -> None:
-    """`describe_gguf` for a file that is known to be intact.
-
-    Raises:
-        ModelError: transformers cannot read it.
-    """
+    """`describe_gguf` for a file that is known to be intact; raises ModelError if transformers
+    cannot read it."""
     try:
         describe_gguf(file, target)
     except (OSError, ModelError):

@@ -63,10 +63,8 @@ def load_causal_lm(
     only run. They do so on the CPU, with float32 for the rest, if there are kernels for them;
     otherwise they become floats, as without `blocks`.
 
-    Raises:
-        ModelError: no such model, no network, damaged or missing files, not a causal language
-            model, or too little memory.
-        UsageError: `device`, `dtype` or `device_map` cannot be used.
+    Raises ModelError for no such model, no network, damaged or missing files, no causal language
+    model, or too little memory; UsageError for `device`, `dtype` or `device_map`.
     """
     options = placement(device, dtype, device_map)
     if attn_implementation is not None:
@@ -151,7 +149,7 @@ def load_gguf_tokenizer(
 def _description(
     source: ModelSource, file: GgufFile | None, progress: ProgressCallback
 ) -> AbstractContextManager[Path]:
-    """The folder that describes a GGUF file. file: the file, if open already."""
+    """The folder that describes a GGUF file, which may be open already."""
     if source.described:
         return nullcontext(Path(source.location))
     return described(file or _opened(source), progress)
@@ -160,7 +158,7 @@ def _description(
 def _described_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
-    # Not AutoTokenizer: the description has a tokenizer.json, so no special class is needed.
+    # Not AutoTokenizer: our own folders have a tokenizer.json, so no special class is needed.
     tokenizer: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
         folder, local_files_only=True
     )
@@ -218,11 +216,10 @@ def _single_place(options: dict[str, Any]) -> torch.device | None:
 
 
 def _load_tokenizer(source: ModelSource, hub: dict[str, Any]) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
 
     if source.alias is not None:
-        # Our own folders have a tokenizer.json, so no special class is needed.
-        return PreTrainedTokenizerFast.from_pretrained(source.location, local_files_only=True)
+        return _described_tokenizer(Path(source.location))
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
         source.location, trust_remote_code=False, **hub
     )

@@ -41,12 +41,9 @@ _GROUPS = (
 def check_memory(
     source: ModelSource, needed: int | None, dtype: torch.dtype | None, device: torch.device
 ) -> None:
-    """Check that the model fits into the memory of its device, if both sizes are known.
+    """Raise ModelError if the model does not fit into the memory of its device, as far as known.
 
     needed: bytes that it takes. dtype: of its loaded weights; None if they stay as they are.
-
-    Raises:
-        ModelError: it does not fit.
     """
     free = _free_on(device)
     if needed is None or free is None or needed <= free:
@@ -63,12 +60,9 @@ def check_memory(
 
 
 def check_room(what: str, needed: int, instead: str) -> None:
-    """Check that `needed` bytes fit into main memory, if its free size is known.
+    """Raise ModelError if `needed` bytes do not fit into main memory, as far as known.
 
     what, instead: for the message, e.g. "a copy of this model" and "use another method".
-
-    Raises:
-        ModelError: they do not fit.
     """
     free = free_memory()
     if free is not None and needed > free:
@@ -83,7 +77,10 @@ def free_memory(root: Path = Path("/")) -> int | None:
 
     root: of the file system that reports it.
     """
-    known = [*_free_on_machine(root / "proc/meminfo"), *_free_in_groups(root)]
+    known = [*_free_in_groups(root)]
+    kilobytes = _table(root / "proc/meminfo").get("MemAvailable:")
+    if kilobytes is not None:
+        known.append(kilobytes * 1024)
     return max(0, min(known)) if known else None
 
 
@@ -100,12 +97,12 @@ def _stored(file: Path, itemsize: int) -> int:
         if length > _LONGEST_HEADER:
             raise ModelError(f"the weights {file} are damaged: download or copy them again")
         header: dict[str, Any] = parse_json(stream.read(length))
-    tensors = [entry for name, entry in header.items() if name != "__metadata__"]
+    header.pop("__metadata__", None)
     return sum(
         math.prod(tensor["shape"]) * itemsize
         if tensor["dtype"] in _CONVERTED
         else tensor["data_offsets"][1] - tensor["data_offsets"][0]
-        for tensor in tensors
+        for tensor in header.values()
     )
 
 
@@ -121,24 +118,14 @@ def _free_on(device: torch.device) -> int | None:
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
 
 
-def _free_on_machine(meminfo: Path) -> Iterator[int]:
-    kilobytes = _table(meminfo).get("MemAvailable:")
-    if kilobytes is not None:
-        yield kilobytes * 1024
-
-
 def _free_in_groups(root: Path) -> Iterator[int]:
     """Free bytes in the process's own control group and in its ancestors."""
     for controller, limit, usage, files in _GROUPS:
         for folder in control_groups(root, controller):
-            yield from _free_in_group(folder, limit, usage, files)
-
-
-def _free_in_group(folder: Path, limit: str, usage: str, files: tuple[str, ...]) -> Iterator[int]:
-    most, used = (_read(folder / name).strip() for name in (limit, usage))
-    if most.isdecimal() and used.isdecimal():  # "max" is no limit
-        kept = _table(folder / "memory.stat")
-        yield int(most) - int(used) + sum(kept.get(name, 0) for name in files)
+            most, used = (_read(folder / name).strip() for name in (limit, usage))
+            if most.isdecimal() and used.isdecimal():  # "max" is no limit
+                kept = _table(folder / "memory.stat")
+                yield int(most) - int(used) + sum(kept.get(name, 0) for name in files)
 
 
 def _table(path: Path) -> dict[str, int]:

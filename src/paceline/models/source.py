@@ -51,9 +51,8 @@ def resolve(
     A name is, in this order: an alias; an existing folder or `.gguf` file; a hub id `owner/name`,
     or `owner/name:file.gguf` for a GGUF file in a hub repository.
 
-    Raises:
-        ModelError: the name is none of these or no language model's, or the alias cannot be pulled
-            or is damaged.
+    Raises ModelError for a name that is none of these or no language model's, and an alias that
+    cannot be pulled or is damaged.
     """
     store = store or ModelStore()
     if name in store.aliases:
