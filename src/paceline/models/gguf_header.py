@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
@@ -120,8 +120,11 @@ class GgufHeader:
         self._size = len(data)
         self.position = len(MAGIC)
         version = self._number(_U32)
+        if version & 0xFFFF == 0:
+            raise FormatError("it is big-endian, which paceline does not read")
         if version not in _VERSIONS:
-            raise FormatError(_about_version(version))
+            known = " and ".join(map(str, _VERSIONS))
+            raise FormatError(f"it has version {version}, but paceline reads {known}")
         self._tensor_count = self._count("tensors", _LEAST_TENSOR)
         pairs = self._count("keys", _LEAST_PAIR)
         self.metadata: dict[str, Value] = {}
@@ -153,10 +156,10 @@ class GgufHeader:
                 raise DamageError(f"the tensor {entry.name!r} is not aligned")
             if begin + entry.start + entry.nbytes > self._size:
                 raise DamageError(f"it ends before the tensor {entry.name!r} does")
-            found[entry.name] = GgufTensor(
-                entry.name, entry.type, entry.shape, begin + entry.start, entry.nbytes
-            )
-        _check_apart(found)
+            found[entry.name] = replace(entry, start=begin + entry.start)
+        for first, second in pairwise(sorted(found.values(), key=lambda tensor: tensor.start)):
+            if first.start + first.nbytes > second.start:
+                raise DamageError(f"the tensors {first.name!r} and {second.name!r} overlap")
         return found
 
     def _entry(self) -> GgufTensor:
@@ -197,14 +200,10 @@ class GgufHeader:
             return GgufArray(kind, count, self._take(count * _NUMBERS[kind].size))
         count = self._count("values", _U64.size)
         array = GgufArray(kind, count, self.position)
-        if kind == STRING:
-            self._pass_strings(count)
-        else:
+        if kind != STRING:
             for _ in range(count):
                 self._value(kind, nested)
-        return array
-
-    def _pass_strings(self, count: int) -> None:
+            return array
         if count > _MOST_STRINGS:
             raise DamageError(f"it has an array of too many strings ({count})")
         position, last, read = self.position, self._size - _U64.size, _U64.unpack_from
@@ -213,6 +212,7 @@ class GgufHeader:
                 raise DamageError("it ends inside its header")
             position += _U64.size + read(self._data, position)[0]
         self._take(position - self.position)
+        return array
 
     def _count(self, what: str, least: int) -> int:
         """A count of things that take at least `least` bytes each."""
@@ -243,17 +243,3 @@ class GgufHeader:
             raise DamageError("it ends inside its header")
         self.position += count
         return start
-
-
-def _about_version(version: int) -> str:
-    if version & 0xFFFF == 0:
-        return "it is big-endian, which paceline does not read"
-    return f"it has version {version}, but paceline reads {' and '.join(map(str, _VERSIONS))}"
-
-
-def _check_apart(tensors: dict[str, GgufTensor]) -> None:
-    """Raises DamageError if two tensors share bytes."""
-    ordered = sorted(tensors.values(), key=lambda tensor: tensor.start)
-    for first, second in pairwise(ordered):
-        if first.start + first.nbytes > second.start:
-            raise DamageError(f"the tensors {first.name!r} and {second.name!r} overlap")

@@ -27,29 +27,27 @@ from paceline.models.gguf_header import GgufTensor
 __all__ = ["bytes_needed", "has_kernels", "load_gguf", "unread_tensor", "why_unread"]
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_READABLE = FORMATS | _FLOATS.keys()
 _PIECE = 1 << 22  # numbers de-quantised at a time
 
 
 def unread_tensor(file: GgufFile) -> GgufTensor | None:
     """The first tensor in a format that is not read here; None if there is none."""
-    readable = FORMATS | _FLOATS.keys()
-    return next((each for each in file.tensors.values() if each.type not in readable), None)
+    return next((each for each in file.tensors.values() if each.type not in _READABLE), None)
 
 
 def why_unread(file: GgufFile, tensor: GgufTensor) -> str:
     """One sentence about a tensor in an unreadable format."""
     return (
         f"{file.path} holds {tensor.name} as {tensor.type}, which neither paceline nor the "
-        "installed transformers reads: use a file with "
-        f"{', '.join(sorted(FORMATS | _FLOATS.keys()))}"
+        f"installed transformers reads: use a file with {', '.join(sorted(_READABLE))}"
     )
 
 
 def has_kernels(place: torch.device | None, dtype: torch.dtype) -> bool:
     """Whether there are kernels on blocks for a model on this device and in this dtype."""
-    return (
-        place is not None and place.type == "cpu" and dtype == torch.float32 and not unavailable()
-    )
+    on_cpu = place is not None and place.type == "cpu"
+    return on_cpu and dtype == torch.float32 and not unavailable()
 
 
 def bytes_needed(file: GgufFile, dtype: torch.dtype, blocks: bool) -> int:
@@ -71,11 +69,14 @@ def load_gguf(
     The file is read tensor by tensor; each one's pages are released at once.
     """
     from transformers import AutoModelForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
 
     with torch.device("meta"):
         # A copy, as making a model changes its config.
         skeleton = AutoModelForCausalLM.from_config(deepcopy(config))
-    reading = _Reading.of(file, skeleton, config)
+    kind = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)
+    processor = kind(config=config.to_dict())
+    reading = _Reading(file, _names(file, skeleton, processor), processor)
     kept = reading.stay(skeleton) if blocks else {}
     state = reading.state(kept, dtype)
     model, report = type(skeleton).from_pretrained(
@@ -105,15 +106,6 @@ class _Reading:
     names: Mapping[str, str]
     processor: Any
 
-    @classmethod
-    def of(cls, file: GgufFile, skeleton: PreTrainedModel, config: PreTrainedConfig) -> _Reading:
-        from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
-
-        processor = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)(
-            config=config.to_dict()
-        )
-        return cls(file, _names(file, skeleton, processor), processor)
-
     def stay(self, skeleton: PreTrainedModel) -> dict[str, _Kept]:
         """The weights that can stay in their blocks, by the model's name."""
         found = {}
@@ -139,12 +131,12 @@ class _Reading:
         found = result.weights
         if result.name != tensor.name or found.shape != probe.shape or found.dtype != probe.dtype:
             return False, None
+        if np.array_equal(found, probe):
+            return True, None
         rows = found[:, 0] // 2
         permuted = np.array_equal(np.sort(rows), np.arange(count))
         if not permuted or not np.array_equal(found, probe[rows]):
             return False, None
-        if np.array_equal(found, probe):
-            return True, None
         return True, torch.from_numpy(np.ascontiguousarray(rows))
 
     def state(self, kept: Mapping[str, _Kept], dtype: torch.dtype) -> dict[str, torch.Tensor]:
@@ -179,26 +171,26 @@ class _Reading:
         tied = head is not None and head.weight is embedding.weight
         places = [name for name, module in model.named_modules() if tied and module is head]
         for each in kept.values():
-            module = model.get_submodule(each.module)
-            matrix = self._matrix(each)
+            module, tensor = model.get_submodule(each.module), each.tensor
+            data = self.file.data(tensor)
+            matrix = BlockMatrix.pack(tensor.type, data, tensor.shape[-1], each.rows)
+            self.file.forget(tensor)
             if module is embedding:
                 model.set_submodule(each.module, block_embedding(module, matrix, dtype))
                 for place in places:
                     model.set_submodule(place, BlockLinear(matrix, _bias(head)))
             else:
                 model.set_submodule(each.module, BlockLinear(matrix, _bias(module)))
-        left = [name for name, each in model.named_parameters() if _is_placeholder(each)]
+        left = [
+            name
+            for name, each in model.named_parameters()
+            if each.dim() > 0 and not any(each.stride()) and each.numel() > 1
+        ]
         if left:
             raise ModelError(
                 f"{type(model).__name__} uses a weight in two places ({left[0]}), so it cannot "
                 'stay in blocks: load the model with weights="packed"'
             )
-
-    def _matrix(self, kept: _Kept) -> BlockMatrix:
-        tensor = kept.tensor
-        matrix = BlockMatrix.pack(tensor.type, self.file.data(tensor), tensor.shape[-1], kept.rows)
-        self.file.forget(tensor)
-        return matrix
 
 
 class _Whole:
@@ -236,10 +228,6 @@ def _is_replaceable(model: PreTrainedModel, name: str) -> bool:
     head = model.get_output_embeddings()
     tied = model.config.get_text_config().tie_word_embeddings
     return takes_blocks(module) and (not tied or type(head) is nn.Linear)
-
-
-def _is_placeholder(parameter: torch.Tensor) -> bool:
-    return parameter.dim() > 0 and not any(parameter.stride()) and parameter.numel() > 1
 
 
 def _bias(layer: Any) -> torch.Tensor | None:

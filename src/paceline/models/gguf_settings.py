@@ -46,46 +46,32 @@ def restore_settings(config: PreTrainedConfig, file: GgufFile) -> None:
 
     Raises ModelError for a setting that transformers' model of the family cannot have.
     """
-    _restore_sizes(config, file)
+    size = _of(file, "attention.key_length")
+    # Gemma 4 has heads of two sizes, of which transformers reads this one.
+    if size and "head_dim" in config.to_dict() and config.model_type != "gemma4_text":
+        config.head_dim = size
+    if config.model_type == "gpt2":
+        config.n_positions = _of(file, "context_length") or config.n_positions
     if rope := getattr(config, "rope_parameters", None):
         _restore_rope(config, rope, file)
     for setting, families in _CAPS.items():
-        _restore_cap(config, setting, families, file)
+        cap = _of(file, setting)
+        if cap and config.model_type not in families:
+            raise _unusable(file, f"has {setting} = {cap:g}")
+        if cap is not None and config.model_type in families:
+            setattr(config, setting, float(cap) or None)  # 0 says that there is none
     for setting, tensor in _BIASES.items():
         if tensor in file.tensors and getattr(config, setting, None) is False:
             setattr(config, setting, True)
     if hasattr(config, "sliding_window"):  # 0 says that there is none
-        config.sliding_window = (
-            config.sliding_window or _of(file, "attention.sliding_window") or None
-        )
+        window = config.sliding_window or _of(file, "attention.sliding_window")
+        config.sliding_window = window or None
     if (config.model_type, config.num_hidden_layers) in _WIDE_GEMMA:
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
 
 
 def _of(file: GgufFile, key: str) -> Any:
     return file.metadata.get(f"{file.architecture}.{key}")
-
-
-def _restore_sizes(config: PreTrainedConfig, file: GgufFile) -> None:
-    """Sizes for which transformers takes a family's usual ones."""
-    size, known = _of(file, "attention.key_length"), config.to_dict()
-    # Gemma 4 has heads of two sizes, of which transformers reads this one.
-    if size and "head_dim" in known and config.model_type != "gemma4_text":
-        config.head_dim = size
-    if config.model_type == "gpt2":
-        config.n_positions = _of(file, "context_length") or config.n_positions
-
-
-def _restore_cap(
-    config: PreTrainedConfig, setting: str, families: set[str], file: GgufFile
-) -> None:
-    cap = _of(file, setting)
-    if cap is None:
-        return
-    if config.model_type in families:
-        setattr(config, setting, float(cap) or None)  # 0 says that there is none
-    elif cap:
-        raise _unusable(file, f"has {setting} = {cap:g}")
 
 
 def _restore_rope(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
@@ -122,10 +108,8 @@ def _restore_part(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile
 
 
 def _head_size(config: PreTrainedConfig) -> int:
-    size: int = (
-        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    )
-    return size
+    size: int | None = getattr(config, "head_dim", None)
+    return size or int(config.hidden_size // config.num_attention_heads)
 
 
 def _restore_llama3(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
@@ -136,23 +120,20 @@ def _restore_llama3(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFi
     exponents = torch.arange(0, _head_size(config), 2) / _head_size(config)
     rope |= {**_LLAMA3, "factor": round(float(factors.max()), 4)}
     frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
-    expected = rope["rope_theta"] ** -exponents
-    if factors.shape != exponents.shape or not torch.allclose(
-        frequencies * factors, expected, 1e-3
-    ):
+    expected, fits = rope["rope_theta"] ** -exponents, factors.shape == exponents.shape
+    if not (fits and torch.allclose(frequencies * factors, expected, 1e-3)):
         raise _unusable(file, "scales rotary frequencies in an unknown way")
 
 
 def _restore_longrope(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
     known = getattr(config, "original_max_position_embeddings", config.max_position_embeddings)
-    config.original_max_position_embeddings = (
-        _of(file, "rope.scaling.original_context_length") or known
-    )
+    length = _of(file, "rope.scaling.original_context_length") or known
+    config.original_max_position_embeddings = length
     rope |= {
         "rope_type": "longrope",
         "short_factor": _numbers(file, "rope_factors_short.weight").tolist(),
         "long_factor": _numbers(file, "rope_factors_long.weight").tolist(),
-        "original_max_position_embeddings": config.original_max_position_embeddings,
+        "original_max_position_embeddings": length,
     }
     if scale := _of(file, "rope.scaling.attn_factor"):
         rope["attention_factor"] = float(scale)
@@ -168,12 +149,8 @@ def _scaling(config: PreTrainedConfig, file: GgufFile) -> dict[str, Any]:
         return {"rope_type": kind, "factor": float(factor)}
     if kind == "yarn" and _of(file, "rope.scaling.attn_factor") in (None, 1.0):
         original = _of(file, "rope.scaling.original_context_length")
-        length = original or config.max_position_embeddings
-        return {
-            "rope_type": kind,
-            "factor": float(factor),
-            "original_max_position_embeddings": length,
-        }
+        length = {"original_max_position_embeddings": original or config.max_position_embeddings}
+        return {"rope_type": kind, "factor": float(factor), **length}
     raise _unusable(file, f"scales rotary frequencies by {kind!r}")
 
 
