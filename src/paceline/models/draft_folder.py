@@ -12,8 +12,9 @@ A standalone folder also has the embeddings, and is opened like any model.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -47,13 +48,11 @@ class DraftRecord:
 
     base, name: fingerprint of the base's weights, see `paceline.models.fingerprint`, and its name
     for readers.
-    layers: layers of the base that were kept, ascending, from 0.
-    vocabulary: how many tokens the draft can generate; 0 is all of them.
-    rank: of the stored updates to the weights of the base's layers, see `paceline.models.low_rank`;
-    0 if the layers are stored whole.
-    shared: whether embeddings and output head are the base's, and not in this folder.
-    parameters: count of the draft's own parameters.
-    weights_sha256: of model.safetensors; "" before it is written.
+    layers: of the base that were kept, ascending, from 0. vocabulary: how many tokens the draft can
+    generate; 0 is all. shared: whether embeddings and output head are the base's, and not in this
+    folder. parameters: count of the draft's own. weights_sha256: of model.safetensors; "" before it
+    is written. rank: of the stored updates to the weights of the base's layers, see
+    `paceline.models.low_rank`; 0 if the layers are stored whole.
     """
 
     base: str
@@ -124,8 +123,12 @@ class DraftParts:
     def save_pretrained(self, folder: Path) -> None:
         """Write the folder; raises ModelError if that fails."""
         assert self.config is not None  # noqa: S101 - what was read is not written again
-        if self.whole is not None:
-            _save_company(*self.whole, folder)
+        base, tokenizer = self.whole or (None, None)
+        with _written(folder):
+            if tokenizer is not None:
+                tokenizer.save_pretrained(folder)
+            if base is not None and base.generation_config is not None:
+                base.generation_config.save_pretrained(folder)
         save_draft(folder, self.config, self.tensors, self.about, self.record)
 
 
@@ -153,10 +156,9 @@ def read_draft_record(folder: Path) -> DraftRecord:
     try:
         if (found.pop("format"), found.pop("kind")) != (_FORMAT, _KIND):
             raise ValueError("it has another format or kind")
-        record = DraftRecord(**{**found, "layers": tuple(found["layers"])})
+        return DraftRecord(**{**found, "layers": tuple(found["layers"])})
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path} does not describe a draft model ({error})") from error
-    return record
 
 
 def save_draft(
@@ -178,28 +180,33 @@ def save_draft(
     content = save(
         {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, {"format": "pt"}
     )
-    record = DraftRecord(**{**vars(record), "weights_sha256": hashlib.sha256(content).hexdigest()})
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    record = replace(record, weights_sha256=hashlib.sha256(content).hexdigest())
+    with _written(folder):
         # Without a record there is no draft. It is deleted first and written last, so a process
         # killed in between leaves none, and never that of another training.
         (folder / RECORD).unlink(missing_ok=True)
         replace_file(folder / _TENSORS, content)
         replace_file(folder / _CONFIG, config.to_json_string(use_diff=False).encode())
         replace_file(folder / _TRAINING, json_bytes(training))
-        replace_file(
-            folder / RECORD, json_bytes({"format": _FORMAT, "kind": _KIND, **asdict(record)})
-        )
-    except OSError as error:
-        raise ModelError(f"cannot write the draft model to {folder}: {error.strerror}") from error
+        about = {"format": _FORMAT, "kind": _KIND, **asdict(record)}
+        replace_file(folder / RECORD, json_bytes(about))
     return record
 
 
-def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrainedModel:
-    """The draft model in a folder, on the embeddings and output head of its base.
+@contextmanager
+def _written(folder: Path) -> Iterator[None]:
+    """Make a folder for what the body writes; raises ModelError if that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ModelError(f"cannot write the draft model to {folder}: {error.strerror}") from error
 
-    base: the model that it drafts for, prepared or not; what it lends is shared, not copied.
-    fingerprint: of the base's weights.
+
+def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrainedModel:
+    """The draft model in a folder, on the embeddings and output head of its base, which are shared.
+
+    base: the model that it drafts for, prepared or not. fingerprint: of its weights.
 
     Raises ModelError if there is no such draft model, it belongs to another base, or its files are
     damaged.
@@ -243,17 +250,3 @@ def _read_tensors(path: Path, record: DraftRecord) -> dict[str, torch.Tensor]:
         raise ModelError(f"cannot read the draft model {path}: {error.strerror}") from error
     except SafetensorError as error:
         raise ModelError(f"{path} contains no weights: {error}") from error
-
-
-def _save_company(
-    base: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path
-) -> None:
-    """Write what else an ordinary model's folder holds."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
-        if base.generation_config is not None:
-            base.generation_config.save_pretrained(folder)
-    except OSError as error:
-        raise ModelError(f"cannot write the draft model to {folder}: {error.strerror}") from error

@@ -49,13 +49,10 @@ class ReducedHead(nn.Module):
     """Scores of some tokens; all others get -inf, like banned tokens in transformers.
 
     A small model's output head is as large as many layers, and most of its rows are for tokens that
-    hardly ever occur. A draft model can do without them: where such a token comes, its guess is
-    wrong.
+    hardly ever occur: where such a token comes, a draft without it guesses wrong.
 
-    rows: hidden -> scores of the tokens that can be generated. A plain linear layer, which any
-    stand-in may replace.
-    tokens: their ids [len(rows)], ascending.
-    vocab_size: of the whole vocabulary.
+    rows: hidden -> scores of the tokens that can be generated; any stand-in may replace it.
+    tokens: their ids [len(rows)], ascending. vocab_size: of the whole vocabulary.
 
     No processor, temperature or noise can bring -inf back: softmax makes it 0, and a draw with
     Gumbel noise never picks it. A model that caps its scores after the head (Gemma 2) turns it into
@@ -120,9 +117,9 @@ def lent_modules(base: PreTrainedModel) -> dict[str, nn.Module]:
 def name_of_head(model: PreTrainedModel) -> str:
     """The name of the output head, e.g. "lm_head"; raises ModelError if there is none."""
     head = model.get_output_embeddings()
-    found: list[str] = [name for name, module in model.named_modules() if module is head]
-    if found:
-        return found[0]
+    for name, module in model.named_modules():
+        if module is head:
+            return str(name)
     raise ModelError(f"{type(model).__name__} has no output head that a draft model could share")
 
 
@@ -130,12 +127,10 @@ def head_tensors(
     base: PreTrainedModel, tokens: torch.Tensor, lent: bool = False
 ) -> dict[str, torch.Tensor]:
     """The tensors a draft stores for a reduced output head: the ids, and what cannot be looked up
-    later.
+    later. If the base's output head is its input embedding, rows are looked up there; any other head
+    may have been packed for oneDNN, and so be gone, when the draft is opened.
 
     base: as it was loaded. tokens: ids [count], ascending. lent: whether rows are always looked up.
-
-    If the base's output head is its input embedding, the rows are looked up there. Any other head
-    may have been packed for oneDNN, and so be gone, when the draft is opened.
     """
     whole: Any = base.get_output_embeddings()
     kept = {VOCABULARY: tokens.to(torch.int32)}
@@ -217,21 +212,12 @@ def _load(
         if getattr(base.get_output_embeddings(), "bias", None) is not None:
             state[f"{head}.bias"] = _placeholder(size[:1], device, dtype)
     attention = base.config._attn_implementation
-    options: dict[str, Any] = {
-        "attn_implementation": attention if attention in _ATTENTION else _ATTENTION[0]
-    }
-    if device.type != "cpu":
-        options["device_map"] = {"": device}
+    options: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
+    options["attn_implementation"] = attention if attention in _ATTENTION else _ATTENTION[0]
+    options |= {"config": config, "state_dict": state, "dtype": dtype}
     try:
         with muted():
-            draft, report = type(base).from_pretrained(
-                None,
-                config=config,
-                state_dict=state,
-                dtype=dtype,
-                output_loading_info=True,
-                **options,
-            )
+            draft, report = type(base).from_pretrained(None, output_loading_info=True, **options)
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise ModelError(
@@ -280,11 +266,8 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
     """A linear layer on these tensors, not copies."""
     outputs, inputs = weight.shape
     layer = nn.Linear(inputs, outputs, bias=bias is not None, device="meta")
-    layer.weight = _parameter(weight)
-    if bias is not None:
-        layer.bias = _parameter(bias)
+    for name, own in (("weight", weight), ("bias", bias)):
+        if own is not None:
+            part = own if isinstance(own, nn.Parameter) else nn.Parameter(own)
+            layer.register_parameter(name, part)
     return layer
-
-
-def _parameter(tensor: torch.Tensor) -> nn.Parameter:
-    return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
