@@ -14,8 +14,7 @@ from paceline.training.cutting import cut, mixed_precision
 from paceline.training.methods.draft import Draft, DraftSettings
 from paceline.training.scorer import Scorer, Teacher
 from paceline.training.tally import Tally
-from paceline.training.trainee import Trainee
-from paceline.training.trainer import Trainer
+from paceline.training.trainer import Trainee, Trainer
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]
 SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])

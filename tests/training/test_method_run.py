@@ -24,7 +24,7 @@ from paceline.training.dataset import Dataset, TextSource, share_of
 from paceline.training.methods import TRAINED
 from paceline.training.order import read_prompt_files
 from paceline.training.settings import TrainerSettings
-from paceline.training.trainee import Trainee
+from paceline.training.trainer import Trainee
 
 PARTS = {"config.json", "model.safetensors", "acceptance.json", "training.json"}
 KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}

@@ -15,8 +15,7 @@ from paceline.training.methods.ppd import Ppd, PpdSettings
 from paceline.training.methods.prompt_model import PromptModel
 from paceline.training.methods.prompt_rows import PromptRows, among_one_point
 from paceline.training.scorer import Teacher
-from paceline.training.trainee import Trainee
-from paceline.training.trainer import Trainer
+from paceline.training.trainer import Trainee, Trainer
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]
 

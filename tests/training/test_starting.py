@@ -13,7 +13,6 @@ from tests.training.shared import make, prompt_file
 
 from paceline.drafters.eight_bits import in_floats
 from paceline.errors import ModelError, UsageError
-from paceline.training import starting
 from paceline.training.methods import TRAINED
 from paceline.training.settings import PACKAGED
 
@@ -114,10 +113,10 @@ def test_what_does_not_fit_is_one_sentence(
 @pytest.mark.parametrize("method", OPTIONS)
 def test_parts_of_another_model_are_refused(trained: dict[str, Path], method: str) -> None:
     with pytest.raises(ModelError, match=r"not (for|to) this model"):
-        starting.first_parts(TRAINED[method], str(trained[method]), "other")
+        TRAINED[method].first_parts(str(trained[method]), "other")
 
 
 @pytest.mark.parametrize("method", OPTIONS)
 def test_packaged_parts_are_found(method: str) -> None:
-    found = starting.first_parts(TRAINED[method], PACKAGED, "b179c9523d0e6a0f98a330c7562b6827")
+    found = TRAINED[method].first_parts(PACKAGED, "b179c9523d0e6a0f98a330c7562b6827")
     assert found is not None and found.fingerprint()

@@ -14,14 +14,13 @@ from torch import nn
 
 from paceline.errors import UsageError
 from paceline.kernels.blocks import rounded_numbers
-from paceline.training import trainee as trainee_module
+from paceline.training import trainer as trainer_module
 from paceline.training.methods.chimera import Chimera, ChimeraSettings
 from paceline.training.methods.eagle import Eagle, EagleSettings
 from paceline.training.methods.medusa import Medusa, MedusaSettings
 from paceline.training.precision import products_name, without_cudnn
 from paceline.training.scorer import Teacher
-from paceline.training.trainee import Trainee
-from paceline.training.trainer import Trainer
+from paceline.training.trainer import Trainee, Trainer
 
 
 def trainer(settings: MedusaSettings) -> Trainer:
@@ -94,7 +93,7 @@ def test_matrices_are_whole_again_if_they_could_not_be_rounded(
             raise MemoryError
         return rounded_numbers(weight, bits)
 
-    monkeypatch.setattr(trainee_module, "rounded_numbers", fail_at_the_second)
+    monkeypatch.setattr(trainer_module, "rounded_numbers", fail_at_the_second)
     with pytest.raises(MemoryError), found.rounded():
         pass
     assert all(torch.equal(part, before[name]) for name, part in eagle.tensors().items())

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import UsageError
-from paceline.training.dataset import Text
-from paceline.training.vocabulary import frequent_ngrams, frequent_tokens
+from paceline.training.dataset import Text, frequent_ngrams, frequent_tokens
 
 
 @given(

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import ModelError
-from paceline.models.checks import check_complete, check_config, check_folder
 from paceline.models.description_cache import described
-from paceline.models.explain import explained
+from paceline.models.explain import check_complete, check_config, check_folder, explained
 from paceline.models.fingerprint import fingerprint
 from paceline.models.gguf_description import load_through_transformers
 from paceline.models.gguf_file import GgufFile

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from paceline.errors import UsageError
@@ -24,10 +25,12 @@ from paceline.training.data import TrainingData
 from paceline.training.order import PromptFile, interleave
 from paceline.training.settings import TrainerSettings
 
-__all__ = ["Dataset", "Text", "TextSource", "share_of"]
+__all__ = ["Dataset", "Text", "TextSource", "frequent_ngrams", "frequent_tokens", "share_of"]
 
 _SHORTEST = 4  # tokens: a place, its root, and a token to guess
 _LONGEST_READ = 512
+
+_Counted = TypeVar("_Counted", int, tuple[int, ...])
 
 
 @dataclass(frozen=True)
@@ -207,3 +210,42 @@ def _encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[i
         return list(tokenizer(text).input_ids)
     text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
     return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def frequent_tokens(
+    texts: Iterable[Text], count: int, size: int, always: Iterable[int]
+) -> torch.Tensor:
+    """Ids [count] int64, ascending: the most frequent tokens of answers.
+
+    size: of the whole vocabulary. always: taken first, e.g. tokens that end a text.
+
+    If the answers hold too few, tokens of prompts follow, including those of texts without answers,
+    and then the lowest ids, which a tokenizer that learned by merging gave to the most frequent
+    pieces.
+
+    Raises UsageError unless 1 <= count <= size.
+    """
+    if not 1 <= count <= size:
+        raise UsageError(f"the model has {size} tokens: a vocabulary of {count} cannot be made")
+    answers: Counter[int] = Counter()
+    prompts: Counter[int] = Counter()
+    for text in texts:
+        prompts.update(text.tokens[: text.first + 1])
+        answers.update(text.tokens[text.first + 1 :])
+    order = (always, _by_frequency(answers), _by_frequency(prompts), range(size))
+    chosen = dict.fromkeys(token for tokens in order for token in tokens)
+    return torch.tensor(sorted(list(chosen)[:count]))
+
+
+def frequent_ngrams(texts: Iterable[Sequence[int]], order: int, count: int) -> torch.Tensor:
+    """Ids [at most count, order] int32: the most frequent n-grams, most frequent first, ties by
+    lowest ids; n-grams that occur once are left out."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for text in texts:
+        counts.update(zip(*(text[shift:] for shift in range(order))))
+    often = [ngram for ngram in _by_frequency(counts) if counts[ngram] > 1]
+    return torch.tensor(often[:count], dtype=torch.int32).view(-1, order)
+
+
+def _by_frequency(counts: Counter[_Counted]) -> list[_Counted]:
+    return sorted(counts, key=lambda entry: (-counts[entry], entry))

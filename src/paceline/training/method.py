@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from paceline.errors import ModelError, UsageError
-from paceline.training.settings import TrainerSettings
+from paceline.training.settings import PACKAGED, TrainerSettings
 
 if TYPE_CHECKING:
     import torch
@@ -164,6 +164,34 @@ class TrainedMethod(ABC, Generic[SettingsT]):
 
         found = shipped_for(cls.name, fingerprint)
         return None if found is None else Path(found)
+
+    @classmethod
+    def parts_in(cls, folder: Path) -> Finished:
+        """The parts in a folder; raises UsageError if there are none, ModelError if damaged."""
+        found = cls.finished().found_in(folder)
+        if found is None:
+            raise UsageError(
+                f"{folder} holds nothing that 'paceline train {cls.name}' has finished: name "
+                "another folder, or leave out --start"
+            )
+        return found
+
+    @classmethod
+    def first_parts(cls, start: str, fingerprint: str) -> Finished | None:
+        """What the settings' `start` names for the model with these weights; None if it is "".
+
+        Raises UsageError if there are no such parts, ModelError for damaged or another model's.
+        """
+        if not start:
+            return None
+        folder = cls.packaged(fingerprint) if start == PACKAGED else Path(start)
+        if folder is None:
+            raise UsageError(
+                f"no parts of '{cls.name}' for this model come with paceline: leave out --start"
+            )
+        found = cls.parts_in(folder)
+        found.check_base(fingerprint)
+        return found
 
     @classmethod
     def used(cls, folder: str) -> str:

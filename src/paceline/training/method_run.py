@@ -19,23 +19,16 @@ from paceline.targets.support import check_supported, longest_context
 from paceline.targets.words import output_head
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import forget_checkpoint, load_checkpoint
-from paceline.training.dataset import Dataset, Text, TextSource
+from paceline.training.dataset import Dataset, Text, TextSource, frequent_tokens
 from paceline.training.folder import check_same_run, held
 from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
-from paceline.training.precision import (
-    products_in,
-    products_name,
-    usable_precision,
-    without_cudnn,
-)
+from paceline.training.precision import products_in, products_name, usable_precision, without_cudnn
 from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, run_training
 from paceline.training.scorer import Teacher
 from paceline.training.settings import TrainerSettings
-from paceline.training.starting import check_start, first_parts
 from paceline.training.state_cache import StateCache, StateShape
-from paceline.training.trainee import Trainee
-from paceline.training.vocabulary import frequent_tokens
+from paceline.training.trainer import Trainee
 
 __all__ = ["MethodRun", "train_method"]
 
@@ -121,9 +114,9 @@ def train_method(
     folder that holds another run, cannot be written or is in use by another process; ModelError for
     a model that could not be decoded with, and parts to start from that are damaged or another's.
     """
-    first = first_parts(run.kind, run.settings.start, run.base.fingerprint)
+    first = run.kind.first_parts(run.settings.start, run.base.fingerprint)
     if first is not None:
-        check_start(first, run.settings)
+        _check_start(first, run.settings)
     model, tokenizer = open_reader()
     check_supported(model)
     if model.dtype == torch.float16:
@@ -150,6 +143,27 @@ def train_method(
         parts.save_pretrained(folder)
         forget_checkpoint(folder)
     return parts
+
+
+def _check_start(first: Finished, settings: TrainerSettings) -> None:
+    """Raises UsageError if these parts guess another number of tokens, were trained on texts that
+    the settings hold back, or were chosen by texts of the test split."""
+    tokens, count = first.token_ids, settings.vocabulary
+    if tokens is not None and len(tokens) != count:
+        raise UsageError(
+            f"the parts to start from guess {len(tokens)} tokens, not {count or 'all'}: train with "
+            f"--vocabulary {len(tokens)}"
+        )
+    known = first.record.get("run", {}).get("settings", {})
+    test, validation = known.get("test"), known.get("validation")
+    if test is None or validation is None:
+        return
+    # Both splits are counted from the same end.
+    if settings.test > test or settings.test + settings.validation > test + validation + 1e-9:
+        raise UsageError(
+            "the parts to start from have learned from texts that are to be held back: train with "
+            f"--test {test} --validation {validation}"
+        )
 
 
 def _finished(run: MethodRun, folder: Path, wanted: Mapping[str, Any]) -> Finished | None:

@@ -14,8 +14,7 @@ import torch
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from paceline.training.dataset import Text
-from paceline.training.trainee import Trainee
-from paceline.training.trainer import Trainer
+from paceline.training.trainer import Trainee, Trainer
 
 __all__ = ["OnStep", "one_ahead", "run_training"]
 

@@ -9,14 +9,7 @@ import torch
 from paceline.kernels.blocks import rounded_numbers
 from paceline.training.batches import Batch
 from paceline.training.settings import TrainerSettings
-from paceline.training.soft_loss import (
-    Chances,
-    Scored,
-    Taught,
-    head_loss,
-    logit_loss,
-    rows_at_once,
-)
+from paceline.training.soft_loss import Chances, Scored, Taught, head_loss, logit_loss, rows_at_once
 from paceline.training.tally import RANKS, Tally
 
 __all__ = ["Scorer", "Teacher"]

@@ -108,9 +108,7 @@ def command_of(kind: Kind) -> Callable[..., None]:
 def _checked(kind: Kind, given: dict[str, Any]) -> Any:
     settings = kind.Settings(**given)
     if settings.start and settings.start != PACKAGED:
-        from paceline.training.starting import parts_in
-
-        parts_in(kind, Path(settings.start))  # to report errors before a model is loaded
+        kind.parts_in(Path(settings.start))  # to report errors before a model is loaded
     return settings
 
 

@@ -147,7 +147,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
 
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> Finished:
         """See `TrainedMethod`; with the training texts' common n-grams."""
-        from paceline.training.vocabulary import frequent_ngrams
+        from paceline.training.dataset import frequent_ngrams
 
         texts = [text.tokens for text in self._train]
         common_ngrams = frequent_ngrams(texts, self.settings.order, _COMMON_NGRAMS)
