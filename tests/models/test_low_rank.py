@@ -17,10 +17,9 @@ from paceline.kernels.native.calls import kernels
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
 from paceline.models.draft_model import head_tensors, own_tensors
-from paceline.models.low_rank import DOWN, UP, weight_of
+from paceline.models.low_rank import DOWN, UP, weight_of, with_low_rank
 from paceline.targets.prepare import prepare
 from paceline.training.cutting import cut, mixed_precision
-from paceline.training.methods.low_rank_layers import with_low_rank
 
 LAYERS, RANK = (0, 2), 3
 SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])

@@ -12,8 +12,7 @@ from tests.training.packed import Noted, base_for, base_of, window_of
 from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.errors import ModelError, UsageError
 from paceline.training.methods.ppd import Ppd, PpdSettings
-from paceline.training.methods.prompt_model import PromptModel
-from paceline.training.methods.prompt_rows import PromptRows, among_one_point
+from paceline.training.methods.prompt_model import PromptModel, PromptRows, among_one_point
 from paceline.training.scorer import Teacher
 from paceline.training.trainer import Trainee, Trainer
 

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import UsageError
-from paceline.training.batches import Batch, Batches
+from paceline.training.batches import Batch, Batches, Rows, pack, stretches
 from paceline.training.dataset import Dataset, Text
 from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache, StateShape
-from paceline.training.windows import Rows, pack, stretches
 
 SETTINGS = TrainerSettings(heads=2, rows=3, length=24, context=6, read_share=0.34, seed=5)
 SHAPE = StateShape("toy", 4, taps=(1,))

@@ -93,8 +93,8 @@ class Draft(TrainedMethod[DraftSettings]):
 
     def __init__(self, base: Base, settings: DraftSettings) -> None:
         from paceline.models.draft_model import own_tensors
+        from paceline.models.low_rank import with_low_rank
         from paceline.training.cutting import cut
-        from paceline.training.methods.low_rank_layers import with_low_rank
 
         self.settings = settings
         self._base = base
