@@ -100,8 +100,8 @@ class Chimera(TrainedMethod[ChimeraSettings]):
     def __init__(self, base: Base, settings: ChimeraSettings) -> None:
         from paceline.drafters.chimera_model import ChimeraModel
         from paceline.kernels.blocks import rounded_numbers
-        from paceline.training.methods.chimera_bottom import TransformerBottom
         from paceline.training.methods.last_layer import (
+            TransformerBottom,
             begin_as_last_layer,
             last_layer_has_biases,
             sized_like,

@@ -1,4 +1,5 @@
-"""What drafters' blocks take from the layers of their target: sizes, or the last one's weights."""
+"""What drafters take from the layers of their target: sizes, the last one's weights, or the first
+layer in place of Chimera's n-gram encoder (table 6), for the study."""
 
 from __future__ import annotations
 
@@ -8,14 +9,17 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.drafters.context_encoder import ContextEncoder
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.errors import ModelError
+from paceline.models.draft_model import layers_of
+from paceline.training.cutting import cut
 from paceline.training.method import Base
 
 __all__ = [
+    "TransformerBottom",
     "begin_as_last_layer",
     "copy_last_layer",
     "gains_of",
@@ -122,3 +126,49 @@ def gains_of(norm: nn.Module) -> torch.Tensor:
     found: torch.Tensor = (norm(signs) - norm(-signs)).float() / 2 * signs.float()
     # The epsilon under the root makes these a little smaller.
     return weight.float() if torch.allclose(found, weight.float(), rtol=1e-3) else found
+
+
+class TransformerBottom(nn.Module):
+    """Reads packed texts with the first layer of `model`, as it is or with a copy that learns.
+
+    Parameters: "layer.*", as the model's layer names them, if it is trained.
+
+    Raises ModelError for a model that does not work with one layer.
+    """
+
+    def __init__(self, model: PreTrainedModel, trained: bool) -> None:
+        super().__init__()
+        shallow = cut(model, [0])
+        stack: Any = shallow.get_submodule(layers_of(model))
+        layer: nn.Module = stack[0]
+        # A tuple is not registered: embeddings are the model's, and the rest does not matter.
+        self._shallow = (shallow.requires_grad_(False), layer)
+        if trained:
+            self.layer = layer.requires_grad_(True)
+
+    def whole(self, tokens: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        """Rows of texts int64 [rows, length] -> the layer's output, [rows, length, hidden] float32.
+
+        start: [rows, length] int64, where in the row the text of each token begins.
+        """
+        shallow, layer = self._shallow
+        caught: list[torch.Tensor] = []
+
+        def catch(module: nn.Module, inputs: Any, output: Any) -> None:
+            caught.append(output[0] if isinstance(output, tuple) else output)
+
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        sees = (start[:, :, None] == start[:, None, :]) & (places <= places[:, None])
+        mask = torch.zeros(sees.shape, device=tokens.device)
+        mask.masked_fill_(~sees, torch.finfo(mask.dtype).min)
+        hook = layer.register_forward_hook(catch)
+        try:
+            shallow.get_decoder()(
+                tokens,
+                attention_mask=mask[:, None],
+                position_ids=places - start,
+                use_cache=False,
+            )
+        finally:
+            hook.remove()
+        return caught[0].float()
