@@ -86,7 +86,7 @@ def test_second_pull_does_nothing_and_force_makes_it_again(store: ModelStore) ->
 
 def test_unknown_alias_suggests_a_close_one(store: ModelStore) -> None:
     for action in (store.pull, store.path, store.remove):
-        with pytest.raises(ModelError, match=r"unknown model 'tinny' \(did you mean 'tiny'\?\)"):
+        with pytest.raises(ModelError, match=r"unknown model 'tinny' \(did you mean tiny\?\)"):
             action("tinny")
 
 

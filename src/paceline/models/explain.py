@@ -162,19 +162,15 @@ def check_complete(
     missing, unexpected: parameters, as transformers reports them. Others that the model lacks are
     ignored, as transformers does: many folders hold more than the language model.
     """
+    from torch import nn
+
     if missing:
         raise ModelError(
             f"the weights of {name} lack {len(missing)} parameters ({sorted(missing)[0]} first): "
             "they are incomplete or belong to another kind of model"
         )
-    _check_layers(name, model, unexpected)
-    _check_biases(name, model, unexpected)
-
-
-def _check_layers(name: str, model: PreTrainedModel, unexpected: Collection[str]) -> None:
-    from torch import nn
-
-    for stack, layers in model.named_modules():
+    modules, config = dict(model.named_modules()), model.config.get_text_config()
+    for stack, layers in modules.items():
         if not isinstance(layers, nn.ModuleList):
             continue
         for key in unexpected:
@@ -184,12 +180,6 @@ def _check_layers(name: str, model: PreTrainedModel, unexpected: Collection[str]
                     f"the weights of {name} have more than the {len(layers)} layers that its "
                     f"config.json names ({key}): correct num_hidden_layers there"
                 )
-
-
-def _check_biases(name: str, model: PreTrainedModel, unexpected: Collection[str]) -> None:
-    from torch import nn
-
-    modules, config = dict(model.named_modules()), model.config.get_text_config()
     for key in sorted(unexpected):
         place, _, kind = key.rpartition(".")
         # Other kinds of modules have buffers of this name, such as a mask, that nothing needs.

@@ -6,7 +6,6 @@ A package is treated as an archive: its files are taken out, its code is never i
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["ALIASES", "GGUF_NAME", "Alias", "Kind", "ModelInfo", "Wheel", "suggestion"]
+__all__ = ["ALIASES", "GGUF_NAME", "Alias", "Kind", "ModelInfo", "Wheel"]
 
 Kind = Literal["causal-lm", "sentence-encoder"]
 Layout = Literal["gguf", "folder"]
@@ -78,12 +77,6 @@ class ModelInfo:
     stored_size: int
     licence: str
     description: str
-
-
-def suggestion(name: str, known: Mapping[str, Alias]) -> str:
-    """A clause for an error message, " (did you mean 'x'?)", or "" if no alias is close."""
-    close = difflib.get_close_matches(name.lower(), known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _known() -> Mapping[str, Alias]:

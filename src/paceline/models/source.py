@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.errors import ModelError
+from paceline.errors import ModelError, meant
 from paceline.models.progress import ProgressCallback, ignore_progress
-from paceline.models.registry import GGUF_NAME, Alias, suggestion
+from paceline.models.registry import GGUF_NAME, Alias
 from paceline.models.store import ModelStore
 
 __all__ = ["ModelSource", "resolve"]
@@ -77,7 +77,7 @@ def resolve(
         raise ModelError(f"unknown model {name!r}: there is no such file or folder")
     known = {alias: each for alias, each in store.aliases.items() if each.kind == "causal-lm"}
     raise ModelError(
-        f"unknown model {name!r}{suggestion(name, known)}: use one of {', '.join(known)}, a folder, "
+        f"unknown model {name!r}{meant(name.lower(), known)}: use one of {', '.join(known)}, a folder, "
         "a .gguf file or a hub id owner/name"
     )
 

@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.errors import ModelError
+from paceline.errors import ModelError, meant
 from paceline.models.cache import cache_root, explain_os_errors, folder_size, held, require_space
 from paceline.models.fetch import Downloader, fetch, pip_download
 from paceline.models.gguf_description import describe_alias
 from paceline.models.progress import ProgressCallback, ignore_progress
 from paceline.models.record import find_damage, write_record
-from paceline.models.registry import ALIASES, Alias, ModelInfo, suggestion
+from paceline.models.registry import ALIASES, Alias, ModelInfo
 
 __all__ = ["ModelStore"]
 
@@ -38,7 +38,7 @@ class ModelStore:
         """The alias with this short name; raises ModelError if there is none."""
         if name not in self.aliases:
             raise ModelError(
-                f"unknown model {name!r}{suggestion(name, self.aliases)}: "
+                f"unknown model {name!r}{meant(name.lower(), self.aliases)}: "
                 f"the models to pull are {', '.join(self.aliases)}"
             )
         return self.aliases[name]
@@ -130,23 +130,21 @@ class ModelStore:
 
     def list_models(self) -> list[ModelInfo]:
         """Every alias, pulled or not."""
-        return [self._info(alias) for alias in self.aliases.values()]
-
-    def _info(self, alias: Alias) -> ModelInfo:
-        folder = self._folder(alias)
-        pulled = folder.is_dir()
-        return ModelInfo(
-            alias=alias.name,
-            kind=alias.kind,
-            pulled=pulled,
-            damage=find_damage(folder, alias) if pulled else None,
-            path=folder,
-            size_on_disk=folder_size(folder),
-            download_size=alias.download_size,
-            stored_size=alias.stored_size,
-            licence=alias.licence,
-            description=alias.description,
-        )
+        return [
+            ModelInfo(
+                alias=alias.name,
+                kind=alias.kind,
+                pulled=folder.is_dir(),
+                damage=find_damage(folder, alias) if folder.is_dir() else None,
+                path=folder,
+                size_on_disk=folder_size(folder),
+                download_size=alias.download_size,
+                stored_size=alias.stored_size,
+                licence=alias.licence,
+                description=alias.description,
+            )
+            for alias, folder in ((alias, self._folder(alias)) for alias in self.aliases.values())
+        ]
 
     def _folder(self, alias: Alias) -> Path:
         return self.root / "models" / alias.name

@@ -11,13 +11,7 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelError, UsageError
-from paceline.models.draft_model import (
-    assemble,
-    head_tensors,
-    layers_of,
-    lent_modules,
-    name_of_head,
-)
+from paceline.models.draft_model import assemble, head_tensors, layers_of, own_tensors
 from paceline.targets.support import differences, narrow_windows
 
 __all__ = ["check_layers", "cut", "mixed_precision"]
@@ -36,9 +30,8 @@ def cut(
 ) -> PreTrainedModel:
     """Make a model of some layers of `base`: float32 copies, on its embeddings and output head.
 
-    base: as loaded, not prepared.
-    layers: those to keep, from 0, ascending.
-    vocabulary: ids [count] of the tokens it can guess, ascending; None for all.
+    base: as loaded, not prepared. layers: those to keep, from 0, ascending. vocabulary: ids [count]
+    of the tokens it can guess, ascending; None for all.
 
     Raises UsageError for layers that the base lacks or that are not ascending; ModelError for a
     model that reads more than text, or whose layers depend on their position.
@@ -102,18 +95,16 @@ def _cut_config(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedCo
 
 def _kept(base: PreTrainedModel, layers: Sequence[int]) -> dict[str, torch.Tensor]:
     """Copy the parameters that a draft owns, under their names there."""
-    stack, lent = layers_of(base), {*lent_modules(base), name_of_head(base)}
+    stack = layers_of(base)
     places = {f"{stack}.{layer}.": f"{stack}.{place}." for place, layer in enumerate(layers)}
     kept = {}
-    for name, parameter in base.named_parameters():
-        if any(name.startswith(f"{module}.") for module in lent):
-            continue
+    for name, parameter in own_tensors(base, base).items():
         number = name.removeprefix(f"{stack}.").partition(".")[0]
         old = f"{stack}.{number}."
         if not name.startswith(f"{stack}."):
-            kept[name] = parameter.detach().clone()
+            kept[name] = parameter.clone()
         elif old in places:
-            kept[places[old] + name.removeprefix(old)] = parameter.detach().clone()
+            kept[places[old] + name.removeprefix(old)] = parameter.clone()
     return kept
 
 
