@@ -243,23 +243,19 @@ def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Modu
         return _linear(whole.weight, whole.bias)
     like: dict[str, Any] = {"device": device_of_table(base), "dtype": dtype_of_table(base)}
     tokens = tensors[VOCABULARY].to(like["device"], torch.int64)
-    own = tensors[_ROWS] if _ROWS in tensors else _lent_rows(base, tokens)
-    rows = own.to(**like)
-    bias = tensors[_BIAS].to(**like) if _BIAS in tensors else None
-    return ReducedHead(_linear(rows, bias), tokens, base.config.vocab_size)
-
-
-def _lent_rows(base: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
-    """Rows of the base's output head."""
-    if head_reads_table(base):
-        return rows_of(base.get_input_embeddings(), tokens)
-    head: Any = base.get_output_embeddings()
-    if not has_rows(head):
+    if _ROWS in tensors:
+        rows = tensors[_ROWS]
+    elif head_reads_table(base):
+        rows = rows_of(base.get_input_embeddings(), tokens)
+    elif has_rows(whole):
+        rows = rows_of(whole, tokens)[:, : whole.in_features]
+    else:
         raise ModelError(
             "the draft model reads the output head of its model, which was packed: load the model "
             "with weights='native' (--weights native)"
         )
-    return rows_of(head, tokens)[:, : head.in_features]
+    bias = tensors[_BIAS].to(**like) if _BIAS in tensors else None
+    return ReducedHead(_linear(rows.to(**like), bias), tokens, base.config.vocab_size)
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:

@@ -17,7 +17,6 @@ from paceline.models.gguf_settings import restore_settings
 from paceline.models.progress import muted
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["describe_alias", "describe_gguf", "load_through_transformers", "stop_ids"]
@@ -147,7 +146,7 @@ def _tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
 
     Raises ModelError if it splits text in a way that is not known.
     """
-    from tokenizers import normalizers, pre_tokenizers
+    from tokenizers import decoders, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     with TemporaryDirectory() as folder:
@@ -177,18 +176,11 @@ def _tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
     if family in _WHOLE_WORDS:
         backend.model.ignore_merges = True
         tokenizer.add_bos_token = bool(file.metadata.get("tokenizer.ggml.add_bos_token", True))
-    if file.metadata.get("tokenizer.ggml.add_space_prefix") is False:
-        _drop_first_space(backend)
-    return tokenizer
-
-
-def _drop_first_space(backend: Tokenizer) -> None:
-    """Let a text begin as it is, where transformers' SentencePiece tokenizer puts a space before
-    it and takes that away again when it decodes."""
-    from tokenizers import decoders, pre_tokenizers
-
-    if isinstance(backend.pre_tokenizer, pre_tokenizers.Metaspace):
+    begins_anyhow = file.metadata.get("tokenizer.ggml.add_space_prefix") is False
+    if begins_anyhow and isinstance(backend.pre_tokenizer, pre_tokenizers.Metaspace):
+        # transformers would put a space before a text, and take it away when it decodes.
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
         backend.decoder = decoders.Sequence(
             [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
         )
+    return tokenizer

@@ -79,8 +79,13 @@ class _Training:
 
     def go(self) -> None:
         """Continue from the latest checkpoint until the trainer has finished."""
-        self._resume()
         trainer, settings = self.trainer, self.trainer.settings
+        found = load_checkpoint(self.folder, self.run)
+        if found is not None:
+            trainer.restore(found.tensors, found.numbers)
+            self.log, self.recent = found.log, found.numbers["recent"]
+            self.seconds, self.places = found.numbers["seconds"], found.numbers["places"]
+            self.on_step(trainer.step, self.recent[-1] if self.recent else 0.0)
         if settings.start and not trainer.step:  # perhaps no step is better
             trainer.judge(self._held_back_loss())
             trainer.model.notes()  # counts start anew with the steps
@@ -126,15 +131,6 @@ class _Training:
             }
         )
         self.recent = []
-
-    def _resume(self) -> None:
-        found = load_checkpoint(self.folder, self.run)
-        if found is None:
-            return
-        self.trainer.restore(found.tensors, found.numbers)
-        self.log, self.recent = found.log, found.numbers["recent"]
-        self.seconds, self.places = found.numbers["seconds"], found.numbers["places"]
-        self.on_step(self.trainer.step, self.recent[-1] if self.recent else 0.0)
 
 
 def one_ahead(batches: Iterator[_T]) -> Iterator[_T]:

@@ -53,7 +53,16 @@ def make_data(
     """
     if tokens < 1:
         raise UsageError(f"tokens must be at least 1, got {tokens}")
-    records, run = interleave(files, asking.seed), _run(session, files, asking)
+    records, info = interleave(files, asking.seed), session.target.describe()
+    # What the bytes of the shards depend on, besides machine and versions.
+    run = {
+        "model": session.fingerprint,
+        "dtype": info.dtype,
+        "weights": info.weights,
+        "prompts": [file.as_json() for file in files],
+        **asdict(asking),
+        "shard_prompts": SHARD_PROMPTS,
+    }
     with held(folder):
         manifest = load_manifest(folder) or Manifest(run, {}, tokens)
         check_same_run(folder, manifest.run, run, "data made")
@@ -104,16 +113,3 @@ def write_shard(folder: Path, number: int, prompts: int, found: Answers) -> Shar
         skipped=found.skipped,
         licences=dict(sorted(licences.items())),
     )
-
-
-def _run(session: Session, files: Sequence[PromptFile], asking: Asking) -> dict[str, Any]:
-    """What the bytes of the shards depend on, besides machine and versions."""
-    info = session.target.describe()
-    return {
-        "model": session.fingerprint,
-        "dtype": info.dtype,
-        "weights": info.weights,
-        "prompts": [file.as_json() for file in files],
-        **asdict(asking),
-        "shard_prompts": SHARD_PROMPTS,
-    }

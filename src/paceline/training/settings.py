@@ -109,7 +109,11 @@ class TrainerSettings:
                 f"a window of {self.length} tokens has no room for places after {self.context} "
                 f"tokens of context: increase the length, or reduce the context"
             )
-        self._check_choices()
+        hints = get_type_hints(type(self))
+        for each in fields(self):
+            known, value = get_args(hints[each.name]), getattr(self, each.name)
+            if known and value not in known:
+                raise UsageError(f"{each.name} must be one of {', '.join(known)}, got {value!r}")
         try:
             self.config()
         except ModelError as error:
@@ -130,15 +134,6 @@ class TrainerSettings:
             if most is not None and not value <= most:
                 raise UsageError(f"{name} must be at most {most}, got {value}")
 
-    def _check_choices(self) -> None:
-        hints = get_type_hints(type(self))
-        for each in fields(self):
-            known = get_args(hints[each.name])
-            if known and getattr(self, each.name) not in known:
-                raise UsageError(
-                    f"{each.name} must be one of {', '.join(known)}, got {getattr(self, each.name)!r}"
-                )
-
     @property
     def ahead(self) -> int:
         """Tokens read after a place: its root, and the one that each head guesses."""
@@ -155,9 +150,8 @@ class TrainerSettings:
         if step < rising:
             return self.learning_rate * (step + 1) / rising
         if self.schedule == "cosine":
-            return (
-                self.learning_rate * 0.5 * (1 + cos(pi * (step - rising) / (self.steps - rising)))
-            )
+            angle = pi * (step - rising) / (self.steps - rising)
+            return self.learning_rate * 0.5 * (1 + cos(angle))
         falling = round(self.cool_down * self.steps)
         return self.learning_rate * min(1.0, (self.steps - step) / max(falling, 1))
 

@@ -29,10 +29,7 @@ Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
 
 @dataclass(frozen=True)
 class ChimeraSettings(HeadSettings):
-    """What is trained, see `ChimeraConfig`, and how.
-
-    Raises UsageError for a value out of range.
-    """
+    """What is trained, see `ChimeraConfig`, and how, see `TrainerSettings`."""
 
     heads: int = option(3, "How many tokens ahead to guess.", WHAT)
     order: int = option(3, "Tokens that the n-gram encoder sees.", WHAT)

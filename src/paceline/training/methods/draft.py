@@ -25,10 +25,7 @@ __all__ = ["Draft", "DraftSettings"]
 
 @dataclass(frozen=True)
 class DraftSettings(TrainerSettings):
-    """What is trained, and how.
-
-    Raises UsageError for a value out of range.
-    """
+    """What is trained, and how; see `TrainerSettings`."""
 
     layers: str = option(
         "", "Layers to keep, e.g. 0,10,20,29; default: the first and the last.", WHAT
@@ -125,15 +122,6 @@ class Draft(TrainedMethod[DraftSettings]):
         """Guess once after every place; without gradients, guess a whole chain."""
         import torch
 
-        states = self._states(batch)
-        points, valid = batch.points()
-        chain = 1 if torch.is_grad_enabled() else self.settings.heads
-        for head in range(chain):
-            picked = batch.after(states, points, head + 1)
-            scorer.add(head, picked, points, valid & batch.has(points, head + 1))
-
-    def _states(self, batch: Batch) -> torch.Tensor:
-        """[rows, length, hidden] float32: what the output head reads after each token."""
         from paceline.training.batches import masks_of
         from paceline.training.cutting import mixed_precision
 
@@ -143,8 +131,11 @@ class Draft(TrainedMethod[DraftSettings]):
             found = draft.base_model(
                 batch.tokens, attention_mask=masks, position_ids=batch.position, use_cache=False
             )
-        states: torch.Tensor = found.last_hidden_state.float()
-        return states
+        states, (points, valid) = found.last_hidden_state.float(), batch.points()
+        chain = 1 if torch.is_grad_enabled() else self.settings.heads
+        for head in range(chain):
+            picked = batch.after(states, points, head + 1)
+            scorer.add(head, picked, points, valid & batch.has(points, head + 1))
 
     def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> DraftParts:
         """See `DraftParts`."""

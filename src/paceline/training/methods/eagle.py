@@ -28,10 +28,7 @@ _NORMS = {"row_norm": "input_layernorm", "inner_norm": "post_attention_layernorm
 
 @dataclass(frozen=True)
 class EagleSettings(HeadSettings):
-    """What is trained, see `EagleConfig`, and how.
-
-    Raises UsageError for a value out of range.
-    """
+    """What is trained, see `EagleConfig`, and how, see `TrainerSettings`."""
 
     heads: int = option(3, "Drafting steps to learn, one after the other.", WHAT)
     features: Features = option(

@@ -18,10 +18,7 @@ __all__ = ["Medusa", "MedusaSettings"]
 
 @dataclass(frozen=True)
 class MedusaSettings(HeadSettings):
-    """What is trained, see `MedusaConfig`, and how.
-
-    Raises UsageError for a value out of range.
-    """
+    """What is trained, see `MedusaConfig`, and how, see `TrainerSettings`."""
 
     layers: int = option(1, "Residual blocks of a head.", WHAT)
     form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)

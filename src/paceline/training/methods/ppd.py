@@ -27,10 +27,7 @@ OutputHead = Literal["shared", "small", "full"]
 
 @dataclass(frozen=True)
 class PpdSettings(TrainerSettings):
-    """What is trained, see `PromptConfig`, and how (PPD, section 6.1.2).
-
-    Raises UsageError for a value out of range.
-    """
+    """What is trained, see `PromptConfig`, and how, see `TrainerSettings` (PPD, section 6.1.2)."""
 
     heads: int = option(3, "Prompt tokens: how many tokens ahead to guess.", WHAT)
     vocabulary: int = option(

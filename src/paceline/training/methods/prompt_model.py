@@ -58,7 +58,6 @@ class PromptRows:
     """Prompt tokens at some points of a batch of windows.
 
     points: [batch, n] int64, places in the windows.
-    config: decides how many rows follow each point.
 
     Rows are ordered by point, then prompt token, then embedding: n x prompt_tokens x epts of them.
     """
@@ -94,18 +93,16 @@ class PromptRows:
         point = torch.arange(n * self.each, device=positions.device) // self.each
         among = among_one_point(self.config).to(positions.device).repeat(n, n)
         sees_rows = ((point[:, None] == point) & among).expand(len(positions), -1, -1)
+        # The i-th prompt token sees the i-th stretch of prefix tokens (section 4.4.1).
+        several = self.config.prefix_tokens
+        token = torch.arange(n * self.each, device=positions.device) % self.each // self.config.epts
+        slots = torch.arange(self.config.prompt_tokens * several, device=positions.device)
+        sees_prefix = token[:, None] == slots // max(several, 1)
         if window is not None:
             sees_text = sees_text & (positions[:, :, None] - self.batch.position[:, None] < window)
             sees_rows = sees_rows & (positions[:, :, None] - positions[:, None] < window)
-        return torch.cat([self._sees_prefix(), sees_text, sees_rows], dim=-1)
-
-    def _sees_prefix(self) -> torch.Tensor:
-        """The i-th prompt token sees the i-th stretch of prefix tokens (section 4.4.1)."""
-        batch, n = self.points.shape
-        device, several = self.points.device, self.config.prefix_tokens
-        token = torch.arange(n * self.each, device=device) % self.each // self.config.epts
-        slots = torch.arange(self.config.prompt_tokens * several, device=device)
-        return (token[:, None] == slots // max(several, 1)).expand(batch, -1, -1)
+        sees_prefix = sees_prefix.expand(len(positions), -1, -1)
+        return torch.cat([sees_prefix, sees_text, sees_rows], dim=-1)
 
 
 class PromptModel(nn.Module):
