@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import UsageError
-from paceline.training.batches import Batch, Batches, Rows, pack, stretches
+from paceline.training.batches import Batch, Batches, endless, pack, stretches
 from paceline.training.dataset import Dataset, Text
 from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache, StateShape
@@ -87,7 +88,7 @@ def test_every_place_is_in_one_stretch(
 
 
 def test_every_epoch_holds_all_and_goes_on_anywhere() -> None:
-    straight = Rows(TEXTS, SETTINGS, "train").at(0, 40)
+    straight = [*islice(endless(TEXTS, SETTINGS, "train"), 40)]
     wanted = Counter((s.text, s.places) for s in stretches(TEXTS, SETTINGS))
     first = 0
     for _ in range(3):  # epochs may differ in their number of windows
@@ -96,8 +97,9 @@ def test_every_epoch_holds_all_and_goes_on_anywhere() -> None:
             seen.update((each.text, each.places) for each in straight[first])
             first += 1
         assert seen == wanted
-    assert Rows(TEXTS, SETTINGS, "train").at(17, 9) == straight[17:26]
-    assert Rows(TEXTS, replace(SETTINGS, seed=6), "train").at(0, 40) != straight
+    assert [*islice(endless(TEXTS, SETTINGS, "train"), 17, 26)] == straight[17:26]
+    other = endless(TEXTS, replace(SETTINGS, seed=6), "train")
+    assert [*islice(other, 40)] != straight
 
 
 def test_a_batch_says_whose_each_token_is(batches: Batches) -> None:

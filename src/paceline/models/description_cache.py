@@ -16,7 +16,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paceline.json_files import json_bytes, parse_json, replace_file
+from paceline.errors import ModelError
+from paceline.json_files import json_bytes, read_json, replace_file
 from paceline.models.cache import (
     LOCK,
     cache_root,
@@ -118,7 +119,6 @@ def _versions() -> dict[str, Any]:
 def _read(path: Path) -> dict[str, Any]:
     """The JSON object in a file; {} if it cannot be read."""
     try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path)
+    except ModelError:
         return {}
-    return found if isinstance(found, dict) else {}

@@ -92,10 +92,8 @@ class DraftParts:
 
     @classmethod
     def found_in(cls, folder: Path) -> Self | None:
-        """The draft in a folder; None if none is finished there.
-
-        Raises ModelError if it is damaged, or the folder holds another model or other parts.
-        """
+        """The draft in a folder; None if none is finished there. Raises ModelError if it is damaged,
+        or the folder holds another model or other parts."""
         if not (folder / RECORD).exists():
             killed = any(folder.glob("checkpoint*"))  # while it was written
             if (folder / _CONFIG).exists() and not killed:
@@ -142,10 +140,7 @@ def shipped_draft(fingerprint: str) -> Path | None:
 
 def is_shared_draft(folder: Path) -> bool:
     """Whether a folder holds a draft model that `open_draft` opens together with its base; any
-    other folder is loaded like a model.
-
-    Raises ModelError if its record is damaged.
-    """
+    other is loaded like a model. Raises ModelError if its record is damaged."""
     return (folder / RECORD).is_file() and read_draft_record(folder).shared
 
 

@@ -75,10 +75,8 @@ class ReducedHead(nn.Module):
 
 
 def layers_of(model: PreTrainedModel) -> str:
-    """The name of a model's list of decoder layers, e.g. "model.layers".
-
-    Raises ModelError if they are not in one list.
-    """
+    """The name of a model's list of decoder layers, e.g. "model.layers"; raises ModelError if they
+    are not in one list."""
     count = model.config.num_hidden_layers
     found: list[str] = []
     for name, module in model.named_modules():
@@ -163,10 +161,9 @@ def assemble(
 ) -> PreTrainedModel:
     """A causal language model of the base's class on layers of its own.
 
-    base: lends embeddings and output head; it may have been prepared.
-    config: of the draft; it differs from the base's only in its layers.
-    tensors: see `own_tensors`; not copied if device and dtype are right already.
-    dtype: of the draft's own tensors; the base's by default.
+    base: lends embeddings and output head; it may have been prepared. config: of the draft; it
+    differs from the base's only in its layers. tensors: see `own_tensors`; not copied if device and
+    dtype are right already. dtype: of the draft's own tensors; the base's by default.
 
     A whole output head is shared as a module if it has been prepared, otherwise by its weight,
     because preparing either model takes the weight out of the module.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError
 from paceline.json_files import json_bytes, read_json
@@ -17,9 +17,9 @@ from paceline.models.gguf_settings import restore_settings
 from paceline.models.progress import muted
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
-__all__ = ["describe_alias", "describe_gguf", "load_through_transformers", "stop_ids"]
+__all__ = ["describe_alias", "describe_gguf", "stop_ids"]
 
 _FAMILY, _WORDS = "tokenizer.ggml.pre", "tokenizer.ggml.tokens"
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -104,27 +104,6 @@ def _list_added_tokens(folder: Path, words: int) -> None:
         for token in vocabulary["added_tokens"]
     }
     path.write_bytes(json_bytes(read_json(path) | {"added_tokens_decoder": added}))
-
-
-def load_through_transformers(
-    file: Path, config: PreTrainedConfig, **options: Any
-) -> tuple[PreTrainedModel, set[str]]:
-    """A plain model from a GGUF file by transformers' own loader, and the names of parameters that
-    the file does not hold. Loading needs memory for several copies of the weights.
-
-    `options` go to transformers' `from_pretrained`.
-    """
-    from transformers import AutoModelForCausalLM, GgufConfig
-
-    model, report = AutoModelForCausalLM.from_pretrained(
-        file.parent,
-        gguf_file=file.name,
-        config=config,
-        quantization_config=GgufConfig(dequantize=True),
-        output_loading_info=True,
-        **options,
-    )
-    return model, set(report["missing_keys"])
 
 
 def stop_ids(file: GgufFile, configured: int | list[int] | None = None) -> list[int]:

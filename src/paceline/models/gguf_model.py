@@ -24,24 +24,22 @@ from paceline.kernels.token_table import block_embedding, takes_blocks
 from paceline.models.gguf_file import SETTINGS, GgufFile
 from paceline.models.gguf_header import GgufTensor
 
-__all__ = ["bytes_needed", "has_kernels", "load_gguf", "unread_tensor", "why_unread"]
+__all__ = ["bytes_needed", "has_kernels", "load_gguf", "why_unread"]
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _READABLE = FORMATS | _FLOATS.keys()
 _PIECE = 1 << 22  # numbers de-quantised at a time
 
 
-def unread_tensor(file: GgufFile) -> GgufTensor | None:
-    """The first tensor in a format that is not read here; None if there is none."""
-    return next((each for each in file.tensors.values() if each.type not in _READABLE), None)
-
-
-def why_unread(file: GgufFile, tensor: GgufTensor) -> str:
-    """One sentence about a tensor in an unreadable format."""
-    return (
-        f"{file.path} holds {tensor.name} as {tensor.type}, which neither paceline nor the "
-        f"installed transformers reads: use a file with {', '.join(sorted(_READABLE))}"
-    )
+def why_unread(file: GgufFile) -> str:
+    """One sentence about the first tensor in a format that is not read here; "" for none."""
+    for tensor in file.tensors.values():
+        if tensor.type not in _READABLE:
+            return (
+                f"{file.path} holds {tensor.name} as {tensor.type}, which neither paceline nor the "
+                f"installed transformers reads: use a file with {', '.join(sorted(_READABLE))}"
+            )
+    return ""
 
 
 def has_kernels(place: torch.device | None, dtype: torch.dtype) -> bool:

@@ -16,7 +16,6 @@ from paceline.errors import ModelError
 from paceline.models.description_cache import described
 from paceline.models.explain import check_complete, check_config, check_folder, explained
 from paceline.models.fingerprint import fingerprint
-from paceline.models.gguf_description import load_through_transformers
 from paceline.models.gguf_file import GgufFile
 from paceline.models.memory import bytes_needed, check_memory
 from paceline.models.placement import placement
@@ -183,14 +182,15 @@ def _load_weights(
     options: dict[str, Any],
     blocks: bool,
 ) -> tuple[PreTrainedModel, set[str]]:
+    from transformers import AutoModelForCausalLM, GgufConfig
     from transformers.integrations.gguf import is_gguf_arch_supported
 
     from paceline.models import gguf_model
 
     place, dtype = _single_place(options), options["dtype"]
-    unread = gguf_model.unread_tensor(file)
+    unread = gguf_model.why_unread(file)
     # Families that transformers reads in its own way are left to it.
-    ours = unread is None and not is_gguf_arch_supported(file.architecture)
+    ours = not unread and not is_gguf_arch_supported(file.architecture)
     blocks = blocks and ours and gguf_model.has_kernels(place, dtype)
     if place is not None:
         needed = gguf_model.bytes_needed(file, dtype, blocks)
@@ -198,11 +198,20 @@ def _load_weights(
     if ours:
         return gguf_model.load_gguf(file, config, blocks=blocks, **options)
     try:
-        return load_through_transformers(file.path, config, **options)
+        # Needs memory for several copies of the weights.
+        model, report = AutoModelForCausalLM.from_pretrained(
+            file.path.parent,
+            gguf_file=file.path.name,
+            config=config,
+            quantization_config=GgufConfig(dequantize=True),
+            output_loading_info=True,
+            **options,
+        )
     except (NotImplementedError, ValueError, KeyError) as error:
-        if unread is None:
+        if not unread:
             raise
-        raise ModelError(gguf_model.why_unread(file, unread)) from error
+        raise ModelError(unread) from error
+    return model, set(report["missing_keys"])
 
 
 def _single_place(options: dict[str, Any]) -> torch.device | None:

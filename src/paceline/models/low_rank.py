@@ -111,13 +111,9 @@ def _weight(base: PreTrainedModel, layers: Sequence[int], place: str) -> torch.T
 def weight_of(layer: Any) -> torch.Tensor | None:
     """The weight [outputs, inputs] of a linear layer or of its stand-in; rounded ones as floats.
     None if it can no longer be read, as in oneDNN's layout."""
-    if not isinstance(layer, Projection):
-        return _rows(layer, 0, layer.out_features)
-    shared = layer.shared
-    return _rows(shared.linear, sum(shared.sizes[: layer.part]), layer.out_features)
-
-
-def _rows(layer: Any, first: int, count: int) -> torch.Tensor | None:
+    first, count = 0, layer.out_features
+    if isinstance(layer, Projection):
+        first, layer = sum(layer.shared.sizes[: layer.part]), layer.shared.linear
     if isinstance(layer, BlockLinear):
         found = layer.matrix.values(torch.arange(first, first + count))
         return found[:, : layer.in_features]

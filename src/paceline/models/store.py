@@ -44,10 +44,8 @@ class ModelStore:
         return self.aliases[name]
 
     def path(self, name: str) -> Path:
-        """The folder of a pulled model.
-
-        Raises ModelError for an unknown alias, one not pulled yet, or damaged files.
-        """
+        """The folder of a pulled model. Raises ModelError for an unknown alias, one not pulled yet,
+        or damaged files."""
         alias = self.alias(name)
         folder = self._folder(alias)
         if not folder.is_dir():
@@ -71,10 +69,8 @@ class ModelStore:
 
         A model that is ready is left alone, unless `force` asks to make it again; a damaged one
         is made again. A killed process leaves the model either finished or absent. Parallel calls
-        wait for each other; all but the first find it done.
-
-        Raises ModelError for an unknown alias, no network, unexpected files, or an unwritable
-        cache.
+        wait for each other; all but the first find it done. Raises ModelError for an unknown alias,
+        no network, unexpected files, or an unwritable cache.
         """
         alias = self.alias(name)
         folder = self._folder(alias)
@@ -90,9 +86,7 @@ class ModelStore:
 
     def remove(self, name: str) -> int:
         """Delete an alias's model and the rest of any interrupted pull; returns the bytes freed.
-
-        Raises ModelError for an unknown alias, or a cache that cannot be written.
-        """
+        Raises ModelError for an unknown alias, or a cache that cannot be written."""
         alias = self.alias(name)
         folder = self._folder(alias)
         with self._changing(alias, ignore_progress):
@@ -106,10 +100,9 @@ class ModelStore:
     ) -> None:
         """Download the GGUF file that an alias is made from, and write it to `file`.
 
-        A killed process leaves `file` either finished or absent.
-
-        Raises ModelError for an alias that is unknown or not made from a GGUF file, a `file` that
-        exists or cannot be written, no network, or unexpected files.
+        A killed process leaves `file` either finished or absent. Raises ModelError for an alias that
+        is unknown or not made from a GGUF file, a `file` that exists or cannot be written, no
+        network, or unexpected files.
         """
         alias = self.alias(name)
         if alias.layout != "gguf":

@@ -8,8 +8,9 @@ compared with. In an epoch every place of every text is in one stretch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count
+from dataclasses import dataclass, field
+from itertools import count, islice
+from operator import itemgetter
 from random import Random
 
 import numpy as np
@@ -22,7 +23,7 @@ from paceline.training.dataset import Dataset, Text
 from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache
 
-__all__ = ["Batch", "Batches", "Rows", "masks_of", "pack", "stretches"]
+__all__ = ["Batch", "Batches", "endless", "masks_of", "pack", "stretches"]
 
 _OPEN = 32  # windows filled at a time
 
@@ -34,17 +35,15 @@ _NUMBERS = {"tokens": 0, "greedy": 0, "text": -1, "source": -1, "position": 0, "
 class Batch:
     """Windows packed with stretches of texts, one per row, padded at the end.
 
-    tokens: [rows, length] int64.
-    states: [rows, length, taps + 1, hidden] in half precision, the last state last. A token's
-    states are those of the target after reading it.
-    greedy: [rows, length] int64, the target's likeliest token after each.
-    text: [rows, length] int64, number of the stretch in its row; -1 for padding.
-    source: [rows, length] int64, number of the text in its split; -1 for padding.
-    position: [rows, length] int64, the token's index in its text.
-    start: [rows, length] int64, where in the row the token's stretch begins.
-    place: [rows, length] bool: the target has read up to here, the next token (the root) is known,
-    and head h guesses the token 2 + h further on. The first head's token always exists.
-    own: [rows, length] bool: the target wrote the token, or finds it likeliest.
+    states: [rows, length, taps + 1, hidden] in half precision, the last state last; those of the
+    target after reading the token. The rest is [rows, length], int64 or, of the last two, bool:
+
+    tokens; greedy: the target's likeliest one after each. text: number of the stretch in its row,
+    source: of the text in its split; -1 for padding. position: the token's index in its text.
+    start: where in the row its stretch begins.
+    place: the target has read up to here, the next token (the root) is known, and head h guesses
+    the token 2 + h further on. The first head's token always exists.
+    own: the target wrote the token, or finds it likeliest.
     """
 
     tokens: torch.Tensor
@@ -144,47 +143,28 @@ def pack(found: Sequence[Stretch], length: int) -> list[Window]:
     opened: list[tuple[int, Window]] = []  # with the room left
     for stretch in found:
         fitting = [entry for entry in opened if entry[0] >= len(stretch)]
+        best = min(fitting, key=itemgetter(0), default=(length, Window()))
         if fitting:
-            best = min(fitting, key=lambda entry: entry[0])
             opened.remove(best)
-            opened.append((best[0] - len(stretch), [*best[1], stretch]))
-        else:
-            opened.append((length - len(stretch), [stretch]))
+        opened.append((best[0] - len(stretch), [*best[1], stretch]))
         if len(opened) > _OPEN:
-            fullest = min(opened, key=lambda entry: entry[0])
+            fullest = min(opened, key=itemgetter(0))
             opened.remove(fullest)
             done.append(fullest[1])
     return done + [window for _, window in opened]
 
 
-class Rows:
-    """Endless windows of some texts: every epoch holds all texts, packed anew."""
-
-    def __init__(self, texts: Sequence[Text], settings: TrainerSettings, mark: str) -> None:
-        self._all = stretches(texts, settings)
-        self._length = settings.length
-        self._mark = f"{settings.seed} {mark}"
-        self._first = 0  # of the current epoch
-        self._epochs = count()
-        self._epoch: list[Window] = []
-
-    def at(self, first: int, size: int) -> list[Window]:
-        """Windows first, first + 1, … of the sequence; `first` must not fall from call to call."""
-        found = []
-        for number in range(first, first + size):
-            while number >= self._first + len(self._epoch):
-                self._first += len(self._epoch)
-                self._epoch = self._shuffled(next(self._epochs))
-            found.append(self._epoch[number - self._first])
-        return found
-
-    def _shuffled(self, epoch: int) -> list[Window]:
-        random = Random(f"{self._mark} {epoch}")  # noqa: S311 - the same for everyone
-        order = list(self._all)
+def endless(texts: Sequence[Text], settings: TrainerSettings, mark: str) -> Iterator[Window]:
+    """Yield windows of some texts without end: every epoch holds all texts, packed anew, in an order
+    that depends only on the seed and `mark`."""
+    whole = stretches(texts, settings)
+    for epoch in count():
+        random = Random(f"{settings.seed} {mark} {epoch}")  # noqa: S311 - the same for everyone
+        order = list(whole)
         random.shuffle(order)
-        windows = pack(order, self._length)
+        windows = pack(order, settings.length)
         random.shuffle(windows)
-        return windows
+        yield from windows
 
 
 def masks_of(
@@ -204,47 +184,39 @@ def masks_of(
     return masks if len(masks) > 1 else masks.popitem()[1]
 
 
+@dataclass(frozen=True)
 class Batches:
-    """Makes batches of a dataset whose states are cached.
+    """Makes batches of a dataset whose states are cached, on a device. A training batch depends only
+    on the settings and the number of its step."""
 
-    device: where their tensors go.
-
-    A training batch depends only on the settings and the number of its step.
-    """
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        cache: StateCache,
-        settings: TrainerSettings,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.dataset = dataset
-        self._cache = cache
-        self._settings = settings
-        self.device = torch.device(device)
-        self._half = getattr(torch, cache.shape.dtype)
+    dataset: Dataset
+    cache: StateCache
+    settings: TrainerSettings
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def train(self, first: int) -> Iterator[Batch]:
         """Yield the batches of step `first` and all later ones, without end."""
-        settings, data = self._settings, self.dataset
+        settings, data = self.settings, self.dataset
         reads = settings.read_rows if data.reads else 0
-        kinds = [(data.train, Rows(data.train, settings, "train"), settings.rows - reads)]
-        if reads:
-            kinds.append((data.reads, Rows(data.reads, settings, "read"), reads))
-        for step in count(first):
-            yield self._batch([(texts, rows.at(step * n, n)) for texts, rows, n in kinds])
+        kinds = [(data.train, "train", settings.rows - reads), (data.reads, "read", reads)]
+        sources = [
+            (texts, islice(endless(texts, settings, mark), first * rows, None), rows)
+            for texts, mark, rows in kinds
+            if rows
+        ]
+        while True:
+            yield self._batch([(texts, [*islice(found, rows)]) for texts, found, rows in sources])
 
     def whole(self, texts: Sequence[Text]) -> Iterator[Batch]:
         """Yield batches with all places of some texts once, the same every time."""
-        settings = self._settings
+        settings = self.settings
         windows = pack(stretches(texts, settings), settings.length)
         for first in range(0, len(windows), settings.rows):
             yield self._batch([(texts, windows[first : first + settings.rows])])
 
     def _batch(self, parts: Sequence[tuple[Sequence[Text], Sequence[Window]]]) -> Batch:
         rows = [(texts, window) for texts, windows in parts for window in windows]
-        shape, cache = (len(rows), self._settings.length), self._cache
+        shape, cache = (len(rows), self.settings.length), self.cache
         numbers = {name: np.full(shape, empty, np.int64) for name, empty in _NUMBERS.items()}
         flags = {name: np.zeros(shape, bool) for name in ("place", "own")}
         layers = (len(cache.shape.taps) + 1, cache.shape.hidden)
@@ -272,5 +244,5 @@ class Batches:
                     flags["own"][row, first + 1 : there[1].stop] = greedy[:-1] == tokens[1:]
                 first += len(stretch)
         tensors = {name: torch.from_numpy(each) for name, each in {**numbers, **flags}.items()}
-        tensors["states"] = torch.from_numpy(states).view(self._half)
+        tensors["states"] = torch.from_numpy(states).view(getattr(torch, cache.shape.dtype))
         return Batch(**{name: each.to(self.device) for name, each in tensors.items()})

@@ -217,11 +217,9 @@ def frequent_tokens(
 ) -> torch.Tensor:
     """Ids [count] int64, ascending: the most frequent tokens of answers.
 
-    size: of the whole vocabulary. always: taken first, e.g. tokens that end a text.
-
-    If the answers hold too few, tokens of prompts follow, including those of texts without answers,
-    and then the lowest ids, which a tokenizer that learned by merging gave to the most frequent
-    pieces.
+    size: of the whole vocabulary. always: taken first, e.g. tokens that end a text. If the answers
+    hold too few, tokens of prompts follow, including those of texts without answers, and then the
+    lowest ids, which a tokenizer that learned by merging gave to the most frequent pieces.
 
     Raises UsageError unless 1 <= count <= size.
     """

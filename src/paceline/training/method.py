@@ -210,13 +210,14 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         """Learning rate of a parameter, relative to the settings'."""
         return 1.0
 
+    def learning(self) -> dict[str, nn.Parameter]:
+        """What learns, by name, in float32."""
+        named = self.module.named_parameters()
+        return {name: part for name, part in named if part.requires_grad}
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Detached copies of what learns, by name."""
-        return {
-            name: part.detach().clone()
-            for name, part in self.module.named_parameters()
-            if part.requires_grad
-        }
+        return {name: part.detach().clone() for name, part in self.learning().items()}
 
     def start_from(self, parts: Finished) -> None:
         """Begin with trained parts. Tensors that this method lacks are ignored; those missing there
@@ -251,6 +252,5 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         import torch
 
         with torch.no_grad():
-            for name, part in self.module.named_parameters():
-                if part.requires_grad:
-                    part.copy_(tensors[name])
+            for name, part in self.learning().items():
+                part.copy_(tensors[name])

@@ -104,15 +104,14 @@ def train_method(
     """Read the texts, train, measure on the test split, and save the parts in `folder`.
 
     open_reader: loads the model that reads, which is changed; its weights may be in blocks.
-    open_model: loads one that can be differentiated through.
-    folder: new, or with a checkpoint of the same run, which is resumed, or with its result, which
-    is returned.
-    on_step: see `run_training`. on_read: called with the tokens that the target has read, and all.
+    open_model: loads one that can be differentiated through. folder: new, or with a checkpoint of
+    the same run, which is resumed, or with its result, which is returned. on_step: see
+    `run_training`. on_read: called with the tokens that the target has read, and all.
 
-    Raises UsageError for damaged or too little data, states that do not fit, a vocabulary larger
-    than the model's, a damaged checkpoint, parts to start from that do not fit the settings, and a
-    folder that holds another run, cannot be written or is in use by another process; ModelError for
-    a model that could not be decoded with, and parts to start from that are damaged or another's.
+    Raises UsageError for data, states, a checkpoint, a vocabulary or parts to start from that are
+    damaged or do not fit, and a folder that holds another run, cannot be written or is in use by
+    another process; ModelError for a model that could not be decoded with, and parts to start from
+    that are damaged or another's.
     """
     first = run.kind.first_parts(run.settings.start, run.base.fingerprint)
     if first is not None:

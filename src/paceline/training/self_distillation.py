@@ -1,8 +1,8 @@
 """Training data from the target itself: its own answers to prompts (PPD, section 4.3.2).
 
-The data is a folder of shards and a manifest. A shard covers a fixed range of the prompts, in an
-order set by the seed, and its bytes depend on nothing else: a process killed at any moment leaves
-whole shards, and the next one continues to the same data.
+A shard covers a fixed range of the prompts, in an order set by the seed, and its bytes depend on
+nothing else: a process killed at any moment leaves whole shards, and the next one continues to the
+same data.
 """
 
 from __future__ import annotations
@@ -39,14 +39,11 @@ def make_data(
 ) -> Manifest:
     """Let the target answer prompts until there are `tokens` new tokens, and keep the answers.
 
-    files: asked in turns, see `interleave`; if the prompts run out, there are fewer tokens.
-    folder: new, or with data of the same run, which is continued. More tokens may be asked for
-    than before; damaged or missing shards are made again.
-    about: command, machine and versions, for readers of the manifest.
-    on_tokens: called with the count of new tokens as they come, and of those already there.
-
-    The last shard ends with the batch that reaches `tokens`: answers are whole, so there may be
-    some tokens more.
+    files: asked in turns, see `interleave`; if the prompts run out, there are fewer tokens; since
+    answers are whole, there may be some more. folder: new, or with data of the same run, which is
+    continued, perhaps to more tokens; damaged or missing shards are made again. about: command,
+    machine and versions, for readers of the manifest. on_tokens: called with the count of new
+    tokens as they come, and of those already there.
 
     Raises UsageError for a number below 1, and for a folder that holds other data, cannot be
     written or is in use by another process.

@@ -1,8 +1,7 @@
 """The target's hidden states on texts, in memory-mapped files that any number of trainings share.
 
-A pass of the target costs several times what a small drafter needs to learn from it, and every
-epoch learns from every text. So each text is read only once. `cache.json` says whose states a
-folder holds, and lists every shard with its size and sha256:
+A pass of the target costs several times what a small drafter needs to learn from it, so each text
+is read only once. `cache.json` says whose states a folder holds, and lists every shard:
 
 shard-00000.states    [tokens, taps + 1, hidden] in half precision, the last state last
 shard-00000.greedy    [tokens] int32: the target's likeliest token after each
@@ -89,11 +88,9 @@ class KeptStates:
 
 
 class StateCache:
-    """The states of some texts in a folder.
+    """The states of some texts in a folder; raises UsageError if it cannot be used.
 
     most_bytes: limit for all shards together; 0 for what the disk has.
-
-    Raises UsageError for a folder that cannot be used.
     """
 
     def __init__(self, folder: Path, shape: StateShape, most_bytes: int = 0) -> None:
@@ -122,8 +119,8 @@ class StateCache:
         reader: opened, for the folder's shape, if texts are missing. on_tokens: called with the
         tokens read, and all. If the process is killed, whole shards stay.
 
-        Raises UsageError if the folder holds another model's states, or if texts are missing and
-        there is no room, or another process is filling it.
+        Raises UsageError for another model's states, or if texts are missing and there is no room,
+        or another process is filling the folder.
         """
         wanted = {text.digest: text for text in texts}
         self._open_index()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import inf, isfinite
 from time import perf_counter
 from typing import Any
@@ -27,31 +28,25 @@ _BETTER = 1e-3
 _BETAS = (0.9, 0.95)  # of AdamW
 
 
+@dataclass(eq=False)
 class Trainee:
     """A method and its loss.
 
     texts: number in the validation split. precision: of products, see `forward_in`.
     """
 
-    def __init__(
-        self,
-        method: TrainedMethod[Any],
-        teacher: Teacher,
-        settings: TrainerSettings,
-        texts: int,
-        precision: str = "float32",
-    ) -> None:
-        self.method = method
-        self._teacher = teacher
-        self.settings = settings
-        self._texts = texts
-        self._precision = precision
-        self._tally = Tally(texts, settings.heads)
+    method: TrainedMethod[Any]
+    teacher: Teacher
+    settings: TrainerSettings
+    texts: int
+    precision: str = "float32"
 
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+    def __post_init__(self) -> None:
+        self._tally = Tally(self.texts, self.settings.heads)
+
+    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
         """Those that learn, in float32."""
-        parts = self.method.module.named_parameters()
-        return ((name, part) for name, part in parts if part.requires_grad)
+        return self.method.learning().items()
 
     @contextmanager
     def rounded(self) -> Iterator[None]:
@@ -76,7 +71,7 @@ class Trainee:
 
     def notes(self) -> dict[str, Any]:
         """Share of right first guesses by head, on what was judged since the last call."""
-        found, self._tally = self._tally.top(1), Tally(self._texts, self.settings.heads)
+        found, self._tally = self._tally.top(1), Tally(self.texts, self.settings.heads)
         return {"top1": found}
 
     @torch.no_grad()
@@ -89,8 +84,8 @@ class Trainee:
         return tally
 
     def _scored(self, batch: Batch, tally: Tally | None) -> Scorer:
-        scorer = Scorer(batch, self._teacher, self.settings, tally)
-        with forward_in(self._precision, batch.tokens.device):
+        scorer = Scorer(batch, self.teacher, self.settings, tally)
+        with forward_in(self.precision, batch.tokens.device):
             self.method.forward(batch, scorer)
         return scorer
 
