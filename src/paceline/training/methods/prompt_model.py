@@ -141,29 +141,24 @@ class PromptModel(nn.Module):
         """
         rows = PromptRows(batch, points, self.config)
         shape = (points.shape[1], self.config.prompt_tokens, self.config.epts)
-        states = self._states(rows, self._read(batch)).float()
+        states = self._states(rows).float()
         states = states.view(len(states), *shape, -1)
         if not self.config.learned_weights:
             return states.mean(dim=-2)
         weighed: torch.Tensor = (states * self.ept_weights[:, :, None]).sum(dim=-2)
         return weighed
 
-    @torch.no_grad()
-    def _read(self, batch: Batch) -> DynamicCache:
-        """Read the windows: their keys and values, without prefix tokens."""
-        model, cache = self.model, DynamicCache()
-        model.base_model(
-            batch.tokens,
-            attention_mask=masks_of(model, batch.sees_back, model.dtype),
-            position_ids=batch.position,
-            past_key_values=cache,
-            use_cache=True,
-        )
-        return cache
-
-    def _states(self, rows: PromptRows, read: DynamicCache) -> torch.Tensor:
-        """The states of the rows, [batch, rows, hidden]."""
-        model = self.model
+    def _states(self, rows: PromptRows) -> torch.Tensor:
+        """The states of the rows after their windows, [batch, rows, hidden]."""
+        model, batch, read = self.model, rows.batch, DynamicCache()
+        with torch.no_grad():  # keys and values of the windows, without prefix tokens
+            model.base_model(
+                batch.tokens,
+                attention_mask=masks_of(model, batch.sees_back, model.dtype),
+                position_ids=batch.position,
+                past_key_values=read,
+                use_cache=True,
+            )
         embeddings = self.embeddings.flatten(0, 1)[rows.embeddings]
         outputs = model.base_model(
             inputs_embeds=embeddings.to(model.dtype).expand(len(rows.points), -1, -1),
