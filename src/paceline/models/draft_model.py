@@ -93,9 +93,7 @@ def layers_of(model: PreTrainedModel) -> str:
 
 def lent_modules(base: PreTrainedModel) -> dict[str, nn.Module]:
     """The embeddings that the base lends to a draft model, position embeddings included, by name.
-
-    Raises ModelError if the input embeddings are not an ordinary table, or not in memory.
-    """
+    Raises ModelError if the input embeddings are not an ordinary table, or not in memory."""
     layers = layers_of(base)
     found = {
         name: module

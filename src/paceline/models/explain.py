@@ -156,12 +156,8 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
 def check_complete(
     name: str, model: PreTrainedModel, missing: Collection[str], unexpected: Collection[str]
 ) -> None:
-    """Raise ModelError for weights that do not fill the model, or have layers or biases that it
-    lacks.
-
-    missing, unexpected: parameters, as transformers reports them. Others that the model lacks are
-    ignored, as transformers does: many folders hold more than the language model.
-    """
+    """Raise ModelError if parameters are missing, or layers or biases unexpected. Others that the
+    model lacks are ignored, as transformers does: many folders hold more than the language model."""
     from torch import nn
 
     if missing:

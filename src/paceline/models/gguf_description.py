@@ -122,9 +122,7 @@ def stop_ids(file: GgufFile, configured: int | list[int] | None = None) -> list[
 
 def _tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
     """The fast tokenizer that a GGUF file describes; it splits text as the original one does.
-
-    Raises ModelError if it splits text in a way that is not known.
-    """
+    Raises ModelError if it splits text in a way that is not known."""
     from tokenizers import decoders, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

@@ -51,10 +51,7 @@ class LowRankLinear(nn.Module):
 
 def with_low_rank(draft: PreTrainedModel, rank: int) -> set[str]:
     """Give every linear layer in a model's decoder layers an update, in place; returns the names of
-    their weights, which must not learn.
-
-    Raises UsageError if there is none.
-    """
+    their weights, which must not learn. Raises UsageError if there is none."""
     place = layers_of(draft)
     stack = draft.get_submodule(place)
     linears = {name: each for name, each in stack.named_modules() if type(each) is nn.Linear}

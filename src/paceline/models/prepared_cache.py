@@ -96,8 +96,7 @@ def _write_tensors(path: Path, tensors: Tensors) -> str:
     parts: list[bytes | memoryview] = [len(text).to_bytes(8, "little") + text]
     parts += map(bytes_of, tensors.values())
     with path.open("wb") as stream:
-        for part in parts:
-            stream.write(part)
+        stream.writelines(parts)
     return _digest_of(hashlib.sha256(part).digest() for part in parts)
 
 

@@ -49,10 +49,7 @@ def shared_tokens(
 
 def check_same_size(size: int, other: int, name: str) -> None:
     """Check the sizes of two vocabularies, for models without a known tokenizer: they may differ
-    only by padding.
-
-    Raises ModelError about the model `name` with a vocabulary of size `other`.
-    """
+    only by padding. Raises ModelError about the model `name` with a vocabulary of size `other`."""
     if abs(size - other) >= _PADDING:
         raise ModelError(
             f"{name} cannot draft for this model: it has a vocabulary of {other} tokens and the "

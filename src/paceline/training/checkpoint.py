@@ -59,10 +59,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
-    """Load the latest checkpoint of this run, None if there is none.
-
-    Raises UsageError, naming the file, if it is damaged, and for one of another run.
-    """
+    """Load the latest checkpoint of this run, None if there is none. Raises UsageError, naming the
+    file, if it is damaged, and for one of another run."""
     path, advice = folder / _INDEX, f"delete {folder / _INDEX} to train from the beginning"
     try:
         index = parse_json(path.read_text(encoding="utf-8"))

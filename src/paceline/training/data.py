@@ -156,10 +156,8 @@ class Manifest:
 
 
 def load_manifest(folder: Path) -> Manifest | None:
-    """Load the manifest of a folder, None if there is none.
-
-    Raises UsageError if it cannot be read or is damaged.
-    """
+    """Load the manifest of a folder, None if there is none. Raises UsageError if it cannot be read
+    or is damaged."""
     path = folder / _MANIFEST
     try:
         record = parse_json(path.read_text(encoding="utf-8"))

@@ -56,10 +56,8 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a file whole or not at all, whenever the process is killed.
-
-    Raises UsageError if that fails.
-    """
+    """Write a file whole or not at all, whenever the process is killed. Raises UsageError if that
+    fails."""
     try:
         # Only one process writes to such a folder; what a killed one leaves is overwritten.
         replace_file(path, content, path.with_name(f".{path.name}.tmp"))

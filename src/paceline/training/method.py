@@ -72,10 +72,8 @@ class Base:
 
     @property
     def final_norm(self) -> nn.Module:
-        """The normalisation between the last layer and the output head.
-
-        Raises ModelError if there is none with a usual name.
-        """
+        """The normalisation between the last layer and the output head. Raises ModelError if there
+        is none with a usual name."""
         from torch import nn
 
         for name in _FINAL_NORMS:
@@ -123,10 +121,8 @@ class TrainedMethod(ABC, Generic[SettingsT]):
 
     @abstractmethod
     def __init__(self, base: Base, settings: SettingsT) -> None:
-        """Make the module; torch's generator is already seeded.
-
-        Raises UsageError or ModelError if the method does not fit the model.
-        """
+        """Make the module; torch's generator is already seeded. Raises UsageError or ModelError if
+        the method does not fit the model."""
 
     @classmethod
     def check(cls, settings: SettingsT, layers: int) -> None:
@@ -179,9 +175,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     @classmethod
     def first_parts(cls, start: str, fingerprint: str) -> Finished | None:
         """What the settings' `start` names for the model with these weights; None if it is "".
-
-        Raises UsageError if there are no such parts, ModelError for damaged or another model's.
-        """
+        Raises UsageError if there are no such parts, ModelError for damaged or another model's."""
         if not start:
             return None
         folder = cls.packaged(fingerprint) if start == PACKAGED else Path(start)
@@ -221,11 +215,8 @@ class TrainedMethod(ABC, Generic[SettingsT]):
 
     def start_from(self, parts: Finished) -> None:
         """Begin with trained parts. Tensors that this method lacks are ignored; those missing there
-        stay as they are.
-
-        Raises UsageError, naming the tensor or setting, if one has another shape, or heads are of
-        another kind.
-        """
+        stay as they are. Raises UsageError, naming the tensor or setting, if one has another shape,
+        or heads are of another kind."""
         from paceline.drafters.eight_bits import in_floats
         from paceline.drafters.trained_heads import HeadParts
 

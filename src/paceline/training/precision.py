@@ -16,10 +16,8 @@ _FAST = {"cpu": "bf16", "cuda": "tf32"}
 
 
 def usable_precision(wanted: str, device: torch.device) -> str:
-    """float32 or bfloat16; for "auto", the faster one here.
-
-    Raises UsageError for bfloat16 if the processor does not multiply it.
-    """
+    """float32 or bfloat16; for "auto", the faster one here. Raises UsageError for bfloat16 if the
+    processor does not multiply it."""
     backends: Any = torch.backends
     can = hasattr(_switch(device), "fp32_precision")
     if can and device.type == "cpu":

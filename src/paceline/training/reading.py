@@ -48,10 +48,7 @@ class TargetReader:
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """See `StateReader`.
-
-        Raises ModelError if states do not fit into half precision.
-        """
+        """See `StateReader`. Raises ModelError if states do not fit into half precision."""
         found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         order = sorted(range(len(texts)), key=lambda number: len(texts[number].tokens))
         for group in _passes(order, texts, self._pass.tokens):

@@ -122,9 +122,7 @@ class Scorer:
     @property
     def loss(self) -> torch.Tensor:
         """The mean over heads of decay^head times the mean over its places, plus the penalties.
-
-        Raises ValueError if nothing was guessed.
-        """
+        Raises ValueError if nothing was guessed."""
         terms = [
             self._settings.decay**head * loss / max(count, 1)
             for head, (loss, count) in self._heads.items()

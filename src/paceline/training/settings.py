@@ -120,10 +120,8 @@ class TrainerSettings:
             raise UsageError(str(error)) from error
 
     def config(self) -> object:
-        """What is trained, for methods whose settings are enough to describe it.
-
-        Raises ModelError for a value out of range.
-        """
+        """What is trained, for methods whose settings are enough to describe it. Raises ModelError
+        for a value out of range."""
         return None
 
     def _check_range(self, names: tuple[str, ...], least: float, most: float | None) -> None:
