@@ -102,18 +102,12 @@ def clear_folder(root: Path) -> int:
     if not root.is_dir():
         return 0
     freed = folder_size(root)
-    try:
-        with held(root / LOCK):
-            for path in root.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path)
-                elif path.name != LOCK:
-                    path.unlink()
-    except OSError as error:
-        raise ModelError(
-            f"cannot write to the cache folder {root} ({error.strerror or error}): fix its "
-            "permissions"
-        ) from error
+    with explain_os_errors(root), held(root / LOCK):
+        for path in root.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
     return freed
 
 
@@ -164,10 +158,8 @@ def folder_size(folder: Path) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            try:
+            with suppress(FileNotFoundError):
                 total += os.lstat(os.path.join(parent, name)).st_size
-            except FileNotFoundError:
-                continue
     return total
 
 

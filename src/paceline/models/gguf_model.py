@@ -67,14 +67,21 @@ def load_gguf(
     The file is read tensor by tensor; each one's pages are released at once.
     """
     from transformers import AutoModelForCausalLM
-    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
 
     with torch.device("meta"):
         # A copy, as making a model changes its config.
         skeleton = AutoModelForCausalLM.from_config(deepcopy(config))
     kind = TENSOR_PROCESSORS.get(file.architecture, TensorProcessor)
     processor = kind(config=config.to_dict())
-    reading = _Reading(file, _names(file, skeleton, processor), processor)
+    names = get_gguf_hf_weights_map(_Whole(skeleton), processor)
+    if not file.tensors.keys() <= names.keys() | SETTINGS:  # search the parts of the model, too
+        names = get_gguf_hf_weights_map(skeleton, processor)
+    reading = _Reading(file, names, processor)
     kept = reading.stay(skeleton) if blocks else {}
     state = reading.state(kept, dtype)
     model, report = type(skeleton).from_pretrained(
@@ -201,17 +208,6 @@ class _Whole:
 
     def named_children(self) -> list[tuple[str, nn.Module]]:
         return []
-
-
-def _names(file: GgufFile, model: PreTrainedModel, processor: Any) -> dict[str, str]:
-    """GGUF's names of tensors -> the model's. Parts of the model are searched only if the names of
-    the whole are not enough."""
-    from transformers.modeling_gguf_pytorch_utils import get_gguf_hf_weights_map
-
-    names: dict[str, str] = get_gguf_hf_weights_map(_Whole(model), processor)
-    if file.tensors.keys() <= names.keys() | SETTINGS:
-        return names
-    return dict(get_gguf_hf_weights_map(model, processor))
 
 
 def _in_blocks(tensor: GgufTensor) -> bool:

@@ -90,12 +90,12 @@ class PromptRows:
         """
         positions, n = self.positions, self.points.shape[1]
         sees_text = self.batch.sees(self.points).repeat_interleave(self.each, dim=1)
-        point = torch.arange(n * self.each, device=positions.device) // self.each
+        row = torch.arange(n * self.each, device=positions.device)
+        point, token = row // self.each, row % self.each // self.config.epts
         among = among_one_point(self.config).to(positions.device).repeat(n, n)
         sees_rows = ((point[:, None] == point) & among).expand(len(positions), -1, -1)
         # The i-th prompt token sees the i-th stretch of prefix tokens (section 4.4.1).
         several = self.config.prefix_tokens
-        token = torch.arange(n * self.each, device=positions.device) % self.each // self.config.epts
         slots = torch.arange(self.config.prompt_tokens * several, device=positions.device)
         sees_prefix = token[:, None] == slots // max(several, 1)
         if window is not None:
