@@ -7,11 +7,10 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.cli import common
+from paceline.cli.flags import option
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import BatchLine, Outcome, read_lines
 from paceline.serve.batch_results import Results
@@ -50,21 +49,11 @@ Answer = Callable[[Work, "Heard"], "BatchCounts"]
 class RayOptions:
     """Whether to answer on Ray, and on how much of it; see `ray_batch.cluster` and `Pool`."""
 
-    ray: Annotated[
-        bool,
-        typer.Option("--ray", help="Answer on Ray: on a running cluster, or else a new one."),
-    ] = False
-    ray_address: Annotated[
-        str | None,
-        typer.Option("--ray-address", help="Ray cluster elsewhere, e.g. ray://HOST:10001."),
-    ] = None
-    ray_actors: Annotated[
-        int, typer.Option("--ray-actors", min=1, help="Number of actors; each loads the model.")
-    ] = 1
-    ray_cpus: Annotated[
-        float, typer.Option("--ray-cpus", min=0.0, help="CPUs per actor, and default of --threads.")
-    ] = 1.0
-    ray_gpus: Annotated[float, typer.Option("--ray-gpus", min=0.0, help="GPUs per actor.")] = 0.0
+    ray: bool = option(False, "Answer on Ray: on a running cluster, or else a new one.")
+    ray_address: str | None = option(None, "Ray cluster elsewhere, e.g. ray://HOST:10001.")
+    ray_actors: int = option(1, "Number of actors; each loads the model.", min=1)
+    ray_cpus: float = option(1.0, "CPUs per actor, and default of --threads.", min=0.0)
+    ray_gpus: float = option(0.0, "GPUs per actor.", min=0.0)
 
     @property
     def wanted(self) -> bool:

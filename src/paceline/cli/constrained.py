@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from paceline.cli.common import read_references
+from paceline.cli.flags import option
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
 
@@ -22,34 +21,16 @@ _PANEL = "Constraints"
 class Constrained:
     """The constraint of an answer: at most one of these."""
 
-    json_object: Annotated[
-        bool,
-        typer.Option("--json-object", help="Answer with a JSON object.", rich_help_panel=_PANEL),
-    ] = False
-    json_schema: Annotated[
-        Path | None,
-        typer.Option(
-            "--json-schema",
-            help="File with a JSON schema that the answer must follow.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    regex: Annotated[
-        str | None,
-        typer.Option(
-            "--regex",
-            help="Regular expression that the answer must match.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    grammar: Annotated[
-        Path | None,
-        typer.Option(
-            "--grammar",
-            help="File with a grammar that the answer must follow, in llguidance's Lark format.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
+    json_object: bool = option(False, "Answer with a JSON object.", panel=_PANEL)
+    json_schema: Path | None = option(
+        None, "File with a JSON schema that the answer must follow.", panel=_PANEL
+    )
+    regex: str | None = option(None, "Regular expression that the answer must match.", panel=_PANEL)
+    grammar: Path | None = option(
+        None,
+        "File with a grammar that the answer must follow, in llguidance's Lark format.",
+        panel=_PANEL,
+    )
 
     def files(self) -> list[Path]:
         """Files that are read."""
@@ -70,14 +51,10 @@ class Constrained:
             return Constraint.regex(self.regex)
         if self.grammar is not None:
             return Constraint.grammar(*read_references([self.grammar], "grammar file"))
-        return None if self.json_schema is None else _of_schema(self.json_schema)
-
-
-def _of_schema(path: Path) -> Constraint:
-    from paceline.constraints import Constraint
-
-    (text,) = read_references([path], "JSON schema")
-    try:
-        return Constraint.json_schema(parse_json(text))
-    except ValueError as error:
-        raise UsageError(f"cannot read the JSON schema {path}: {error}") from error
+        if self.json_schema is None:
+            return None
+        (text,) = read_references([self.json_schema], "JSON schema")
+        try:
+            return Constraint.json_schema(parse_json(text))
+        except ValueError as error:
+            raise UsageError(f"cannot read the JSON schema {self.json_schema}: {error}") from error

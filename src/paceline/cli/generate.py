@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,14 @@ def generate(
     choice: Choice,
     prompts: Prompts,
     request: Request = Request(max_new_tokens=256),  # noqa: B008
-    stop: flags.StopOption = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stop",
+            help="String that ends the text; may be repeated.",
+            rich_help_panel=flags.SAMPLING,
+        ),
+    ] = None,
     constrained: Constrained,
     machine: Machine,
     kept: Kept,

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 
 import typer
 
-from paceline.cli import common, flags
+from paceline.cli import common
+from paceline.cli.flags import (
+    DRAFTING,
+    MACHINE,
+    SAMPLING,
+    BudgetOption,
+    DatastoreOption,
+    DraftModelOption,
+    JsonOption,
+    ModelOption,
+    option,
+)
 from paceline.defaults import DEFAULT_METHOD, DEFAULT_MODEL
 from paceline.errors import UsageError
 
@@ -20,7 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Choice",
-    "DraftModelOption",
+    "Device",
+    "Draws",
     "Kept",
     "Machine",
     "Output",
@@ -37,29 +49,17 @@ __all__ = [
 
 _DRAFTING = "speculative"
 
-DraftModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--draft-model",
-        help="Smaller model that drafts: alias, folder, GGUF file or hub id.",
-        rich_help_panel=flags.DRAFTING,
-    ),
-]
-
 
 @dataclass(frozen=True)
 class Choice:
     """A model, and what drafts for it."""
 
-    model: flags.ModelOption = DEFAULT_MODEL
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            help=f"Method and settings, e.g. anpd:n=5,k=7. Default: {DEFAULT_METHOD}.",
-            rich_help_panel=flags.DRAFTING,
-        ),
-    ] = None
+    model: ModelOption = DEFAULT_MODEL
+    method: str | None = option(
+        None,
+        f"Method and settings, e.g. anpd:n=5,k=7. Default: {DEFAULT_METHOD}.",
+        panel=DRAFTING,
+    )
     draft_model: DraftModelOption = None
 
     @property
@@ -91,8 +91,8 @@ def chosen_method(method: str | None, draft_model: str | None) -> str:
 class PromptFile:
     """Prompts of a file."""
 
-    prompt_file: flags.PromptFileOption = None
-    limit: flags.LimitOption = None
+    prompt_file: Path | None = option(None, 'JSONL records with "turns" or "prompt".')
+    limit: int | None = option(None, "Read at most this many records.", min=1)
 
     def files(self) -> list[Path]:
         """Those that are read."""
@@ -103,7 +103,9 @@ class PromptFile:
 class References(PromptFile):
     """Prompts of a file, and texts that answers may resemble."""
 
-    reference: flags.ReferenceOption = None
+    reference: list[Path] | None = option(
+        None, "Text file the output may resemble; may be repeated.", panel=DRAFTING
+    )
 
     def files(self) -> list[Path]:
         """See `PromptFile.files`."""
@@ -117,7 +119,7 @@ class Prompts(References):
     prompt: Annotated[str | None, typer.Argument(help='The prompt; "-" reads it from stdin.')] = (
         None
     )
-    raw: flags.RawOption = False
+    raw: bool = option(False, "Continue the text as it is, without the chat template.")
 
     @common.interruptible()
     def records(self) -> list[PromptRecord]:
@@ -155,8 +157,10 @@ class Prompts(References):
 class Kept:
     """Texts of earlier answers to guess from."""
 
-    store: flags.StoreOption = None
-    datastore: flags.DatastoreOption = None
+    store: Path | None = option(
+        None, "SQLite file that keeps answers as references for later.", panel=DRAFTING
+    )
+    datastore: DatastoreOption = None
 
     def files(self) -> list[Path]:
         """Files that are read."""
@@ -167,20 +171,30 @@ class Kept:
 class Output:
     """How answers are shown, and where else they go."""
 
-    show_drafts: flags.ShowDraftsOption = False
-    json_file: flags.JsonOption = None
+    show_drafts: bool = option(False, "Colour the tokens that were guessed right.")
+    json_file: JsonOption = None
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How long texts get, and how their tokens are chosen; see `paceline.options.Options`."""
+class Draws:
+    """How long texts get, and how their tokens are drawn; see `paceline.options.Options`."""
 
-    max_new_tokens: flags.TokensOption = 128
-    temperature: flags.TemperatureOption = 0.0
-    top_k: flags.TopKOption = None
-    top_p: flags.TopPOption = None
-    min_p: flags.MinPOption = None
-    seed: flags.SeedOption = 0
+    max_new_tokens: int = option(128, "Most new tokens, at least 1.", "--max-new-tokens", "-n")
+    temperature: float = option(0.0, "0 is greedy.", panel=SAMPLING)
+    seed: int = option(0, "Same seed, same text.", panel=SAMPLING)
+
+
+@dataclass(frozen=True)
+class Sampling(Draws):
+    """`Draws`, and from which tokens."""
+
+    top_k: int | None = option(None, "Draw from the K likeliest tokens.", panel=SAMPLING)
+    top_p: float | None = option(
+        None, "Draw from the likeliest tokens that reach this total probability.", panel=SAMPLING
+    )
+    min_p: float | None = option(
+        None, "Drop tokens below this share of the likeliest one's probability.", panel=SAMPLING
+    )
 
     def options(self, **more: Any) -> dict[str, Any]:
         """Those that were given, plus `more`, checked before a model is loaded."""
@@ -191,8 +205,12 @@ class Sampling:
 class Request(Sampling):
     """`Sampling`, and how much is drafted and accepted."""
 
-    budget: flags.BudgetOption = None
-    typical: flags.TypicalOption = False
+    budget: BudgetOption = None
+    typical: bool = option(
+        False,
+        "LOSSY: accept guesses that are likely enough; see docs/lossless.md.",
+        panel=SAMPLING,
+    )
 
     def options(self, **more: Any) -> dict[str, Any]:
         """See `Sampling.options`."""
@@ -200,20 +218,34 @@ class Request(Sampling):
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Where a model runs, and in which formats; see `paceline.load`."""
+class Device:
+    """Where a model runs, and in which floats; see `paceline.load`."""
 
-    threads: flags.ThreadsOption = None
-    device: flags.DeviceOption = None
-    dtype: flags.DtypeOption = None
-    weights: flags.WeightsOption = "auto"
+    threads: int | None = option(
+        None, "CPU threads; default: torch's choice.", panel=MACHINE, min=1, max=1024
+    )
+    device: str | None = option(None, "cpu, cuda, cuda:1, …", panel=MACHINE)
+    dtype: str | None = option(None, "float32, bfloat16, float16.", panel=MACHINE)
+
+
+@dataclass(frozen=True)
+class Placement(Device):
+    """`Device`, and the format of the weights."""
+
+    weights: str = option(
+        "auto",
+        "auto, native, packed, packed+plain, bfloat16, int8, int4, fused; see docs/speed.md.",
+        panel=MACHINE,
+    )
 
 
 @dataclass(frozen=True)
 class Machine(Placement):
     """`Placement`, and the format of keys and values."""
 
-    cache_dtype: flags.CacheDtypeOption = "float32"
+    cache_dtype: str = option(
+        "float32", "Type of cached keys and values: float32, float16, int8.", panel=MACHINE
+    )
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -270,9 +302,14 @@ def _annotated(field: Field[Any], hint: Any, panel: str | None) -> Any:
     if get_origin(hint) is Annotated and len(get_args(hint)) > 1:
         return hint
     plain = str if get_origin(hint) is Literal else hint
-    flag = f"--{field.name.replace('_', '-')}"
+    told, flag = field.metadata, f"--{field.name.replace('_', '-')}"
     if plain is bool and panel is not None:
         flag = f"{flag}/--no-{flag[2:]}"
-    panel = field.metadata.get("panel", panel)
+    made = typer.Option(
+        *(told.get("flags") or [flag]),
+        help=told["help"],
+        rich_help_panel=told.get("panel", panel),
+        **told.get("limits", {}),
+    )
     annotated: Any = Annotated  # of a type known only at run time
-    return annotated[plain, typer.Option(flag, help=field.metadata["help"], rich_help_panel=panel)]
+    return annotated[plain, made]

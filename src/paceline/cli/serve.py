@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from paceline.cli import common, flags
+from paceline.cli.flags import option
 from paceline.cli.groups import Choice, Machine, grouped
 from paceline.errors import UsageError
 from paceline.serve.logs import log_to_stderr
@@ -22,26 +20,16 @@ __all__ = ["serve"]
 class Listening:
     """Where the server listens, and to whom."""
 
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; default: this machine only.")
-    ] = "127.0.0.1"
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0: any free one.")
-    ] = 8000
-    api_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--api-key", help=f"File of keys, one per line; default: the variable {KEY_VARIABLE}."
-        ),
-    ] = None
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allowed-host",
-            help="Host name that requests may use, in addition to loopback names and --host; may "
-            "be repeated. Default: none if the server listens on loopback, else any ('*').",
-        ),
-    ] = None
+    host: str = option("127.0.0.1", "Address to listen on; default: this machine only.")
+    port: int = option(8000, "Port to listen on; 0: any free one.", min=0, max=65535)
+    api_key: Path | None = option(
+        None, f"File of keys, one per line; default: the variable {KEY_VARIABLE}."
+    )
+    allowed_host: list[str] | None = option(
+        None,
+        "Host name that requests may use, in addition to loopback names and --host; may be "
+        "repeated. Default: none if the server listens on loopback, else any ('*').",
+    )
 
 
 @grouped

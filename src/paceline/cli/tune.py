@@ -10,6 +10,7 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
+from paceline.cli.flags import option
 from paceline.cli.groups import Choice, Placement, PromptFile, grouped
 from paceline.cli.tune_settings import SettingsStudy
 from paceline.cli.tune_trees import TreeStudy
@@ -36,10 +37,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 @dataclass(frozen=True)
 class _Tuned(Choice):
-    method: Annotated[
-        str | None,
-        typer.Option("--method", help="Find its best trees or settings, e.g. ppd, ouroboros."),
-    ] = None
+    method: str | None = option(None, "Find its best trees or settings, e.g. ppd, ouroboros.")
 
     @property
     def wanted(self) -> str | None:
@@ -51,16 +49,11 @@ class _Tuned(Choice):
 class _Tried(PromptFile):
     """What the method is tried on, and what is shown of it."""
 
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option("--max-new-tokens", "-n", help="Most new tokens, at least 1; default: 128."),
-    ] = None
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Also decode with trees around the best one.")
-    ] = False
-    plots: Annotated[
-        Path | None, typer.Option("--plot", help="Folder for plots of the widths and the tree.")
-    ] = None
+    max_new_tokens: int | None = option(
+        None, "Most new tokens, at least 1; default: 128.", "--max-new-tokens", "-n"
+    )
+    verify: bool = option(False, "Also decode with trees around the best one.")
+    plots: Path | None = option(None, "Folder for plots of the widths and the tree.", "--plot")
 
     @property
     def decoding(self) -> bool:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, note_exceptions
+from paceline.cli.flags import option
 from paceline.cli.groups import Placement, Request, grouped
 from paceline.defaults import DEFAULT_MODEL
 
@@ -18,10 +16,7 @@ _METHODS = "plain,auto,anpd,llma,pld,transformers,transformers-lookup"
 
 @dataclass(frozen=True)
 class _Texts(shared.SuiteTexts):
-    by_category: Annotated[
-        bool,
-        typer.Option("--by-category", help="Use the suites' categories, e.g. writing, as tasks."),
-    ] = False
+    by_category: bool = option(False, "Use the suites' categories, e.g. writing, as tasks.")
 
 
 @grouped

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common
-from paceline.cli.groups import DraftModelOption, Placement, chosen_method
+from paceline.cli.flags import DraftModelOption, option
+from paceline.cli.groups import Placement, chosen_method
 from paceline.errors import UsageError
 from paceline.file_locks import alone, lock_beside
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
     from paceline.session import Session
 
-DataOption = Annotated[
-    Path | None, typer.Option("--data", help="Folder with the suites' JSONL files.")
-]
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, help="Most prompts of each task.")
 ]
@@ -41,22 +39,15 @@ SuitesArgument = Annotated[
 class Contenders:
     """Methods and baselines, and how they start."""
 
-    methods: Annotated[
-        str,
-        typer.Option("--methods", help="Methods and baselines with settings, separated by commas."),
-    ] = "plain,auto,anpd,llma,pld"
+    methods: str = option(
+        "plain,auto,anpd,llma,pld", "Methods and baselines with settings, separated by commas."
+    )
     draft_model: DraftModelOption = None
-    warm: Annotated[
-        bool,
-        typer.Option(
-            "--warm",
-            help="Methods keep their cache and what they learned between texts; baselines start "
-            "cold.",
-        ),
-    ] = False
-    gguf: Annotated[
-        Path | None, typer.Option("--gguf", help="The model's GGUF file, for llama.cpp.")
-    ] = None
+    warm: bool = option(
+        False,
+        "Methods keep their cache and what they learned between texts; baselines start cold.",
+    )
+    gguf: Path | None = option(None, "The model's GGUF file, for llama.cpp.")
 
     @common.interruptible()
     def names(self) -> list[str]:
@@ -116,17 +107,21 @@ class Trials:
     """Where results go, and how many trials there are."""
 
     out: Annotated[Path, typer.Option("--out", help="Folder for results and reports.")]
-    repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Trials per text and method; the median counts.")
-    ] = 3
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False
+    repeats: int = option(3, "Trials per text and method; the median counts.", min=1)
+    resume: bool = option(False, "Continue an interrupted run.")
 
 
 @dataclass(frozen=True)
-class SuiteTexts:
+class Data:
+    """Where JSONL files are."""
+
+    data: Path | None = option(None, "Folder with the suites' JSONL files.")
+
+
+@dataclass(frozen=True)
+class SuiteTexts(Data):
     """Which texts of the suites to use."""
 
-    data: DataOption = None
     limit: LimitOption = None
 
     @common.interruptible()

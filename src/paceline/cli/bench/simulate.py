@@ -11,6 +11,7 @@ import typer
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, note_exceptions
+from paceline.cli.flags import option
 from paceline.cli.groups import Placement, Sampling, grouped
 from paceline.defaults import DEFAULT_MODEL
 from paceline.tables import Table
@@ -21,24 +22,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class _Recorded(shared.Data):
     """Which recorded outputs to use."""
 
-    data: shared.DataOption = None
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=1, help="Most records of each file, evenly spaced."),
-    ] = None
-    answers: Annotated[
-        int,
-        typer.Option("--answers", min=0, help="Other outputs of a prompt to use as references."),
-    ] = 0
-    system: Annotated[
-        Path | None,
-        typer.Option(
-            "--system", help="File with the text of system messages, for traces that leave it out."
-        ),
-    ] = None
+    limit: int | None = option(None, "Most records of each file, evenly spaced.", min=1)
+    answers: int = option(0, "Other outputs of a prompt to use as references.", min=0)
+    system: Path | None = option(
+        None, "File with the text of system messages, for traces that leave it out."
+    )
 
 
 @grouped

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli import common, flags
-from paceline.cli.groups import Placement, grouped
+from paceline.cli.flags import option
+from paceline.cli.groups import Draws, Placement, grouped
 from paceline.defaults import DEFAULT_MODEL
 from paceline.tables import count
 
@@ -21,17 +22,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Asked(Draws):
     """See `paceline.training.answering.Asking`, which is slow to import."""
 
-    max_new_tokens: flags.TokensOption = 256
-    longest_prompt: Annotated[
-        int, typer.Option("--longest-prompt", min=1, help="Leave out prompts with more tokens.")
-    ] = 1024
-    temperature: flags.TemperatureOption = 0.0
-    seed: flags.SeedOption = 0
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Prompts answered together.")] = 16
-    method: flags.MethodOption = "plain"
+    longest_prompt: int = option(1024, "Leave out prompts with more tokens.", min=1)
+    batch: int = option(16, "Prompts answered together.", min=1)
+    method: str = option("plain", "Method and settings, e.g. anpd:n=5,k=7.")
     budget: flags.FixedBudgetOption = 4
 
 
@@ -49,7 +45,7 @@ def data(
         list[str] | None,
         typer.Option("--licence", help="Licence of the prompts: one for all files or one each."),
     ] = None,
-    asked: _Asked,
+    asked: _Asked = _Asked(max_new_tokens=256),
     placement: Placement,
 ) -> None:
     """Let a model answer prompts, and keep its answers to train drafters with.

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common, flags
-from paceline.cli.groups import options_of
+from paceline.cli.flags import option
+from paceline.cli.groups import Device, options_of
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import UsageError
 from paceline.training.method import TrainedMethod
@@ -31,12 +32,8 @@ _GIGABYTE = 1e9
 Kind = type[TrainedMethod[Any]]
 
 
-def _option(flag: str, help_text: str) -> Any:
-    return typer.Option(flag, help=help_text, rich_help_panel=HOW)
-
-
-@dataclass(frozen=True)
-class _Given:
+@dataclass(frozen=True, kw_only=True)
+class _Given(Device):
     """The options that are not settings of a method."""
 
     data: Annotated[
@@ -45,26 +42,18 @@ class _Given:
     ]
     out: Annotated[Path, typer.Option("--out", help="Folder for the trained parts.")]
     model: flags.ModelOption = DEFAULT_MODEL
-    texts: Annotated[
-        list[Path] | None,
-        _option("--texts", "JSONL file of prompts to read without answers; may be repeated."),
-    ] = None
-    licence: Annotated[
-        list[str] | None,
-        _option("--licence", "Licence of these texts: one for all files or one each."),
-    ] = None
-    cache: Annotated[
-        Path | None,
-        _option(
-            "--cache", "Folder for the model's states; runs may share it. Default: OUT-states."
-        ),
-    ] = None
-    cache_size: Annotated[
-        float, _option("--cache-size", "Most gigabytes of states; 0: all free disk space.")
-    ] = 0.0
-    threads: flags.ThreadsOption = None
-    device: flags.DeviceOption = None
-    dtype: flags.DtypeOption = None
+    texts: list[Path] | None = option(
+        None, "JSONL file of prompts to read without answers; may be repeated.", panel=HOW
+    )
+    licence: list[str] | None = option(
+        None, "Licence of these texts: one for all files or one each.", panel=HOW
+    )
+    cache: Path | None = option(
+        None,
+        "Folder for the model's states; runs may share it. Default: OUT-states.",
+        panel=HOW,
+    )
+    cache_size: float = option(0.0, "Most gigabytes of states; 0: all free disk space.", panel=HOW)
 
     @common.interruptible()
     def opened(self, blocks: bool = False) -> LoadedModel:
@@ -93,7 +82,7 @@ def command_of(kind: Kind) -> Callable[..., None]:
         settings = _checked(kind, {name: options.pop(name) for name in names})
         _train(kind, settings, _Given(**options))
 
-    shown = [*options_of(_Given), *options_of(kind.Settings, panel=HOW)]
+    shown = [*options_of(kind.Settings, panel=HOW), *options_of(_Given)]
     train.__signature__ = Signature(shown)  # type: ignore[attr-defined]
     train.__annotations__ = {each.name: each.annotation for each in shown}
     train.__doc__ = (
