@@ -10,8 +10,7 @@ import typer
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings
-from paceline.cli.groups import Placement, Sampling, grouped
-from paceline.defaults import DEFAULT_MODEL
+from paceline.cli.groups import Sampling, grouped
 
 if TYPE_CHECKING:
     from paceline.bench.ablations import Ablation
@@ -23,11 +22,9 @@ def ablate(
     name: Annotated[str, typer.Argument(help="anpd-k, anpd-n or llma.")],
     suites: shared.SuitesArgument,
     trials: shared.Trials,
-    model: flags.ModelOption = DEFAULT_MODEL,
     chosen: shared.SuiteTexts,
     sampling: Sampling,
     budget: flags.FixedBudgetOption = 64,  # planning would cut the grid short
-    placement: Placement,
 ) -> None:
     """Run a grid of settings of one method, and write a table and a plot to --out.
 
@@ -37,20 +34,14 @@ def ablate(
     options = sampling.options(budget=budget)
     ablation = _checked(name)
     texts = chosen.read(suites)
-    session = common.open_to_measure(model, "plain", measure=True, **vars(placement))
     asked = {
-        "kind": "ablate",
         "ablation": name,
         "methods": ablation.methods,
         "suites": suites,
         "limit": chosen.limit,
         "options": options,
-        "repeats": trials.repeats,
-        "dtype": placement.dtype,
-        "texts": shared.digest(texts),
     }
-    path = shared.result_path(trials.out, f"ablate-{name}", model)
-    found = Findings(shared.measure_methods(path, session, model, texts, asked, trials.resume))
+    path, found = trials.measure(f"ablate-{name}", texts, asked)
     _write(ablation, found, path)
 
 

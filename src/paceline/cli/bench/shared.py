@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common
-from paceline.cli.flags import DraftModelOption, option
+from paceline.cli.findings import Findings
+from paceline.cli.flags import DraftModelOption, ModelOption, option
 from paceline.cli.groups import Placement, chosen_method
+from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import UsageError
 from paceline.file_locks import alone, lock_beside
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 LimitOption = Annotated[
     int | None, typer.Option("--limit", min=1, help="Most prompts of each task.")
 ]
+_SAME = ("model", "machine", "versions", "preparation", "budget")
+"""Circumstances that must be the same to resume a run."""
+
 SuitesArgument = Annotated[
     list[str], typer.Argument(help='Suites, JSONL files, or "all" for every file in --data.')
 ]
@@ -102,13 +107,59 @@ class Contenders:
         ]
 
 
-@dataclass(frozen=True)
-class Trials:
-    """Where results go, and how many trials there are."""
+@dataclass(frozen=True, kw_only=True)
+class Trials(Placement):
+    """A model, how many trials it has, and where results go."""
 
     out: Annotated[Path, typer.Option("--out", help="Folder for results and reports.")]
+    model: ModelOption = DEFAULT_MODEL
     repeats: int = option(3, "Trials per text and method; the median counts.", min=1)
     resume: bool = option(False, "Continue an interrupted run.")
+
+    def measure(
+        self,
+        name: str,
+        texts: Sequence[Conversation],
+        asked: dict[str, Any],
+        contenders: Contenders | None = None,
+    ) -> tuple[Path, Findings]:
+        """Run contenders on texts with a progress bar, or resume; returns the result file and all
+        that it holds then. Other processes are locked out meanwhile; Ctrl-C leaves a file to
+        continue with.
+
+        name: of the file, up to the model's; its first word is the kind of the run.
+        asked: methods, options, and whatever else must be the same to resume a run, besides texts,
+        trials, model and machine.
+
+        Raises UsageError if another process writes the file, and what `ResultFile` raises.
+        """
+        from paceline.bench.comparison import Comparison
+        from paceline.bench.results import COLD, WARM
+
+        session = common.open_to_measure(
+            self.model,
+            "plain",
+            measure=True,
+            threads=self.threads,
+            device=self.device,
+            dtype=self.dtype,
+            weights=self.weights,
+        )
+        made = (contenders or Contenders()).made(asked["methods"], session, self.model, self)
+        path = self.out / f"{name}-{slug(self.model)[-60:]}.jsonl"
+        if self.resume and asked.get("state") == WARM and path.exists():
+            raise UsageError(
+                "a --warm run cannot be continued, as its methods have lost what they knew: repeat "
+                "it with another --out"
+            )
+        options = session.options.with_(**asked["options"])
+        # Before the file: what cannot be compared must leave none behind.
+        comparison = Comparison(session, made, texts, options, self.repeats)
+        found = common.circumstances(session, self.model)
+        run = {"state": COLD, "kind": name.partition("-")[0], **asked}
+        run |= {"repeats": self.repeats, "dtype": self.dtype, "texts": digest(texts)}
+        run |= {each: found.pop(each) for each in _SAME}
+        return path, Findings(_measured(comparison, path, {**found, "run": run}, self.resume))
 
 
 @dataclass(frozen=True)
@@ -175,10 +226,9 @@ def split_methods(text: str) -> list[str]:
     return names
 
 
-def result_path(out: Path, kind: str, model: str) -> Path:
-    """The file of a run, e.g. "DIR/run-smollm2-135m.jsonl"."""
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", model).strip("-")[-60:]
-    return out / f"{kind}-{slug}.jsonl"
+def slug(name: str) -> str:
+    """A name fit for a file."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
 
 
 def digest(texts: Sequence[Conversation]) -> str:
@@ -194,45 +244,15 @@ def run_with_bar(comparison: Comparison, sink: Memory, label: str) -> None:
         comparison.run(sink, on_trial=lambda: bars.advance(task))
 
 
-def measure_methods(
-    path: Path,
-    session: Session,
-    model: str,
-    texts: Sequence[Conversation],
-    asked: dict[str, Any],
-    resume: bool,
-    contenders: Sequence[Contender] | None = None,
+def _measured(
+    comparison: Comparison, path: Path, header: dict[str, Any], resume: bool
 ) -> list[Entry | LeftOut]:
-    """Run contenders on texts with a progress bar, or resume; returns all that the result file
-    holds then. Other processes are locked out meanwhile; Ctrl-C leaves a file to continue with.
+    from paceline.bench.results import ResultFile
 
-    asked: methods, options, repeats, and whatever else must be the same to resume a run, besides
-    model and machine. contenders: by default, the methods asked for.
-
-    Raises UsageError if another process writes the file, and what `ResultFile` raises.
-    """
-    from paceline.bench.comparison import Comparison
-    from paceline.bench.results import COLD, WARM, ResultFile
-    from paceline.bench.trial import Method
-
-    if resume and asked.get("state") == WARM and path.exists():
-        raise UsageError(
-            "a --warm run cannot be continued, as its methods have lost what they knew: repeat it "
-            "with another --out"
-        )
-    if contenders is None:
-        contenders = [Method(name, session) for name in asked["methods"]]
-    options = session.options.with_(**asked["options"])
-    # Before the file: what cannot be compared must leave none behind.
-    comparison = Comparison(session, contenders, texts, options, asked["repeats"])
-    found = common.circumstances(session, model)
-    same = ("model", "machine", "versions", "preparation", "budget")
-    run = {"state": COLD, **asked, **{name: found[name] for name in same}}
-    header = {name: value for name, value in found.items() if name not in same}
     lock = lock_beside(path)
     with alone(lock, path, f"results to {path}", "wait until it is done, or choose another --out"):
         try:
-            results = ResultFile(path, {**header, "run": run}, resume)
+            results = ResultFile(path, header, resume)
             try:
                 run_with_bar(comparison, results, "measuring")
             except KeyboardInterrupt:

@@ -12,8 +12,7 @@ from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, note_exceptions
 from paceline.cli.flags import option
-from paceline.cli.groups import Placement, Sampling, grouped
-from paceline.defaults import DEFAULT_MODEL
+from paceline.cli.groups import Sampling, grouped
 from paceline.tables import Table
 
 if TYPE_CHECKING:
@@ -42,14 +41,12 @@ def simulate(
         ),
     ],
     trials: shared.Trials,
-    model: flags.ModelOption = DEFAULT_MODEL,
     methods: Annotated[
         str, typer.Option("--methods", help="Methods with settings, separated by commas.")
     ] = "plain,auto,anpd,llma,pld",
     chosen: _Recorded,
     sampling: Sampling = Sampling(max_new_tokens=256),  # noqa: B008
     budget: flags.BudgetOption = None,
-    placement: Placement,
 ) -> None:
     """Force methods to follow recorded outputs, while every pass really runs on the model.
 
@@ -59,20 +56,15 @@ def simulate(
     options = sampling.options(budget=budget)
     names = _checked(methods)
     recordings = _read(traces, chosen)
-    session = common.open_to_measure(model, "plain", measure=True, **vars(placement))
     asked = {
-        "kind": "simulate",
         "methods": names,
         "traces": traces,
         "limit": chosen.limit,
         "answers": chosen.answers,
         "options": options,
-        "repeats": trials.repeats,
-        "dtype": placement.dtype,
-        "texts": shared.digest(recordings),
     }
-    path = shared.result_path(trials.out, "simulate", model)
-    _show(Findings(shared.measure_methods(path, session, model, recordings, asked, trials.resume)))
+    path, found = trials.measure("simulate", recordings, asked)
+    _show(found)
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from paceline.cli import common
+from paceline.cli.bench.shared import slug
 from paceline.errors import UsageError
 from paceline.tables import Table
 
@@ -50,7 +50,7 @@ def export(
     tokenizer = load_tokenizer(model)
     for method in dict.fromkeys(entry.method for entry in entries):
         name = f"{model}-{method}"
-        path = out / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-')}.jsonl"
+        path = out / f"{slug(name)}.jsonl"
         answers = answers_of(
             entries, method, name, lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
         )
