@@ -266,7 +266,7 @@ def main() -> None:
         )
     rows = [[file, *(f"{each['files'][file]:.2f}x" for each in found.values())] for file in texts]
     rows.append(["all, by time", *(f"{each['speedup']:.2f}x" for each in found.values())])
-    print_table(Table.of_text("speed-up over plain decoding", ["file", *contenders], rows))
+    print_table(Table("speed-up over plain decoding", ["file", *contenders], rows))
     report = {
         "texts": {file: len(asked) for file, asked in texts.items()},
         "answers": {file: len(texts) for file, texts in others.items()},

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
-__all__ = ["Cell", "Table", "count", "markdown_table", "terminal_table"]
+__all__ = ["Cell", "Columns", "Table", "count", "markdown_table", "terminal_table"]
+
+T = TypeVar("T")
 
 _NARROW, _TALL = 7, 40
 _NAME = 20
@@ -22,7 +24,7 @@ def count(number: int, what: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table.
+    """A cell of a table that is more than text.
 
     detail: less prominent, after the text. tone: "up", "down" or "even" for a speed-up that was
     judged, else "".
@@ -36,6 +38,10 @@ class Cell:
         return f"{self.text} ({self.detail})" if self.detail else self.text
 
 
+Columns = Mapping[str, Callable[[T], str | Cell]]
+"""Heading -> what makes a record's cell."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows under headings.
@@ -47,16 +53,17 @@ class Table:
     kind: ClassVar[str] = "table"
     caption: str
     headings: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[str | Cell]]
     left: int = 1
     note: str = ""
 
     @classmethod
-    def of_text(
-        cls, caption: str, headings: Sequence[str], rows: Iterable[Iterable[str]], left: int = 1
+    def of(
+        cls, caption: str, columns: Columns[T], records: Iterable[T], left: int = 1, note: str = ""
     ) -> Table:
-        """A table whose cells are plain text."""
-        return cls(caption, headings, [[Cell(text) for text in row] for row in rows], left)
+        """A table with a row per record."""
+        rows = [[cell(record) for cell in columns.values()] for record in records]
+        return cls(caption, [*columns], rows, left, note)
 
     @property
     def narrow(self) -> bool:

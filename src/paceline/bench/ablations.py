@@ -142,13 +142,10 @@ def _table(ablation: Ablation, group: Group) -> str:
         if method in group.methods:
             found = group.methods[method]
             numbers = [f"{quantity(found):.2f}" for quantity in QUANTITIES.values()]
-            low, high = found.interval
-            sure = f"{low:.2f}–{high:.2f}" if found.prompts > 1 else "-"
-            rows.append([f"`{method}`", *numbers, sure])
+            rows.append([f"`{method}`", *numbers, found.sure])
         else:
             reason = group.failed.get(method, "not run").replace("|", "\\|")
-            rows.append([f"`{method}`", reason])
-            rows[-1] += [""] * (len(headings) - 2)
+            rows.append([f"`{method}`", reason, *[""] * (len(headings) - 2)])
     return markdown_table(rows)
 
 

@@ -77,6 +77,12 @@ class MethodSummary:
         return interval_of(*self.prompt_times)
 
     @property
+    def sure(self) -> str:
+        """The interval as a cell."""
+        low, high = self.interval
+        return f"{low:.2f}–{high:.2f}" if self.prompts > 1 else "-"
+
+    @property
     def identical(self) -> bool:
         """Whether every output equals plain decoding's, token for token; never if lossy."""
         return not (self.differences or self.lossy)

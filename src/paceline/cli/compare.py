@@ -10,13 +10,14 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
-from paceline.cli.findings import Findings, method_as_json, note_exceptions
+from paceline.cli.findings import Findings, drafts_accepted, method_as_json, note_exceptions
 from paceline.cli.groups import Machine, Prompts, Request, grouped
 from paceline.defaults import DEFAULT_MODEL
-from paceline.tables import Table
+from paceline.tables import Columns, Table
 
 if TYPE_CHECKING:
     from paceline.bench.entries import Entry, LeftOut
+    from paceline.bench.metrics import MethodSummary
     from paceline.bench.trial import Contender
     from paceline.prompts import PromptRecord
     from paceline.session import Session
@@ -110,21 +111,21 @@ def _show(found: Findings, by_prompt: bool) -> None:
 
 
 def _table(found: Findings) -> Table:
-    headings = ("tokens/s", "speed-up", "tokens per round", "drafts accepted", "identical")
-    rows = []
-    for method in found.methods:
-        stats, different = method.stats, found.differences(method)
-        rows.append(
-            (
-                method.method,
-                f"{method.tokens_per_second:.1f}",
-                f"{method.speedup:.2f}x",
-                f"{stats.mean_acceptance_length:.2f}",
-                f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
-                "lossy" if method.lossy else f"no ({len(different)})" if different else "yes",
-            )
-        )
-    return Table.of_text("all prompts together", ["method", *headings], rows)
+    columns: Columns[MethodSummary] = {
+        "method": lambda one: one.method,
+        "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
+        "speed-up": lambda one: f"{one.speedup:.2f}x",
+        "tokens per round": lambda one: f"{one.stats.mean_acceptance_length:.2f}",
+        "drafts accepted": drafts_accepted,
+        "identical": lambda one: (
+            "lossy"
+            if one.lossy
+            else "yes"
+            if one.identical
+            else f"no ({len(found.differences(one))})"
+        ),
+    }
+    return Table.of("all prompts together", columns, found.methods)
 
 
 def _source_table(found: Findings) -> Table:
@@ -141,7 +142,7 @@ def _source_table(found: Findings) -> Table:
         for method in found.methods
         for name, source in method.stats.sources.items()
     ]
-    return Table.of_text("guesses by source", ["method", "source", *headings], rows, left=2)
+    return Table("guesses by source", ["method", "source", *headings], rows, left=2)
 
 
 def _prompt_table(found: Findings) -> Table:
@@ -155,7 +156,7 @@ def _prompt_table(found: Findings) -> Table:
         if any(row)
     ]
     names = [method.method for method in found.methods]
-    return Table.of_text("speed-up by prompt", ["prompt", *names], rows)
+    return Table("speed-up by prompt", ["prompt", *names], rows)
 
 
 def _print_mismatches(found: Findings) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from paceline.bench.entries import Difference, Entry, Key, LeftOut
     from paceline.bench.metrics import MethodSummary
 
-__all__ = ["Findings", "method_as_json", "note_exceptions"]
+__all__ = ["Findings", "drafts_accepted", "method_as_json", "note_exceptions"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,12 @@ class Findings:
             for key, places in method.differences.items()
             for place in dict.fromkeys(places)
         ]
+
+
+def drafts_accepted(method: MethodSummary) -> str:
+    """The share of its guesses, as a cell."""
+    stats = method.stats
+    return f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-"
 
 
 def note_exceptions(found: Findings) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paceline.cli.common import interruptible, note, print_table
 from paceline.errors import ModelError
-from paceline.tables import Table
+from paceline.tables import Columns, Table
+
+if TYPE_CHECKING:
+    from paceline.models import ModelInfo
 
 app = typer.Typer(
     help="List, fetch, locate and remove the models that have an alias.", no_args_is_help=True
@@ -23,19 +26,15 @@ def list_() -> None:
     """Show every alias, whether it is downloaded, and its licence."""
     from paceline.models import list_models
 
-    rows = [
-        (
-            info.alias,
-            "damaged" if info.damage else "yes" if info.pulled else "no",
-            f"{info.download_size / 1e6:.0f} MB",
-            f"{(info.size_on_disk or info.stored_size) / 1e6:.0f} MB",
-            info.licence,
-            info.description,
-        )
-        for info in list_models()
-    ]
-    headings = ("alias", "here", "download", "on disk", "licence", "what")
-    print_table(Table.of_text("", headings, rows, left=len(headings)))
+    columns: Columns[ModelInfo] = {
+        "alias": lambda info: info.alias,
+        "here": lambda info: "damaged" if info.damage else "yes" if info.pulled else "no",
+        "download": lambda info: f"{info.download_size / 1e6:.0f} MB",
+        "on disk": lambda info: f"{(info.size_on_disk or info.stored_size) / 1e6:.0f} MB",
+        "licence": lambda info: info.licence,
+        "what": lambda info: info.description,
+    }
+    print_table(Table.of("", columns, list_models(), left=len(columns)))
 
 
 @app.command()

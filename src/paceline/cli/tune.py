@@ -211,7 +211,7 @@ def _table(curve: CostCurve, floor: Floor, title: str) -> Table:
     ]
     headings = ["width", f"at {contexts[0]}", *(f"ms at {each}" for each in contexts)]
     every = [[*lowest, f"{floor.share(curve):.2f}x"], *rows]
-    return Table.of_text(title, [*headings, "of one token"], every, left=2)
+    return Table(title, [*headings, "of one token"], every, left=2)
 
 
 def _bar(share: float) -> str:

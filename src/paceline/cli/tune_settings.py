@@ -62,7 +62,7 @@ class SettingsStudy:
         ]
         again = [["again", *_cells(trial, columns, "")] for trial in self.last]
         headings = ["tried", *columns, "tokens per pass", "speed-up"]
-        return Table.of_text(title, headings, [*tried, *again])
+        return Table(title, headings, [*tried, *again])
 
     def lines(self) -> list[str]:
         """The method with the best settings, and the verdict."""

@@ -64,7 +64,7 @@ class TreeStudy:
         headings = ["rows", "tokens per pass", "ms", "speed-up"]
         headings += ["measured", "tokens per pass"] if self.measured else []
         rows = [[*self._promised(one), *self._brought(one.width)] for one in self.survey]
-        return Table.of_text(f"{self.method}: expected gain by width", headings, rows, left=0)
+        return Table(f"{self.method}: expected gain by width", headings, rows, left=0)
 
     def _promised(self, one: FittedTree) -> list[str]:
         return [

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from paceline.bench.report.blocks import Block, Paragraph, Picture
 from paceline.bench.report.folder import Ablation
-from paceline.tables import Cell, Table
+from paceline.tables import Table
 
 __all__ = ["blocks", "title"]
 
@@ -32,7 +32,7 @@ def _tables(markdown: str) -> Iterator[Block]:
     for is_row, lines in groupby(markdown.splitlines(), key=lambda line: line.startswith("|")):
         if is_row:
             headings, *rows = map(_cells, lines)  # the second row holds only dashes
-            yield Table(caption, headings, [[Cell(text) for text in row] for row in rows[1:]])
+            yield Table(caption, headings, rows[1:])
             continue
         for line in filter(str.strip, lines):
             if line.startswith("#"):

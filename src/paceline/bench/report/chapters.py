@@ -17,7 +17,7 @@ from paceline.bench.report.blocks import (
     Verdicts,
 )
 from paceline.bench.report.folder import Ablation, Folder, Run, Tuning
-from paceline.tables import Cell, Table, count
+from paceline.tables import Table, count
 
 __all__ = ["document"]
 
@@ -49,13 +49,12 @@ def document(folder: Folder) -> Document:
     chapters += [_ablation(ablation) for ablation in folder.ablations]
     models = [run.asked.get("model") for run in folder.runs]
     chapters += [_tuning(each) for each in folder.tunings if each.model not in models]
-    rows = [[Cell(word), Cell(meaning)] for word, meaning in _WORDS.items()]
     return Document(
         "What was measured",
         "Every sentence, table and plot here is computed from "
         f"{count(_files(folder), 'result file')}.",
         chapters,
-        Table("", ["word", "meaning"], rows, left=2),
+        Table("", ["word", "meaning"], [*_WORDS.items()], left=2),
     )
 
 
@@ -130,9 +129,9 @@ def _cost(tuning: Tuning) -> list[Block]:
     headings = ["width", *(f"ms at {context:,}" for context in curve.contexts), "of one token"]
     rows = [
         [
-            Cell(str(width)),
-            *(Cell(f"{curve.cost(width, context):.2f}") for context in curve.contexts),
-            Cell(words.times(curve.relative(width))),
+            str(width),
+            *(f"{curve.cost(width, context):.2f}" for context in curve.contexts),
+            words.times(curve.relative(width)),
         ]
         for width in curve.widths
     ]

@@ -148,10 +148,10 @@ def acceptance(name: str, group: Group) -> Plot | None:
     hues, deepest = method_hues(group.methods), 1
     with canvas(name, 300) as drawn:
         (axes,) = drawn.panels()
-        for place, (method, summary) in enumerate(found.items()):
-            shares = [100 * share for share in summary.stats.acceptance_by_position]
+        for place, one in enumerate(found):
+            shares = [100 * share for share in one.stats.acceptance_by_position]
             deepest = max(deepest, len(shares))
-            _line(axes, dict(enumerate(shares, 1)), place, hues[method], folded(method))
+            _line(axes, dict(enumerate(shares, 1)), place, hues[one.method], folded(one.method))
         axes.set_ylim(0, 103)
         _whole_ticks(axes, deepest)
         axes.set_xlabel("position of the guess")
@@ -174,16 +174,16 @@ def gains(name: str, group: Group) -> Plot | None:
     with canvas(name, _AXIS + 82 * len(found)) as drawn:
         panels = drawn.panels(len(found))
         highest = 0.0
-        for axes, (method, summary) in zip(panels, found.items()):
-            histogram = summary.stats.acceptance_histogram
+        for axes, one in zip(panels, found):
+            histogram = one.stats.acceptance_histogram
             shares = dict.fromkeys(range(1, min(max(histogram), _MOST_GAINED) + 1), 0.0)
             for gained, rounds in histogram.items():
                 shares[min(gained, _MOST_GAINED)] += 100 * rounds / histogram.total()
-            axes.bar(list(shares), list(shares.values()), width=0.82, color=hues[method])
-            axes.set_title(drawable(method), loc="right", fontsize=11.5, y=0.72)
+            axes.bar(list(shares), list(shares.values()), width=0.82, color=hues[one.method])
+            axes.set_title(drawable(one.method), loc="right", fontsize=11.5, y=0.72)
             highest = max(highest, *shares.values())
             grid(axes, "y")
-        longest = max(max(method.stats.acceptance_histogram) for method in found.values())
+        longest = max(max(one.stats.acceptance_histogram) for one in found)
         for axes in panels:
             axes.set_ylim(0, 1.1 * highest)
         _whole_ticks(panels[-1], min(longest, _MOST_GAINED))

@@ -9,14 +9,12 @@ from paceline.bench.entries import Difference
 from paceline.bench.report import words
 from paceline.bench.report.blocks import Block, Listing, Paragraph
 from paceline.bench.report.folder import Run
-from paceline.tables import Cell, Table
+from paceline.tables import Table
 
 __all__ = ["circumstances", "exceptions"]
 
 _MOST = 100
 _NOTHING: tuple[Any, ...] = (None, "", {}, [])
-
-_ENDED = Cell("ended")
 
 
 def exceptions(run: Run) -> list[Block]:
@@ -41,14 +39,14 @@ def _differences(run: Run) -> Iterator[Table]:
             )
 
 
-def _difference(name: str, difference: Difference) -> list[Cell]:
-    plain, own, gap = difference.plain_token, difference.method_token, difference.logit_gap
+def _difference(name: str, difference: Difference) -> list[str]:
+    tokens = (difference.plain_token, difference.method_token)
+    gap = difference.logit_gap
     return [
-        Cell(name),
-        Cell(str(difference.position)),
-        _ENDED if plain is None else Cell(str(plain)),
-        _ENDED if own is None else Cell(str(own)),
-        Cell(words.NOTHING if gap is None else words.gap(gap)),
+        name,
+        str(difference.position),
+        *("ended" if token is None else str(token) for token in tokens),
+        words.NOTHING if gap is None else words.gap(gap),
     ]
 
 
@@ -65,20 +63,17 @@ def _note(rows: int) -> str:
 def _failures(run: Run) -> Iterator[Table]:
     group = run.summary.overall
     rows = [
-        [Cell(method.method), Cell(words.text_name(key)), Cell(reason)]
+        [method.method, words.text_name(key), reason]
         for method in group.methods.values()
         for key, reason in method.failures.items()
     ]
-    rows += [[Cell(name), Cell("every text"), Cell(why)] for name, why in group.failed.items()]
+    rows += [[name, "every text", why] for name, why in group.failed.items()]
     if rows:
         yield Table("Failures", ["method", "text", "reason"], rows, left=3)
 
 
 def _left_out(run: Run) -> Iterator[Table]:
-    rows = [
-        [Cell(words.text_name(each.key)), Cell(each.task), Cell(each.reason)]
-        for each in run.summary.left_out
-    ]
+    rows = [[words.text_name(one.key), one.task, one.reason] for one in run.summary.left_out]
     if rows:
         yield Table("Texts left out", ["text", "task", "reason"], rows, left=3)
 
@@ -87,7 +82,7 @@ def circumstances(run: Run) -> list[Block]:
     """The command, and all that the file says about its run."""
     told = {name: value for name, value in run.header.items() if name not in ("run", "command")}
     rows = [
-        [Cell(name.replace("_", " ")), Cell(_fact(value))]
+        [name.replace("_", " "), _fact(value)]
         for name, value in {**run.asked, **told}.items()
         if value not in _NOTHING
     ]

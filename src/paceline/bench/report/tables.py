@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from statistics import median
 
 from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import words
 from paceline.bench.report.folder import Run
+from paceline.bench.report.words import NOTHING
 from paceline.bench.trial import PLAIN
-from paceline.tables import Cell, Table, count
+from paceline.tables import Cell, Columns, Table, count
 
 __all__ = [
     "PARTS",
@@ -27,23 +29,6 @@ __all__ = [
 
 PARTS = ("prefill", "draft", "target", "commit", "rest")
 _POSITIONS = 16
-
-_MISSING = Cell(words.NOTHING)
-
-_OVERALL = (
-    "method",
-    "texts",
-    "tokens/s",
-    "speed-up",
-    "after the prompt",
-    "ratio of means",
-    "acceptance length",
-    "draft hit ratio",
-    "memory over plain, MB",
-    "in loops",
-    "same text",
-    "failed",
-)
 
 
 def twice(run: Run, make: Callable[[str, Sequence[Group]], Table | None]) -> list[Table]:
@@ -64,31 +49,20 @@ def twice(run: Run, make: Callable[[str, Sequence[Group]], Table | None]) -> lis
 def overall(caption: str, groups: Sequence[Group]) -> Table:
     """One row per method over all texts."""
     group = groups[0]
-    rows = [_overall_row(method) for method in group.methods.values()]
-    rows += [
-        [Cell(name), Cell("0"), *[_MISSING] * (len(_OVERALL) - 3), Cell("all")]
-        for name in group.failed
-    ]
-    return Table(caption, _OVERALL, rows)
+    table = Table.of(caption, _OVERALL, group.methods.values())
+    nothing = [NOTHING] * (len(_OVERALL) - 3)
+    return replace(
+        table, rows=[*table.rows, *([name, "0", *nothing, "all"] for name in group.failed)]
+    )
 
 
-def _overall_row(method: MethodSummary) -> list[Cell]:
-    stats = method.stats
+def _speedup(method: MethodSummary) -> Cell:
+    return Cell(words.times(method.speedup), words.interval(method), words.tone(method))
+
+
+def _memory(method: MethodSummary) -> str:
     memory = method.peak_over_plain
-    return [
-        Cell(method.method),
-        Cell(str(method.texts)),
-        Cell(words.rate(method.tokens_per_second)),
-        _speedup(method),
-        _MISSING if method.decode_speedup is None else Cell(words.times(method.decode_speedup)),
-        Cell(words.times(method.mean_of_ratios)),
-        Cell(f"{stats.mean_acceptance_length:.2f}") if stats.rounds else _MISSING,
-        Cell(words.percent(stats.draft_acceptance_rate)) if stats.drafted else _MISSING,
-        _MISSING if memory is None or method.method == PLAIN else Cell(f"{memory / 1e6:+.1f}"),
-        Cell(words.percent(method.loop_share)),
-        _same(method),
-        Cell(str(len(method.failures))),
-    ]
+    return NOTHING if memory is None or method.method == PLAIN else f"{memory / 1e6:+.1f}"
 
 
 def _same(method: MethodSummary) -> Cell:
@@ -101,17 +75,39 @@ def _same(method: MethodSummary) -> Cell:
     return Cell(f"no, {count(len(method.differences), 'text')}", detail)
 
 
+_OVERALL: Columns[MethodSummary] = {
+    "method": lambda one: one.method,
+    "texts": lambda one: str(one.texts),
+    "tokens/s": lambda one: words.rate(one.tokens_per_second),
+    "speed-up": _speedup,
+    "after the prompt": lambda one: (
+        NOTHING if one.decode_speedup is None else words.times(one.decode_speedup)
+    ),
+    "ratio of means": lambda one: words.times(one.mean_of_ratios),
+    "acceptance length": lambda one: (
+        f"{one.stats.mean_acceptance_length:.2f}" if one.stats.rounds else NOTHING
+    ),
+    "draft hit ratio": lambda one: (
+        words.percent(one.stats.draft_acceptance_rate) if one.stats.drafted else NOTHING
+    ),
+    "memory over plain, MB": _memory,
+    "in loops": lambda one: words.percent(one.loop_share),
+    "same text": _same,
+    "failed": lambda one: str(len(one.failures)),
+}
+
+
 def tasks(caption: str, groups: Sequence[Group]) -> Table:
     """One row per task, one column per method."""
     everyone, *by_task = groups
     methods = [name for name in everyone.methods if name != PLAIN]
     rows = [
         [
-            Cell(group.name),
-            Cell(str(group.texts)),
-            Cell(str(group.looping)),
+            group.name,
+            str(group.texts),
+            str(group.looping),
             *(
-                _speedup(group.methods[name]) if name in group.methods else _MISSING
+                _speedup(group.methods[name]) if name in group.methods else NOTHING
                 for name in methods
             ),
         ]
@@ -120,58 +116,43 @@ def tasks(caption: str, groups: Sequence[Group]) -> Table:
     return Table(caption, ["task", "texts", "looping", *methods], rows)
 
 
-def _speedup(method: MethodSummary) -> Cell:
-    return Cell(words.times(method.speedup), words.interval(method), words.tone(method))
-
-
-def guessing(group: Group) -> Mapping[str, MethodSummary]:
+def guessing(group: Group) -> list[MethodSummary]:
     """The methods that guessed something and whose rounds are known."""
-    return {
-        name: method
-        for name, method in group.methods.items()
+    return [
+        method
+        for method in group.methods.values()
         if method.stats.acceptance_histogram and method.stats.triggers
-    }
+    ]
 
 
 def acceptance(caption: str, groups: Sequence[Group]) -> Table | None:
     """One row per method: tokens gained per round."""
     found = guessing(groups[0])
-    if not found:
-        return None
-    headings = ["method", "rounds", "with guesses", "mean", "median", "most", "gained 1 token"]
-    rows = []
-    for name, method in found.items():
-        stats = method.stats
-        gained = sorted(stats.acceptance_histogram.elements())
-        rows.append(
-            [
-                Cell(name),
-                Cell(str(stats.rounds)),
-                Cell(words.percent(stats.triggers / stats.rounds)),
-                Cell(f"{stats.mean_acceptance_length:.2f}"),
-                Cell(f"{median(gained):g}"),
-                Cell(str(gained[-1])),
-                Cell(words.percent(stats.acceptance_histogram[1] / len(gained))),
-            ]
-        )
-    return Table(f"{caption}: tokens gained per round", headings, rows)
+    return Table.of(f"{caption}: tokens gained per round", _GAINS, found) if found else None
+
+
+_GAINS: Columns[MethodSummary] = {
+    "method": lambda one: one.method,
+    "rounds": lambda one: str(one.stats.rounds),
+    "with guesses": lambda one: words.percent(one.stats.triggers / one.stats.rounds),
+    "mean": lambda one: f"{one.stats.mean_acceptance_length:.2f}",
+    "median": lambda one: f"{median(one.stats.acceptance_histogram.elements()):g}",
+    "most": lambda one: str(max(one.stats.acceptance_histogram)),
+    "gained 1 token": lambda one: words.percent(
+        one.stats.acceptance_histogram[1] / one.stats.acceptance_histogram.total()
+    ),
+}
 
 
 def positions(caption: str, groups: Sequence[Group]) -> Table | None:
     """One row per method, one column per position of a guess in its chain."""
-    shares = {
-        name: method.stats.acceptance_by_position for name, method in guessing(groups[0]).items()
-    }
+    shares = {one.method: one.stats.acceptance_by_position for one in guessing(groups[0])}
     if not shares:
         return None
     deepest = max(map(len, shares.values()))
     shown = min(deepest, _POSITIONS)
     rows = [
-        [
-            Cell(name),
-            *(Cell(words.percent(share)) for share in found[:shown]),
-            *[_MISSING] * (shown - len(found)),
-        ]
+        [name, *map(words.percent, found[:shown]), *[NOTHING] * (shown - len(found))]
         for name, found in shares.items()
     ]
     note = "Share of guesses that were accepted, in rounds that guessed that far ahead."
@@ -185,12 +166,12 @@ def sources(caption: str, groups: Sequence[Group]) -> Table | None:
     """One row per source of each method that has sources; see `SourceStats`."""
     rows = [
         [
-            Cell(name),
-            Cell(source),
-            Cell(words.percent(did.asked / did.rounds)),
-            *(Cell(f"{n:,}") for n in (did.proposed, did.scored, did.accepted, did.gained)),
-            Cell(f"{1e3 * did.seconds / did.rounds:.2f}"),
-            Cell(words.percent(did.seconds / method.stats.seconds)),
+            name,
+            source,
+            words.percent(did.asked / did.rounds),
+            *(f"{n:,}" for n in (did.proposed, did.scored, did.accepted, did.gained)),
+            f"{1e3 * did.seconds / did.rounds:.2f}",
+            words.percent(did.seconds / method.stats.seconds),
         ]
         for name, method in groups[0].methods.items()
         for source, did in method.stats.sources.items()
@@ -213,10 +194,7 @@ def time(run: Run) -> Callable[[str, Sequence[Group]], Table]:
 
     def make(caption: str, groups: Sequence[Group]) -> Table:
         rows = [
-            [
-                Cell(name),
-                *(Cell(f"{spent:.2f}") for spent in (*parts.values(), sum(parts.values()))),
-            ]
+            [name, *(f"{spent:.2f}" for spent in (*parts.values(), sum(parts.values())))]
             for name, parts in milliseconds_per_token(run, groups[0]).items()
         ]
         return Table(f"{caption}: milliseconds per token", ["method", *PARTS, "all"], rows)

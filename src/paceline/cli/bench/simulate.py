@@ -10,13 +10,13 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
-from paceline.cli.findings import Findings, note_exceptions
+from paceline.cli.findings import Findings, drafts_accepted, note_exceptions
 from paceline.cli.flags import option
 from paceline.cli.groups import Sampling, grouped
-from paceline.tables import Table
+from paceline.tables import Columns, Table
 
 if TYPE_CHECKING:
-    from paceline.bench.metrics import Group
+    from paceline.bench.metrics import Group, MethodSummary
     from paceline.bench.simulate import Recording
 
 
@@ -98,22 +98,14 @@ def _show(found: Findings) -> None:
 
 
 def _table(groups: list[Group]) -> Table:
-    headings = ("tokens/s", "speed-up", "95 % interval", "acceptance length", "draft hit ratio")
-    rows = []
-    for group in groups:
-        for name, method in group.methods.items():
-            low, high = method.interval
-            sure = f"{low:.2f}–{high:.2f}" if method.prompts > 1 else "-"
-            stats = method.stats
-            rows.append(
-                (
-                    group.name,
-                    name,
-                    f"{method.tokens_per_second:.1f}",
-                    f"{method.speedup:.2f}x",
-                    sure,
-                    f"{stats.mean_acceptance_length:.2f}",
-                    f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-",
-                )
-            )
-    return Table.of_text("", ["trace", "method", *headings], rows, left=2)
+    columns: Columns[tuple[str, MethodSummary]] = {
+        "trace": lambda row: row[0],
+        "method": lambda row: row[1].method,
+        "tokens/s": lambda row: f"{row[1].tokens_per_second:.1f}",
+        "speed-up": lambda row: f"{row[1].speedup:.2f}x",
+        "95 % interval": lambda row: row[1].sure,
+        "acceptance length": lambda row: f"{row[1].stats.mean_acceptance_length:.2f}",
+        "draft hit ratio": lambda row: drafts_accepted(row[1]),
+    }
+    rows = [(group.name, method) for group in groups for method in group.methods.values()]
+    return Table.of("", columns, rows, left=2)

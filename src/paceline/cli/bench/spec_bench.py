@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paceline.cli import common
 from paceline.cli.bench.shared import slug
 from paceline.errors import UsageError
-from paceline.tables import Table
+from paceline.tables import Columns, Table
+
+if TYPE_CHECKING:
+    from paceline.bench.spec_bench import Row
 
 __all__ = ["app"]
 
-_HEADINGS = ("task", "questions", "same text", "mean accepted", "tokens/s", "speed-up")
+_COLUMNS: Columns[Row] = {
+    "task": lambda row: row.task,
+    "questions": lambda row: str(row.questions),
+    "same text": lambda row: str(row.same_texts),
+    "mean accepted": lambda row: f"{row.mean_accepted:.2f}",
+    "tokens/s": lambda row: f"{row.tokens_per_second:.1f}",
+    "speed-up": lambda row: f"{row.speedup:.2f}x",
+}
 
 app = typer.Typer(
     name="spec-bench",
@@ -72,15 +82,5 @@ def show(
     baseline = read_answers(base)
     for path in files:
         answers = read_answers(path)
-        rows = [
-            (
-                row.task,
-                str(row.questions),
-                str(row.same_texts),
-                f"{row.mean_accepted:.2f}",
-                f"{row.tokens_per_second:.1f}",
-                f"{row.speedup:.2f}x",
-            )
-            for row in compare(baseline, answers)
-        ]
-        common.print_table(Table.of_text(answers[0].model_id, _HEADINGS, rows))
+        rows = compare(baseline, answers)
+        common.print_table(Table.of(answers[0].model_id, _COLUMNS, rows))
