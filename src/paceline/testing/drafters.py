@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from paceline.generation import Generation
 from paceline.loop import Batch, FixedBudget
@@ -86,33 +87,24 @@ class _Suite:
 
     def check_budgets(self) -> None:
         """The text is the same with every budget."""
-        for temperature in _TEMPERATURES:
-            for budget in _BUDGETS:
-                where = f"at temperature {temperature} with a budget of {budget}"
-                text = _Text(self.prompt, temperature, budget)
-                self._play(self.target(), self._watched(where), text)
+        for warmth, budget in product(_TEMPERATURES, _BUDGETS):
+            self._play_new(_Text(self.prompt, warmth, budget), f"with a budget of {budget}")
 
     def check_ends(self) -> None:
         """EOS ids throughout the text, and limits."""
-        for temperature in _TEMPERATURES:
-            stream = self._plain(self.prompt, temperature)
-            for place in range(0, _LENGTH, 3):
-                eos = stream[place]
-                watched = self._watched(f"at temperature {temperature} with EOS id {eos}")
-                text = _Text(self.prompt, temperature, eos_ids=(eos,))
-                self._play(self.target(), watched, text)
+        for warmth in _TEMPERATURES:
+            for eos in self._plain(self.prompt, warmth)[::3]:
+                self._play_new(_Text(self.prompt, warmth, eos_ids=(eos,)), f"with EOS id {eos}")
             for limit in (1, 2, 3, 8):
-                watched = self._watched(f"at temperature {temperature} with {limit} new tokens")
-                self._play(self.target(), watched, _Text(self.prompt, temperature, limit=limit))
+                text = _Text(self.prompt, warmth, limit=limit)
+                self._play_new(text, f"with {limit} new tokens")
 
     def check_references(self) -> None:
         """References change nothing, whatever they are."""
-        for temperature in _TEMPERATURES:
-            stream = self._plain(self.prompt, temperature)
+        for warmth in _TEMPERATURES:
+            stream = self._plain(self.prompt, warmth)
             for references in ([stream], [stream[3:], [], self._tokens(9)], [[1 << 20, 1 << 21]]):
-                watched = self._watched(f"at temperature {temperature} with references")
-                text = _Text(self.prompt, temperature, references=references)
-                self._play(self.target(), watched, text)
+                self._play_new(_Text(self.prompt, warmth, references=references), "with references")
 
     def check_taken_back(self) -> None:
         """A text that continues after its last tokens were replaced."""
@@ -176,6 +168,11 @@ class _Suite:
             watched = self._watched(f"with room for {room} tokens in the model's context")
             target = ToyTarget(max_context=len(self.prompt) + room)
             self._play(target, watched, _Text(self.prompt, limit=room, asked=1000))
+
+    def _play_new(self, text: _Text, where: str) -> None:
+        """Play a text with a new target and a new drafter."""
+        watched = self._watched(f"at temperature {text.temperature} {where}")
+        self._play(self.target(), watched, text)
 
     def _play(self, target: Target, watched: WatchedDrafter, text: _Text) -> None:
         """Play a text to its end or for `steps` rounds, and compare it."""

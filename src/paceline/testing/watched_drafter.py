@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from paceline.protocols import SHADOW_TOKENS, VIRTUAL_TOKENS, Drafter
-from paceline.records import Round, SourceRound, TextStart
+from paceline.records import Round, TextStart
 from paceline.testing.reference import require
 from paceline.tree import SHADOWS, Tree
 
 __all__ = ["WatchedDrafter"]
+
+
+def _forwarded(verb: str) -> Any:
+    """A method that calls the drafter's of that name."""
+
+    def call(self: WatchedDrafter, *given: Any) -> Any:
+        with self._doing(verb):
+            return getattr(self._drafter, verb)(*given)
+
+    return call
 
 
 class WatchedDrafter(Drafter):
@@ -30,6 +41,10 @@ class WatchedDrafter(Drafter):
         self._drafter = drafter
         self._vocab_size = vocab_size
 
+    observe_states, offer_states = _forwarded("observe_states"), _forwarded("offer_states")
+    report, stop = _forwarded("report"), _forwarded("stop")
+    waits, unread = _forwarded("waits"), _forwarded("unread")
+
     def start(self, text: TextStart) -> None:
         """Forward, and check that the text is unchanged."""
         self._told("start", self._drafter.start, text)
@@ -38,16 +53,6 @@ class WatchedDrafter(Drafter):
         """As `start`."""
         self._told("resume", self._drafter.resume, text)
 
-    def observe_states(self, states: torch.Tensor) -> None:
-        """Forward."""
-        with self._doing("observe_states"):
-            self._drafter.observe_states(states)
-
-    def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
-        """Forward."""
-        with self._doing("offer_states"):
-            self._drafter.offer_states(states)
-
     def complete(self, tree: Tree) -> Tree:
         """Forward, and check the tokens."""
         with self._doing("complete"):
@@ -55,26 +60,6 @@ class WatchedDrafter(Drafter):
         for token in whole.tokens:
             self._check_token(token)
         return whole
-
-    def report(self) -> tuple[SourceRound, ...]:
-        """Forward."""
-        with self._doing("report"):
-            return self._drafter.report()
-
-    def waits(self) -> bool:
-        """Forward."""
-        with self._doing("waits"):
-            return self._drafter.waits()
-
-    def unread(self) -> int:
-        """Forward."""
-        with self._doing("unread"):
-            return self._drafter.unread()
-
-    def stop(self) -> None:
-        """Forward."""
-        with self._doing("stop"):
-            self._drafter.stop()
 
     def observe(self, round: Round) -> None:
         """Forward, and check that the logits are unchanged."""

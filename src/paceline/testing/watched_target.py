@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,6 +16,7 @@ from paceline.tree import EMPTY, Tree
 __all__ = ["WatchedTarget"]
 
 
+@dataclass
 class WatchedTarget:
     """Forwards calls to a target, knows the text of every slot, and compares all rows with a
     reference.
@@ -24,25 +26,22 @@ class WatchedTarget:
     Raises AssertionError if the target breaks its contract.
     """
 
-    def __init__(
-        self, target: Target, reference: Reference, tolerance: float, rng: random.Random
-    ) -> None:
-        self.target = target
-        self.texts: dict[int, list[int]] = {}
-        self._reference = reference
-        self._tolerance = tolerance
-        self._rng = rng
+    target: Target
+    reference: Reference
+    tolerance: float
+    rng: random.Random
+    texts: dict[int, list[int]] = field(default_factory=dict)
 
     def tokens(self, count: int) -> list[int]:
         """Random tokens of the vocabulary."""
-        return [self._rng.randrange(self.target.vocab_size) for _ in range(count)]
+        return [self.rng.randrange(self.target.vocab_size) for _ in range(count)]
 
     def tree(self, size: int) -> Tree:
         """A random tree, or a chain if the target scores only chains."""
         tokens = self.tokens(size)
         if TREES not in self.target.capabilities:
             return Tree.chain(tokens)
-        return Tree(tuple(tokens), tuple(self._rng.randrange(-1, node) for node in range(size)))
+        return Tree(tuple(tokens), tuple(self.rng.randrange(-1, node) for node in range(size)))
 
     def open(self, context: Sequence[int]) -> int:
         """Open a text, and check that its slot is not in use."""
@@ -61,11 +60,6 @@ class WatchedTarget:
         self.target.close(slot)
         del self.texts[slot]
 
-    def close_all(self) -> None:
-        """Close all texts."""
-        for slot in list(self.texts):
-            self.close(slot)
-
     def prefill(self, slot: int, most: int) -> None:
         """Read part of a prompt in a pass of its own."""
         before = self.target.pending(slot)
@@ -80,7 +74,7 @@ class WatchedTarget:
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
         """Score trees, and compare each real token's row with its text read from scratch."""
-        pieces = dict(prefill or {})
+        pieces = prefill or {}
         before = {slot: self.target.pending(slot) for slot in self.texts}
         scores = self.target.score(trees, pieces)
         require(
@@ -120,7 +114,7 @@ class WatchedTarget:
         paths = [tree.path_to(node) for node in range(len(tree))]
         size = self.target.vocab_size
         real = [path for path in paths if all(tree.tokens[node] < size for node in path)]
-        return list(self._rng.choice([(), *real]))
+        return list(self.rng.choice([(), *real]))
 
     def play(self, slot: int, size: int) -> None:
         """Play a round of one text."""
@@ -145,8 +139,8 @@ class WatchedTarget:
             if any(token >= vocab_size for token in read):
                 continue  # the reference does not have this target's embeddings
             text = [*self.texts[slot], *read]
-            row, fresh = rows[node + 1].cpu(), self._reference.row(text).cpu()
-            if not torch.allclose(row, fresh, rtol=0, atol=self._tolerance):
+            row, fresh = rows[node + 1].cpu(), self.reference.row(text).cpu()
+            if not torch.allclose(row, fresh, rtol=0, atol=self.tolerance):
                 which = "the root" if node < 0 else f"node {node} of {tree.parents}"
                 most = float((row - fresh).abs().nan_to_num(0.0, float("inf")).max())
                 raise AssertionError(
