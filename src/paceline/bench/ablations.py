@@ -24,17 +24,6 @@ from paceline.tables import markdown_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "ABLATIONS",
-    "QUANTITIES",
-    "Ablation",
-    "check_matplotlib",
-    "draw",
-    "find_ablation",
-    "markdown",
-    "save",
-]
-
 _PANEL_INCHES = (4.0, 3.2)
 
 

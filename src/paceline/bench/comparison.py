@@ -29,8 +29,6 @@ from paceline.protocols import Target
 from paceline.session import Session
 from paceline.tree import EMPTY
 
-__all__ = ["Comparison", "Conversation", "Text", "difference", "in_turns"]
-
 _WARM_UP_TOKENS = 8
 
 T = TypeVar("T")

@@ -13,8 +13,6 @@ from paceline.bench.loops import loop_share
 from paceline.bench.trial import Trial
 from paceline.stats import SourceStats, Stats
 
-__all__ = ["MOST", "Difference", "Entry", "Key", "LeftOut", "parse_line"]
-
 MOST = 10**15
 """No number of a result is larger, unless its file is damaged."""
 _TOKENS = 2**31

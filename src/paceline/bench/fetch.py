@@ -22,8 +22,6 @@ from paceline.bench.sources import HubTable, RepositoryFiles, Source
 from paceline.errors import UsageError
 from paceline.json_files import replace_file
 
-__all__ = ["Fetcher", "OnRecords"]
-
 OnRecords = Callable[[int, int | None], None]
 """Called with the number of records so far, and of all rows (None if unknown)."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["LOOPING", "loop_share"]
-
 _RUN = 20
 LOOPING = 0.2
 """Least share for a text to count as looping; code sometimes repeats a line of twenty tokens."""

@@ -10,8 +10,6 @@ from typing import TypeVar
 
 import torch
 
-__all__ = ["MemoryUse", "measure_load", "peak_meter"]
-
 _STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 

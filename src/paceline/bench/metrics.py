@@ -20,8 +20,6 @@ from paceline.bench.text_times import TextTimes, by_prompt, decode_ratio, interv
 from paceline.bench.trial import PLAIN
 from paceline.stats import Stats
 
-__all__ = ["Cell", "Group", "MethodSummary", "Summary", "by_text", "summarise"]
-
 Trials = Sequence[Entry]
 Cell = Mapping[str, Trials]
 """Method -> its trials on one text."""

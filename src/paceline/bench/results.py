@@ -13,8 +13,6 @@ from paceline.bench.entries import Entry, LeftOut, parse_line
 from paceline.errors import UsageError, readable
 from paceline.json_files import parse_json
 
-__all__ = ["COLD", "FORMAT", "WARM", "Memory", "ResultFile", "read_results"]
-
 FORMAT = 1
 COLD, WARM = "cold", "warm"
 """The "state" of a run, how its texts begin: see `Method.warm`."""

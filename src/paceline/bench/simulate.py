@@ -18,8 +18,6 @@ from paceline.options import Options
 from paceline.sampling import Draw, Sampler
 from paceline.session import Session
 
-__all__ = ["Forced", "ForcedRequest", "Recording", "TraceRecord"]
-
 ASSISTANT = "assistant"
 
 

@@ -13,8 +13,6 @@ from paceline.bench.conversions import Convert
 from paceline.bench.suites import ALL, SUITES
 from paceline.errors import UsageError, meant
 
-__all__ = ["SOURCES", "HubTable", "RepositoryFiles", "Source", "find_sources"]
-
 
 @dataclass(frozen=True)
 class RepositoryFiles:

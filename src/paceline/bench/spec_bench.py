@@ -22,8 +22,6 @@ from paceline.bench.trial import PLAIN
 from paceline.errors import UsageError, readable
 from paceline.json_files import parse_json
 
-__all__ = ["Answer", "Choice", "Row", "answers_of", "compare", "read_answers", "write_answers"]
-
 Decode = Callable[[Sequence[int]], str]
 
 OVERALL = "overall"

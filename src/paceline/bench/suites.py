@@ -14,8 +14,6 @@ from paceline.bench.comparison import Text
 from paceline.errors import UsageError, meant
 from paceline.prompts import read_prompts
 
-__all__ = ["ALL", "MT_BENCH", "MULTI_TURN", "SUITES", "find_files", "read_suites", "suite_of"]
-
 ALL = "all"
 _ENDINGS = (".jsonl", ".jsonl.gz")
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from paceline.bench.entries import Entry
 
-__all__ = ["TextTimes", "by_prompt", "decode_ratio", "interval_of", "speedup_interval"]
-
 _RESAMPLES = 2000
 _CONFIDENCE = 0.95
 

@@ -23,8 +23,6 @@ from paceline.bench.suites import find_files, suite_of
 from paceline.errors import UsageError
 from paceline.prompts import are_texts, particulars, read_records
 
-__all__ = ["read_trace", "read_traces"]
-
 _SYSTEM = "system"
 
 

@@ -17,8 +17,6 @@ from paceline.stats import Stats
 if TYPE_CHECKING:
     from paceline.session import Session
 
-__all__ = ["PLAIN", "Answers", "Contender", "Method", "Request", "Trial"]
-
 PLAIN = "plain"
 
 Answers = Callable[[int], Sequence[int] | None]

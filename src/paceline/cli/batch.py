@@ -24,8 +24,6 @@ from paceline.serve.names import public_name
 if TYPE_CHECKING:
     from paceline.serve.batch_run import BatchCounts
 
-__all__ = ["batch"]
-
 
 @dataclass(frozen=True)
 class Files:

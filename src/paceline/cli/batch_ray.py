@@ -19,13 +19,6 @@ from paceline.serve.batch_rows import AnswersOf, outcomes, row
 if TYPE_CHECKING:
     from paceline.serve.batch_run import BatchCounts, Heard
 
-__all__ = [
-    "Answer",
-    "RayOptions",
-    "Work",
-    "on_ray",
-]
-
 _PATHS = ("datastore", "draft", "parts", "phrases", "spill")
 """Settings of methods that may name a file or folder."""
 _WORDS = ("none", "self")

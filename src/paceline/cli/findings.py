@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from paceline.bench.entries import Difference, Entry, Key, LeftOut
     from paceline.bench.metrics import MethodSummary
 
-__all__ = ["Findings", "drafts_accepted", "method_as_json", "note_exceptions"]
-
 
 @dataclass(frozen=True)
 class Findings:

@@ -29,24 +29,6 @@ from paceline.errors import UsageError
 if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
 
-__all__ = [
-    "Choice",
-    "Device",
-    "Draws",
-    "Kept",
-    "Machine",
-    "Output",
-    "Placement",
-    "PromptFile",
-    "Prompts",
-    "References",
-    "Request",
-    "Sampling",
-    "chosen_method",
-    "grouped",
-    "options_of",
-]
-
 _DRAFTING = "speculative"
 
 

@@ -13,8 +13,6 @@ from paceline.serve.logs import log_to_stderr
 from paceline.serve.names import KEY_VARIABLE, checked_keys, keys_of_environment, public_name
 from paceline.serve.settings import ServeSettings
 
-__all__ = ["serve"]
-
 
 @dataclass(frozen=True)
 class Listening:

@@ -14,8 +14,6 @@ from paceline.tables import Table
 if TYPE_CHECKING:
     from paceline.cli.bench.shared import Tryout
 
-__all__ = ["SettingsStudy"]
-
 _REPEATS = 2
 # Most nodes of a tree, in every round. A planner would switch off drafts that do not pay, and all
 # settings would be as fast as plain decoding.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from paceline.cli.bench.shared import Tryout
     from paceline.planning.ppd.tree_search import FittedTree
 
-__all__ = ["TreeStudy"]
-
 # Widths on either side of the predicted optimum that are measured.
 _AROUND = 2
 # So that a tree of any width fits.

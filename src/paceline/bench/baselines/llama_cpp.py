@@ -16,8 +16,6 @@ from paceline.bench.trial import Request, Trial
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError, UsageError
 
-__all__ = ["LlamaCpp", "LlamaCppLookup"]
-
 
 @dataclass(eq=False)
 class LlamaCpp:

@@ -21,15 +21,6 @@ from paceline.stats import Stats
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = [
-    "Baseline",
-    "Native",
-    "TransformersAssisted",
-    "TransformersGenerate",
-    "TransformersLookup",
-    "pass_stats",
-]
-
 
 class Baseline(Protocol):
     """A contender that is a dataclass of its settings, read before its model is loaded."""

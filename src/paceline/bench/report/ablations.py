@@ -10,8 +10,6 @@ from paceline.bench.report.blocks import Block, Paragraph, Picture
 from paceline.bench.report.folder import Ablation
 from paceline.tables import Table
 
-__all__ = ["blocks", "title"]
-
 
 def title(ablation: Ablation) -> str:
     """The heading of its tables, which says what it shows; "" if there is none."""

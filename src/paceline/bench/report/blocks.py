@@ -9,19 +9,6 @@ from typing import ClassVar
 
 from paceline.tables import Table
 
-__all__ = [
-    "Block",
-    "Chapter",
-    "Document",
-    "Listing",
-    "Paragraph",
-    "Picture",
-    "Plot",
-    "Section",
-    "Verdict",
-    "Verdicts",
-]
-
 
 @dataclass(frozen=True)
 class Paragraph:

@@ -19,8 +19,6 @@ from paceline.bench.report.blocks import (
 from paceline.bench.report.folder import Ablation, Folder, Run, Tuning
 from paceline.tables import Table, count
 
-__all__ = ["document"]
-
 _WORDS = {
     "speed-up": "tokens per second relative to plain decoding of the same texts; the time of a "
     "text is the median of its trials, from the token ids of the prompt to those of the output",

@@ -25,8 +25,6 @@ from paceline.bench.trial import PLAIN
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["acceptance", "cost", "gains", "side_by_side", "speedups", "time"]
-
 _AXIS = 60
 _ROW, _LINE = 28, 15
 _BAR = 11

@@ -12,17 +12,6 @@ from itertools import cycle
 from paceline.bench.baselines import is_baseline
 from paceline.bench.trial import PLAIN
 
-__all__ = [
-    "INK",
-    "OWN_HUES",
-    "PART_HUES",
-    "PLAIN_HUE",
-    "RIVAL_HUES",
-    "method_hues",
-    "style_sheet",
-    "themed",
-]
-
 INK = "#010203"
 """Placeholder for the text colour in drawings; used for nothing else."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["WIDE", "WIDTH", "Canvas", "canvas", "drawable", "folded", "grid"]
-
 WIDTH, WIDE = 480, 600
 """Widths of figures in points; browsers show them as pixels."""
 

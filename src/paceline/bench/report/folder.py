@@ -15,8 +15,6 @@ from paceline.errors import UsageError, readable
 from paceline.json_files import parse_json
 from paceline.planning.cost_curve import CostCurve
 
-__all__ = ["Ablation", "Folder", "Run", "Tuning", "read_folder"]
-
 _RUNS = ("run", "simulate")
 _ABLATION = "ablate"
 _PICTURES = (".svg", ".png")

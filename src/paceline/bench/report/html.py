@@ -12,8 +12,6 @@ from paceline.bench.report.colours import style_sheet
 from paceline.bench.report.svg import inline
 from paceline.errors import UsageError
 
-__all__ = ["html"]
-
 _LONG_NAME = 14
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 

@@ -11,8 +11,6 @@ from paceline.bench.report.blocks import Block, Listing, Paragraph
 from paceline.bench.report.folder import Run
 from paceline.tables import Table
 
-__all__ = ["circumstances", "exceptions"]
-
 _MOST = 100
 _NOTHING: tuple[Any, ...] = (None, "", {}, [])
 

@@ -17,8 +17,6 @@ from paceline.bench.report.blocks import (
 )
 from paceline.tables import Table, markdown_table
 
-__all__ = ["PLOTS", "markdown"]
-
 PLOTS = "plots"
 """The folder for plots, next to the report."""
 

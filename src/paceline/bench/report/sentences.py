@@ -15,8 +15,6 @@ from paceline.bench.report.folder import Run
 from paceline.bench.trial import PLAIN
 from paceline.tables import count
 
-__all__ = ["basis", "limits", "verdicts"]
-
 _FEW_PROMPTS = 5  # prompts are resampled, not texts
 _ONE_PROMPT = "one prompt, no interval"
 _PLAIN = "plain decoding"

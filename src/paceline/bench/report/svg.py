@@ -6,8 +6,6 @@ import re
 
 from paceline.bench.report.colours import INK, themed
 
-__all__ = ["alone", "inline", "mended"]
-
 _FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
 
 # Follows the reader's system setting for dark pages.

@@ -14,19 +14,6 @@ from paceline.bench.report.words import NOTHING
 from paceline.bench.trial import PLAIN
 from paceline.tables import Cell, Columns, Table, count
 
-__all__ = [
-    "PARTS",
-    "acceptance",
-    "guessing",
-    "milliseconds_per_token",
-    "overall",
-    "positions",
-    "sources",
-    "tasks",
-    "time",
-    "twice",
-]
-
 PARTS = ("prefill", "draft", "target", "commit", "rest")
 _POSITIONS = 16
 

@@ -8,20 +8,6 @@ from paceline.bench.entries import Difference, Key
 from paceline.bench.metrics import MethodSummary
 from paceline.bench.trial import PLAIN
 
-__all__ = [
-    "EVEN",
-    "NOTHING",
-    "SLOWER",
-    "gap",
-    "interval",
-    "largest_gap",
-    "percent",
-    "rate",
-    "text_name",
-    "times",
-    "tone",
-]
-
 NOTHING = "-"
 FASTER, SLOWER, EVEN = "up", "down", "even"
 

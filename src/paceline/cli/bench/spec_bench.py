@@ -15,8 +15,6 @@ from paceline.tables import Columns, Table
 if TYPE_CHECKING:
     from paceline.bench.spec_bench import Row
 
-__all__ = ["app"]
-
 _COLUMNS: Columns[Row] = {
     "task": lambda row: row.task,
     "questions": lambda row: str(row.questions),

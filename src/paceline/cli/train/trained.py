@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from paceline.training.method_run import MethodRun
     from paceline.training.order import PromptFile
 
-__all__ = ["command_of"]
-
 _GIGABYTE = 1e9
 
 Kind = type[TrainedMethod[Any]]
