@@ -17,7 +17,8 @@ from typing import ClassVar, TypeVar
 
 import torch
 
-from paceline.bench.entries import Difference, Entry, LeftOut, completed
+from paceline.bench.entries import Difference, Entry, LeftOut
+from paceline.bench.loops import loop_share
 from paceline.bench.memory import MemoryUse
 from paceline.bench.results import Memory
 from paceline.bench.simulate import Recording
@@ -129,6 +130,7 @@ class Comparison:
         device = torch.device(self.session.target.describe().device)
         self._memory = MemoryUse(device, PLAIN, loaded)
         done: _Done = {_name(entry): entry for entry in sink.entries}
+        plain, *others = self.contenders
         warm = False
         for repeat, (index, text) in product(range(self.repeats), enumerate(self.texts)):
             for turn, request in enumerate(self._requests(text, done)):
@@ -138,7 +140,8 @@ class Comparison:
                         done[_name(left_out)] = left_out
                         sink.append(left_out)
                     break
-                for contender in self._order(index, repeat):
+                # In the first repeat plain decoding starts: others are compared to its output.
+                for contender in in_turns([plain, *in_turns(others, index)], repeat):
                     names = *_key(text, turn), repeat, contender.name
                     entry = Entry(*names, len(request.ids), group=text.group)
                     if _name(entry) not in done:
@@ -150,11 +153,6 @@ class Comparison:
                         sink.append(entry)
                     on_trial()
         return sink
-
-    def _order(self, index: int, repeat: int) -> Sequence[Contender]:
-        """In the first repeat plain decoding starts: its output is what others are compared to."""
-        plain, *others = self.contenders
-        return in_turns([plain, *in_turns(others, index)], repeat)
 
     def _requests(self, text: Conversation, done: _Done) -> Iterator[Request | str]:
         """Yield the request of each turn; if not all can be run, yield the reason last."""
@@ -195,26 +193,29 @@ class Comparison:
                 contender.generate(other)
             taken()  # what it has left loaded
 
-    def _play(
-        self,
-        contender: Contender,
-        entry: Entry,
-        request: Request,
-        done: _Done,
-    ) -> Entry:
+    def _play(self, contender: Contender, entry: Entry, request: Request, done: _Done) -> Entry:
         taken = self._memory.trial(contender.name)
         try:
             trial = contender.generate(request)
         except Exception as error:
             return replace(entry, error=_sentence(error))
-        entry = replace(entry, peak_bytes=taken())
-        first = done.get((*entry.key, 0, PLAIN))
+        peak, first = taken(), done.get((*entry.key, 0, PLAIN))
         plain = first.output if isinstance(first, Entry) else None
-        entry = replace(entry, **completed(trial, plain))
-        if plain is None or entry.output is None or entry.lossy:
-            return entry
-        parting = difference(self.session.target, request.ids, plain, trial.output)
-        return replace(entry, difference=parting)
+        same = plain is not None and list(plain) == trial.output
+        parting = None
+        if not (plain is None or same or trial.lossy):
+            parting = difference(self.session.target, request.ids, plain, trial.output)
+        return replace(
+            entry,
+            tokens=len(trial.output),
+            seconds=trial.seconds,
+            stats=trial.stats,
+            peak_bytes=peak,
+            loop_share=loop_share(trial.output),
+            output=None if same else tuple(trial.output),
+            difference=parting,
+            lossy=trial.lossy,
+        )
 
 
 def difference(
@@ -226,18 +227,13 @@ def difference(
     if place == shared or other[place] >= target.vocab_size:
         # One output ended, or a baseline's padded vocabulary has ids the target cannot score.
         return Difference(place, [*plain, None][place], [*other, None][place], None)
-    row = _next_scores(target, [*ids, *plain[:place]])
-    gap = float(row[plain[place]] - row[other[place]])
-    return Difference(place, plain[place], other[place], gap)
-
-
-def _next_scores(target: Target, text: Sequence[int]) -> torch.Tensor:
-    """Raw logits [vocab_size] of the token after `text`."""
-    slot = target.open(text)
+    slot = target.open([*ids, *plain[:place]])
     try:
-        return target.score({slot: EMPTY})[slot][0]
+        row = target.score({slot: EMPTY})[slot][0]
+        gap = float(row[plain[place]] - row[other[place]])
     finally:
         target.close(slot)
+    return Difference(place, plain[place], other[place], gap)
 
 
 def in_turns(contenders: Sequence[T], start: int) -> list[T]:

@@ -43,15 +43,8 @@ def vicuna_bench(row: Any) -> list[Record]:
 def humaneval(row: Any) -> list[Record]:
     """A function to complete; `prompt` is the original."""
     ask = f"Complete this Python function. Return the whole function.\n\n{_fenced(row['prompt'])}"
-    return [
-        {
-            "id": _last(row["task_id"]),
-            "task": "code",
-            "turns": [ask],
-            "prompt": row["prompt"],
-            "reference": row["canonical_solution"],
-        }
-    ]
+    told = {"id": _last(row["task_id"]), "prompt": row["prompt"]}
+    return _question("code", ask, row["canonical_solution"], **told)
 
 
 def humanevalfix(row: Any) -> list[Record]:
@@ -67,8 +60,7 @@ def mbpp(row: Any) -> list[Record]:
         return []
     tests = "\n".join(row["test_list"])
     ask = f"{row['text']} Write it in Python. It has to pass these tests:\n\n{_fenced(tests)}"
-    code = row["code"].replace("\r\n", "\n")
-    return [{"id": row["task_id"], "task": "code", "turns": [ask], "reference": code}]
+    return _question("code", ask, row["code"].replace("\r\n", "\n"), id=row["task_id"])
 
 
 def gsm8k(row: Any) -> list[Record]:
@@ -94,9 +86,9 @@ def xsum(row: Any) -> list[Record]:
 def llma_cnndm(row: Any) -> list[Record]:
     """The prompt from the LLMA paper's files, article included."""
     # Answers there begin with their number: "1####The ...".
-    answer = row["result"]["text"].rpartition("####")[2]
-    record = {"task": "summarization", "turns": [row["query"]], "reference": answer.strip()}
-    return [record | {"reference_documents": _texts(row["docs"])}]
+    answer = row["result"]["text"].rpartition("####")[2].strip()
+    documents = _texts(row["docs"])
+    return _question("summarization", row["query"], answer, reference_documents=documents)
 
 
 def llma_rag(row: Any) -> list[Record]:
@@ -104,8 +96,7 @@ def llma_rag(row: Any) -> list[Record]:
     documents = _texts(row["docs"])
     ask = "\n".join(["docs:", *documents, f"query: {row['query']}", "answer:"])
     answer = row["result"]["text"].strip()
-    record = {"task": "rag", "turns": [ask], "reference": answer}
-    return [record | {"reference_documents": documents}]
+    return _question("rag", ask, answer, reference_documents=documents)
 
 
 def wmt16_deen(row: Any) -> list[Record]:
@@ -148,27 +139,23 @@ def mteval_refine(row: Any) -> list[Record]:
     """A text, a task about it, and successive requests to refine the answer."""
     turns = [turn["user"] for turn in row]
     document = turns[0].removeprefix("Content: ").rpartition("\n\nInstruction:")[0].strip()
-    record = {"id": row[0]["id"], "task": "multi_turn_refine", "turns": turns}
-    return [
-        record | {"reference_documents": [document], "reference": [turn["sys"] for turn in row]}
-    ]
+    answers = {"reference_documents": [document], "reference": [turn["sys"] for turn in row]}
+    return [{"id": row[0]["id"], "task": "multi_turn_refine", "turns": turns, **answers}]
 
 
 def mtbench101(row: Any) -> list[Record]:
     """The user's side of a conversation."""
-    history = row["history"]
-    record = {"id": row["id"], "task": "multi_turn", "turns": [turn["user"] for turn in history]}
-    return [record | {"reference": [turn["bot"] for turn in history]}]
+    turns, answers = ([turn[who] for turn in row["history"]] for who in ("user", "bot"))
+    return [{"id": row["id"], "task": "multi_turn", "turns": turns, "reference": answers}]
 
 
 def _asked(task: str, row: Any) -> Record:
     """A question from FastChat's files, with its category."""
-    return {"id": row["question_id"], "task": task} | {
-        name: row[name] for name in ("category", "turns")
-    }
+    told = {name: row[name] for name in ("category", "turns")}
+    return {"id": row["question_id"], "task": task, **told}
 
 
-def _question(task: str, ask: str, answer: str, **more: Any) -> list[Record]:
+def _question(task: str, ask: str, answer: Any, **more: Any) -> list[Record]:
     return [{"task": task, "turns": [ask], "reference": answer, **more}]
 
 
@@ -176,8 +163,8 @@ def _about(ask: str, document: str, summary: str, **more: Any) -> list[Record]:
     """A summary to write; some articles in public sets are empty."""
     if not document.strip():
         return []
-    documents = {"reference_documents": [document]}
-    return _question("summarization", ask + document, summary, **documents, **more)
+    more |= {"reference_documents": [document]}
+    return _question("summarization", ask + document, summary, **more)
 
 
 def _edit(before: str, ask: str, after: str, **more: Any) -> list[Record]:
@@ -191,8 +178,7 @@ def _rewrite(ask: str, row: Sequence[str]) -> list[Record]:
     text, *versions = row
     if not text.strip():
         return []
-    record = {"task": "text_edit", "turns": [f"{ask}\n\n{text}"], "reference": versions}
-    return [record | {"reference_documents": [text]}]
+    return _question("text_edit", f"{ask}\n\n{text}", versions, reference_documents=[text])
 
 
 def _fenced(code: str) -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from operator import index
 from types import NoneType
 from typing import Any
 
-from paceline.bench.loops import loop_share
-from paceline.bench.trial import Trial
 from paceline.stats import SourceStats, Stats
 
 MOST = 10**15
@@ -183,17 +180,3 @@ def _check(part: Any) -> None:
         free = isinstance(part, Difference) and isinstance(value, float)
         if isinstance(value, int | float) and not (free or abs(value) <= MOST):
             raise ValueError(f"{each.name} is out of range")
-
-
-def completed(trial: Trial, plain: Sequence[int] | None) -> dict[str, Any]:
-    """The fields a trial adds to its entry; `plain` is plain decoding's output, None if this is
-    it."""
-    same = plain is not None and list(plain) == trial.output
-    return {
-        "tokens": len(trial.output),
-        "seconds": trial.seconds,
-        "stats": trial.stats,
-        "loop_share": loop_share(trial.output),
-        "output": None if same else tuple(trial.output),
-        "lossy": trial.lossy,
-    }

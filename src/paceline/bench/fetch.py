@@ -74,7 +74,12 @@ class Fetcher:
             )
             for number, record in enumerate(records)
         ]
-        _write(self.path(stem), "".join(f"{line}\n" for line in lines))
+        path = self.path(stem)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, "".join(f"{line}\n" for line in lines).encode())
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
         return len(records)
 
     def _records(self, source: Source, limit: int | None, on_records: OnRecords) -> list[Record]:
@@ -138,44 +143,33 @@ class Fetcher:
             return content.decode().removesuffix("\n").split("\n")
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-
 def _get(url: str, waits: Sequence[float]) -> bytes:
     """Read a URL; while the server is busy, wait for the next of `waits` and try again."""
-    try:
-        return _read(url)
-    except HTTPError as error:
-        error.close()
-        busy = error.code in _TRY_AGAIN
-        if not (busy and waits):
-            hint = "try again later" if busy else "it has moved or is closed, so leave this set out"
-            raise UsageError(f"cannot fetch {url} (HTTP {error.code}): {hint}") from error
-    sleep(waits[0])
-    return _get(url, waits[1:])
-
-
-def _read(url: str) -> bytes:
-    """Read a URL. Raises HTTPError if the server refuses, UsageError if it is unreachable."""
     request = Request(url, headers={"User-Agent": "paceline"})  # noqa: S310
-    try:
-        with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
-            content: bytes = response.read()
-            return content
-    except HTTPError:
-        raise
-    except (OSError, HTTPException) as error:
-        reason = error.reason if isinstance(error, URLError) else error
-        raise UsageError(
-            f"cannot reach {url} ({reason}): check the connection, or fetch on another machine "
-            "and copy the file"
-        ) from error
+    left = iter(waits)
+    while True:
+        try:
+            with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
+                content: bytes = response.read()
+                return content
+        except HTTPError as error:
+            error.close()
+            busy = error.code in _TRY_AGAIN
+            wait = next(left, None) if busy else None
+            if wait is None:
+                why = (
+                    "try again later"
+                    if busy
+                    else "it has moved or is closed, so leave this set out"
+                )
+                raise UsageError(f"cannot fetch {url} (HTTP {error.code}): {why}") from error
+            sleep(wait)
+        except (OSError, HTTPException) as error:
+            reason = error.reason if isinstance(error, URLError) else error
+            raise UsageError(
+                f"cannot reach {url} ({reason}): check the connection, or fetch on another machine "
+                "and copy the file"
+            ) from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from statistics import mean, median
 
 from paceline.bench.entries import Difference, Entry, Key, LeftOut
 from paceline.bench.loops import LOOPING
-from paceline.bench.text_times import TextTimes, by_prompt, decode_ratio, interval_of
+from paceline.bench.text_times import TextTimes, by_prompt, decode_ratio, speedup_interval
 from paceline.bench.trial import PLAIN
 from paceline.stats import Stats
 
@@ -72,7 +72,9 @@ class MethodSummary:
     @cached_property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the speed-up; prompts are resampled."""
-        return interval_of(*self.prompt_times)
+        return speedup_interval(
+            [(a.tokens, a.seconds, b.tokens, b.seconds) for a, b in zip(*self.prompt_times)]
+        )
 
     @property
     def sure(self) -> str:
@@ -138,15 +140,11 @@ def summarise(lines: Iterable[Entry | LeftOut]) -> Summary:
 def by_text(entries: Iterable[Entry]) -> dict[Key, Cell]:
     """Text -> method, by first appearance -> its trials, by repeat."""
     cells: dict[Key, dict[str, list[Entry]]] = defaultdict(lambda: defaultdict(list))
-    for entry in entries:
+    for entry in sorted(entries, key=lambda entry: entry.repeat):
         cells[entry.key][entry.method].append(entry)
-    order = {method: None for cell in cells.values() for method in cell}
+    order = dict.fromkeys(method for cell in cells.values() for method in cell)
     return {
-        key: {
-            method: sorted(cell[method], key=lambda trial: trial.repeat)
-            for method in order
-            if method in cell
-        }
+        key: {method: cell[method] for method in order if method in cell}
         for key, cell in cells.items()
     }
 

@@ -24,7 +24,7 @@ class RepositoryFiles:
 
     repository: str
     commit: str
-    paths: tuple[str, ...]
+    paths: Sequence[str]
 
     @property
     def page(self) -> str:
@@ -55,24 +55,14 @@ class Source:
     convert: Convert
 
 
-def _source(stem: str, entry: dict[str, Any]) -> Source:
-    """Read an entry of `sources.json`; the function named `stem` in `conversions` converts it."""
-    told = dict(entry)
-    licence: str = told.pop("licence")
-    if "dataset" in told:
-        place: RepositoryFiles | HubTable = HubTable(**told)
-    else:
-        place = RepositoryFiles(**{**told, "paths": tuple(told["paths"])})
-    return Source(place, licence, getattr(conversions, stem))
+def _source(stem: str, licence: str, **place: Any) -> Source:
+    """An entry of `sources.json`; the function named `stem` in `conversions` converts it."""
+    kind = HubTable if "dataset" in place else RepositoryFiles
+    return Source(kind(**place), licence, getattr(conversions, stem))
 
 
-def _listed() -> dict[str, dict[str, Any]]:
-    text = files(__package__).joinpath("sources.json").read_text(encoding="utf-8")
-    found: dict[str, dict[str, Any]] = json.loads(text)
-    return found
-
-
-SOURCES: dict[str, Source] = {stem: _source(stem, entry) for stem, entry in _listed().items()}
+_LISTED = files(__package__).joinpath("sources.json").read_text(encoding="utf-8")
+SOURCES = {stem: _source(stem, **entry) for stem, entry in json.loads(_LISTED).items()}
 """File name without suffix -> its source."""
 
 

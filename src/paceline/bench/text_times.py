@@ -63,13 +63,6 @@ def decode_ratio(own: TextTimes, plain: TextTimes, texts: int) -> float | None:
     return (own.tokens / own.after_prompt) / (plain.tokens / plain.after_prompt)
 
 
-def interval_of(own: Sequence[TextTimes], plain: Sequence[TextTimes]) -> tuple[float, float]:
-    """See `speedup_interval`."""
-    return speedup_interval(
-        [(a.tokens, a.seconds, b.tokens, b.seconds) for a, b in zip(own, plain)]
-    )
-
-
 def speedup_interval(texts: Sequence[tuple[int, float, int, float]]) -> tuple[float, float]:
     """The 95 % confidence interval of the speed-up: percentiles over what is resampled.
 
