@@ -34,7 +34,7 @@ class MethodSummary:
     speedup: over plain decoding; decode_speedup: the same after the prompt, None if nothing was
     generated after the first pass.
     mean_of_ratios: speed-up as Spec-Bench computes it, a ratio of mean speeds over questions.
-    stats: sums over the first trials.
+    stats, first_seconds: sums over the first trials.
     peak_over_plain: memory (`Entry.peak_bytes`) minus plain decoding's, median over texts, in bytes.
     differences: text -> where its output differs from plain decoding's, over all trials.
     lossy: its outputs may differ by design and were not compared, see `Trial`.
@@ -50,6 +50,7 @@ class MethodSummary:
     decode_speedup: float | None
     mean_of_ratios: float
     stats: Stats
+    first_seconds: float
     peak_over_plain: float | None
     loop_share: float
     prompt_times: tuple[list[TextTimes], list[TextTimes]]
@@ -213,6 +214,7 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
         decode_speedup=decode_ratio(whole, base, len(plain)),
         mean_of_ratios=mean(p.speed for p in prompts[0]) / mean(p.speed for p in prompts[1]),
         stats=stats,
+        first_seconds=sum(cell[method][0].seconds for cell in cells.values()),
         peak_over_plain=_peak_over_plain(cells.values(), method),
         loop_share=_share_in_loops(cells.values(), method),
         prompt_times=prompts,

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from paceline.bench.report.blocks import Document, Plot
 from paceline.bench.report.chapters import document
+from paceline.bench.report.drawing import alone
 from paceline.bench.report.folder import read_folder
 from paceline.bench.report.html import html
 from paceline.bench.report.markdown import PLOTS, markdown
-from paceline.bench.report.svg import alone
 from paceline.errors import UsageError
 
 __all__ = ["write_report"]

@@ -11,14 +11,6 @@ from paceline.tables import Table
 
 
 @dataclass(frozen=True)
-class Paragraph:
-    """Sentences."""
-
-    kind: ClassVar[str] = "paragraph"
-    text: str
-
-
-@dataclass(frozen=True)
 class Listing:
     """Lines to copy."""
 
@@ -73,7 +65,8 @@ class Verdicts:
     verdicts: Sequence[Verdict]
 
 
-Block = Paragraph | Listing | Table | Plot | Picture | Verdicts
+Block = str | Listing | Table | Plot | Picture | Verdicts
+"""Plain text is a paragraph."""
 
 
 @dataclass(frozen=True)

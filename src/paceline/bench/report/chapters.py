@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 
-from paceline.bench.report import ablations, charts, listings, sentences, tables, words
-from paceline.bench.report.blocks import (
-    Block,
-    Chapter,
-    Document,
-    Paragraph,
-    Section,
-    Verdicts,
-)
+from paceline.bench.report import charts, listings, sentences, tables, words
+from paceline.bench.report.blocks import Block, Chapter, Document, Picture, Section, Verdicts
 from paceline.bench.report.folder import Ablation, Folder, Run, Tuning
 from paceline.tables import Table, count
 
@@ -43,34 +38,26 @@ _WORDS = {
 
 def document(folder: Folder) -> Document:
     """Build the whole report."""
-    chapters = [_run(run, _matching(run, folder.tunings)) for run in folder.runs]
-    chapters += [_ablation(ablation) for ablation in folder.ablations]
     models = [run.asked.get("model") for run in folder.runs]
+    chapters = [
+        _run(run, [each for each in folder.tunings if each.model == model])
+        for run, model in zip(folder.runs, models)
+    ]
+    chapters += [_ablation(ablation) for ablation in folder.ablations]
     chapters += [_tuning(each) for each in folder.tunings if each.model not in models]
+    files = len(folder.runs) + len(folder.ablations) + len(folder.tunings)
     return Document(
         "What was measured",
-        "Every sentence, table and plot here is computed from "
-        f"{count(_files(folder), 'result file')}.",
+        f"Every sentence, table and plot here is computed from {count(files, 'result file')}.",
         chapters,
         Table("", ["word", "meaning"], [*_WORDS.items()], left=2),
     )
 
 
-def _files(folder: Folder) -> int:
-    return len(folder.runs) + len(folder.ablations) + len(folder.tunings)
-
-
-def _matching(run: Run, tunings: Sequence[Tuning]) -> list[Tuning]:
-    return [tuning for tuning in tunings if tuning.model == run.asked.get("model")]
-
-
 def _run(run: Run, tunings: Sequence[Tuning]) -> Chapter:
     name = _slug(run.path)
-    findings: list[Block] = [
-        Paragraph(sentences.basis(run)),
-        Verdicts(sentences.verdicts(run)),
-        *map(Paragraph, sentences.limits(run)),
-    ]
+    verdicts = Verdicts(sentences.verdicts(run))
+    findings: list[Block] = [sentences.basis(run), verdicts, *sentences.limits(run)]
     sections = [Section("Findings", findings)]
     if run.summary.overall.methods:
         sections += _numbers(run, name)
@@ -84,27 +71,27 @@ def _run(run: Run, tunings: Sequence[Tuning]) -> Chapter:
 
 
 def _numbers(run: Run, name: str) -> list[Section]:
-    overall = run.summary.overall
+    overall, twice = run.summary.overall, partial(tables.twice, run.summary)
     speedups = charts.speedups(f"{name}-speed-up", [overall, *run.summary.groups])
     acceptance = [
         charts.acceptance(f"{name}-acceptance", overall),
         charts.gains(f"{name}-gains", overall),
-        *tables.twice(run, tables.acceptance),
-        *tables.twice(run, tables.positions),
+        *twice(tables.acceptance),
+        *twice(tables.positions),
     ]
-    by_source = tables.twice(run, tables.sources)
+    by_source = twice(tables.sources)
     return [
-        Section("All methods", tables.twice(run, tables.overall)),
-        Section("By task", _present(speedups, *tables.twice(run, tables.tasks))),
+        Section("All methods", twice(tables.overall)),
+        Section("By task", _present(speedups, *twice(tables.tasks))),
         Section(
             "Side by side",
             [
                 charts.side_by_side(f"{name}-side-by-side", overall),
-                charts.time(f"{name}-time", run),
-                *tables.twice(run, tables.time(run)),
+                charts.time(f"{name}-time", overall),
+                *twice(tables.time),
             ],
         ),
-        Section("Acceptance", _present(*acceptance) or [Paragraph("No method guessed anything.")]),
+        Section("Acceptance", _present(*acceptance) or ["No method guessed anything."]),
         *([Section("Sources", by_source)] if by_source else []),
     ]
 
@@ -153,13 +140,35 @@ def _tuning(tuning: Tuning) -> Chapter:
 
 
 def _ablation(ablation: Ablation) -> Chapter:
-    return Chapter(
-        _slug(ablation.path),
-        ablation.path.stem,
-        ablation.path.name,
-        ablations.title(ablation),
-        [Section("Tables and plot", ablations.blocks(ablation))],
-    )
+    """Its picture and its tables, written beside its results; a heading says what it shows."""
+    first = ablation.tables.partition("\n")[0]
+    title = first.lstrip("# ") if first.startswith("# ") else ""
+    blocks: list[Block] = [Picture(path) for path in ablation.pictures[:1]]
+    blocks += _tables(ablation.tables)
+    shown = Section("Tables and plot", blocks or ["There is no table or plot next to the results."])
+    path = ablation.path
+    return Chapter(_slug(path), path.stem, path.name, title, [shown])
+
+
+def _tables(markdown: str) -> Iterator[Block]:
+    """Yield tables, each captioned by the heading before it; other lines are paragraphs."""
+    caption = ""
+    for is_row, lines in groupby(markdown.splitlines(), key=lambda line: line.startswith("|")):
+        if is_row:
+            headings, *rows = map(_cells, lines)  # the second row holds only dashes
+            yield Table(caption, headings, rows[1:])
+            continue
+        for line in filter(str.strip, lines):
+            if line.startswith("#"):
+                caption = line.lstrip("# ")
+            else:
+                yield line
+
+
+def _cells(row: str) -> list[str]:
+    """ "| `a` | 1 |"  ->  "a", "1" """
+    parts = re.split(r"(?<!\\)\|", row.strip().strip("|"))
+    return [part.strip().strip("`").replace("\\|", "|") for part in parts]
 
 
 def _slug(path: Path) -> str:

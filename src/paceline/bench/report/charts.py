@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 
 from paceline.bench.baselines import is_baseline
 from paceline.bench.metrics import Group, MethodSummary
-from paceline.bench.report import words
+from paceline.bench.report import colours, words
 from paceline.bench.report.blocks import Plot
-from paceline.bench.report.colours import (
-    INK,
-    OWN_HUES,
-    PART_HUES,
-    PLAIN_HUE,
-    RIVAL_HUES,
-    method_hues,
-)
+from paceline.bench.report.colours import INK, OWN_HUES, method_hues
 from paceline.bench.report.drawing import WIDE, Canvas, canvas, drawable, folded, grid
-from paceline.bench.report.folder import Run, Tuning
+from paceline.bench.report.folder import Tuning
 from paceline.bench.report.tables import PARTS, guessing, milliseconds_per_token
 from paceline.bench.trial import PLAIN
 
@@ -50,7 +43,8 @@ def speedups(name: str, groups: Sequence[Group]) -> Plot | None:
             }
             _bars(axes, found, 0.84 / len(methods), hues[method], folded(method))
         axes.axvline(1.0, color=INK, linewidth=1)
-        axes.set_yticks(range(len(groups)), [folded(_group_label(group)) for group in groups])
+        labels = [folded(f"{group.name} ({group.texts})") for group in groups]
+        axes.set_yticks(range(len(groups)), labels)
         axes.set_ylim(len(groups) - 0.5, -0.5)
         axes.set_xlabel("speed-up over plain decoding, with 95 % interval")
         grid(axes, "x")
@@ -58,10 +52,6 @@ def speedups(name: str, groups: Sequence[Group]) -> Plot | None:
     return Plot(
         name, "Speed-up by task and method; the line at 1 is plain decoding.", drawn.svg, True
     )
-
-
-def _group_label(group: Group) -> str:
-    return f"{group.name} ({group.texts})"
 
 
 def _bars(
@@ -83,9 +73,9 @@ def _bars(
 def side_by_side(name: str, group: Group) -> Plot:
     """Tokens per second of every method over all texts."""
     hues = {
-        "plain decoding": PLAIN_HUE,
+        "plain decoding": colours.PLAIN_HUE,
         "paceline": OWN_HUES[0],
-        "other software": RIVAL_HUES[0],
+        "other software": colours.RIVAL_HUES[0],
     }
     methods = list(group.methods)
     with canvas(name, _AXIS + _rows_height(methods)) as drawn:
@@ -109,14 +99,14 @@ def _kind(method: str) -> str:
     return "other software" if is_baseline(method) else "paceline"
 
 
-def time(name: str, run: Run) -> Plot:
+def time(name: str, group: Group) -> Plot:
     """Time by part: stacked bars per method."""
-    found = milliseconds_per_token(run, run.summary.overall)
+    found = milliseconds_per_token(group)
     methods = list(found)
     with canvas(name, _AXIS + _rows_height(methods)) as drawn:
         (axes,) = drawn.panels()
         left = [0.0] * len(methods)
-        for part, hue in zip(PARTS, PART_HUES):
+        for part, hue in zip(PARTS, colours.PART_HUES):
             widths = [found[method][part] for method in methods]
             axes.barh(range(len(methods)), widths, left=left, height=0.66, color=hue, label=part)
             left = [begin + width for begin, width in zip(left, widths)]

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.bench.report.colours import INK
-from paceline.bench.report.svg import mended
+from paceline.bench.report.colours import INK, themed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +23,11 @@ WIDTH, WIDE = 480, 600
 """Widths of figures in points; browsers show them as pixels."""
 
 _LABEL_LETTERS = 24
+
+_FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
+
+# Follows the reader's system setting for dark pages.
+_ALONE = "<style>svg{color:#1c2127}@media (prefers-color-scheme:dark){svg{color:#e4e7ea}}</style>"
 
 _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -73,7 +77,7 @@ def canvas(name: str, height: float, width: float = WIDTH) -> Iterator[Canvas]:
         yield made
         written = io.BytesIO()
         made.figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
-    made.svg = mended(written.getvalue().decode(), name)
+    made.svg = _mended(written.getvalue().decode(), name)
 
 
 def grid(axes: Axes, direction: Literal["x", "y"]) -> None:
@@ -96,3 +100,25 @@ def folded(label: str) -> str:
             pieces.append("")
         pieces[-1] += piece
     return "\n".join(line for piece in pieces for line in textwrap.wrap(piece, _LABEL_LETTERS))
+
+
+def _mended(svg: str, name: str) -> str:
+    """Set text in the reader's font and in `currentColor`; prefix ids with `name`."""
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r"font-family: [^;\"]*", f"font-family: {_FONTS}", svg)
+    svg = re.sub(r"(font: [^;\"]*?px) [^;\"]*", rf"\g<1> {_FONTS}", svg)
+    svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r'(<svg\b[^>]*? width="[\d.]+)pt(" height="[\d.]+)pt"', r'\g<1>\g<2>"', svg)
+    return svg.replace(INK, "currentColor")
+
+
+def alone(svg: str) -> str:
+    """Make it a file of its own."""
+    return re.sub(r"(<svg\b[^>]*>)", rf"\g<1>{_ALONE}", svg, count=1)
+
+
+def inline(svg: str, label: str) -> str:
+    """Make it part of a page, which sets hues and size; `label` must be escaped."""
+    svg = svg[svg.index("<svg") :]
+    start = rf'<svg \g<1> role="img" aria-label="{label}">'
+    return re.sub(r'<svg\b[^>]*?(viewBox="[^"]*")[^>]*>', start, themed(svg), count=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +43,6 @@ class Run:
         """The model's name, else the file's stem."""
         return str(_mapping(self.asked, "model").get("name", self.path.stem))
 
-    @cached_property
-    def first_trials(self) -> dict[tuple[str, str, int, str], Entry]:
-        """Text and method -> the trial that supplies statistics."""
-        trials = [line for line in self.lines if isinstance(line, Entry) and not line.error]
-        trials.sort(key=lambda trial: trial.repeat, reverse=True)
-        return {(*trial.key, trial.method): trial for trial in trials}
-
 
 @dataclass(frozen=True)
 class Tuning:
@@ -72,7 +64,6 @@ class Ablation:
     """An ablation's result file, with the pictures and tables made from it."""
 
     path: Path
-    header: Mapping[str, Any]
     pictures: list[Path]
     tables: str
 
@@ -129,15 +120,13 @@ def _run(path: Path) -> Run:
 
 
 def _ablation(path: Path) -> Ablation:
-    header, _ = read_results(path)
+    read_results(path)  # to report damage
     beside = [path.with_suffix(ending) for ending in _PICTURES]
-    tables = path.with_suffix(".md")
-    return Ablation(
-        path,
-        header,
-        [picture for picture in beside if picture.is_file()],
-        _text(tables) if tables.is_file() else "",
-    )
+    tables, text = path.with_suffix(".md"), ""
+    if tables.is_file():
+        with readable(f"{tables}"):
+            text = tables.read_text(encoding="utf-8-sig")
+    return Ablation(path, [picture for picture in beside if picture.is_file()], text)
 
 
 def _tuning(path: Path, note: Callable[[str], None]) -> Tuning | None:
@@ -164,11 +153,6 @@ def _tuning(path: Path, note: Callable[[str], None]) -> Tuning | None:
         raise UsageError(
             f"{path} is damaged ({error}): make it again with 'paceline tune --json {path}'"
         ) from error
-
-
-def _text(path: Path) -> str:
-    with readable(f"{path}"):
-        return path.read_text(encoding="utf-8-sig")
 
 
 def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paceline.bench.report.blocks import Document, Plot
 from paceline.bench.report.colours import style_sheet
-from paceline.bench.report.svg import inline
+from paceline.bench.report.drawing import inline
 from paceline.errors import UsageError
 
 _LONG_NAME = 14

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.bench.entries import Difference
 from paceline.bench.report import words
-from paceline.bench.report.blocks import Block, Listing, Paragraph
+from paceline.bench.report.blocks import Block, Listing
 from paceline.bench.report.folder import Run
 from paceline.tables import Table
 
@@ -18,7 +18,7 @@ _NOTHING: tuple[Any, ...] = (None, "", {}, [])
 def exceptions(run: Run) -> list[Block]:
     """Differences, failures and texts left out; a sentence if there are none."""
     found: list[Block] = [*_differences(run), *_failures(run), *_left_out(run)]
-    return found or [Paragraph("No output differs, nothing failed, and no text was left out.")]
+    return found or ["No output differs, nothing failed, and no text was left out."]
 
 
 def _differences(run: Run) -> Iterator[Table]:
@@ -85,13 +85,14 @@ def circumstances(run: Run) -> list[Block]:
         if value not in _NOTHING
     ]
     command = str(run.header.get("command", ""))
-    where = "The command, as it was run:"
     again = (
         "To measure again, install the versions named below and run this command with another "
         "folder for results; the prompts are the same if the digest under “texts” is."
     )
     facts = Table(f"From {run.path.name}", ["what", "value"], rows, left=2)
-    return [Paragraph(where), Listing(command), Paragraph(again), facts] if command else [facts]
+    if not command:
+        return [facts]
+    return ["The command, as it was run:", Listing(command), again, facts]
 
 
 def _fact(value: Any) -> str:

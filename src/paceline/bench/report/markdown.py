@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
 
-from paceline.bench.report.blocks import (
-    Block,
-    Document,
-    Listing,
-    Paragraph,
-    Picture,
-    Plot,
-    Verdicts,
-)
+from paceline.bench.report.blocks import Block, Document, Listing, Picture, Plot, Verdicts
 from paceline.tables import Table, markdown_table
 
 PLOTS = "plots"
@@ -27,7 +17,7 @@ def markdown(document: Document) -> str:
     for chapter in document.chapters:
         parts.append(f"## {_plain(chapter.title)}")
         subtitle = f" {_plain(chapter.subtitle)}." if chapter.subtitle else ""
-        parts.append(f"From {_code(chapter.source)}.{subtitle}")
+        parts.append(f"From `{chapter.source.replace('`', ' ')}`.{subtitle}")
         for section in chapter.sections:
             parts.append(f"### {_plain(section.title)}")
             parts += map(_block, section.blocks)
@@ -36,22 +26,22 @@ def markdown(document: Document) -> str:
 
 
 def _block(block: Block) -> str:
-    write: dict[type[Any], Callable[[Any], str]] = {
-        Paragraph: lambda paragraph: _plain(paragraph.text),
-        Listing: lambda listing: _fenced(listing.text),
-        Table: _table,
-        Plot: lambda plot: f"![{_plain(plot.caption)}]({PLOTS}/{plot.name}.svg)",
-        Picture: lambda picture: f"![{_plain(picture.path.name)}](<{picture.path.name}>)",
-        Verdicts: _verdicts,
-    }
-    return write[type(block)](block)
-
-
-def _verdicts(verdicts: Verdicts) -> str:
-    return "\n".join(
-        f"- **{_plain(verdict.method)}**, {verdict.figure}: {_plain(' '.join(verdict.sentences))}"
-        for verdict in verdicts.verdicts
-    )
+    match block:
+        case str():
+            return _plain(block)
+        case Listing():
+            return _fenced(block.text)
+        case Table():
+            return _table(block)
+        case Plot():
+            return f"![{_plain(block.caption)}]({PLOTS}/{block.name}.svg)"
+        case Picture():
+            return f"![{_plain(block.path.name)}](<{block.path.name}>)"
+        case Verdicts():
+            return "\n".join(
+                f"- **{_plain(one.method)}**, {one.figure}: {_plain(' '.join(one.sentences))}"
+                for one in block.verdicts
+            )
 
 
 def _table(table: Table) -> str:
@@ -68,15 +58,7 @@ def _plain(text: str) -> str:
     return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text)
 
 
-def _code(text: str) -> str:
-    return f"`{text.replace('`', ' ')}`"
-
-
 def _fenced(text: str) -> str:
-    longest = max(map(len, _ticks(text)), default=0)
+    longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"
-
-
-def _ticks(text: str) -> Sequence[str]:
-    return re.findall("`+", text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import chain
 
 from paceline.bench.baselines import is_baseline
 from paceline.bench.entries import Entry
@@ -50,37 +49,26 @@ def verdicts(run: Run) -> list[Verdict]:
         for name, method in group.methods.items()
         if name != PLAIN
     ]
-    found += [
-        Verdict(
-            name,
-            _label(name),
-            words.NOTHING,
-            "",
-            "",
-            [f"{name} finished no text: {_ended(reason)}"],
-        )
-        for name, reason in group.failed.items()
-        if name != PLAIN
-    ]
+    for name, reason in group.failed.items():
+        if name != PLAIN:
+            said = f"{name} finished no text: {_ended(reason)}"
+            found.append(Verdict(name, _label(name), words.NOTHING, "", "", [said]))
     return found
 
 
 def limits(run: Run) -> list[str]:
     """Caveats: texts left out, loops, plain decoding's own failures and differences."""
     sentences = [*_about_plain(run), _about_loops(run.summary.overall), *_left_out(run)]
-    fewest = {group.name: _fewest_prompts(group) for group in run.summary.groups}
-    few = [f"{name} ({prompts})" for name, prompts in fewest.items() if prompts < _FEW_PROMPTS]
+    few = []
+    for group in run.summary.groups:
+        judged = [method.prompts for method in group.methods.values() if words.interval(method)]
+        if judged and min(judged) < _FEW_PROMPTS:
+            few.append(f"{group.name} ({min(judged)})")
     if few:
         sentences.append(
             f"Tasks whose intervals come from fewer than {_FEW_PROMPTS} prompts: {', '.join(few)}."
         )
     return sentences
-
-
-def _fewest_prompts(group: Group) -> int:
-    """Of the group's intervals; if there are none, enough."""
-    methods = [method for method in group.methods.values() if words.interval(method)]
-    return min((method.prompts for method in methods), default=_FEW_PROMPTS)
 
 
 def _about(run: Run, method: MethodSummary) -> list[str]:
@@ -124,7 +112,7 @@ def _identity(run: Run, method: MethodSummary) -> list[str]:
         f"{whose.capitalize()} differ from those of {_PLAIN} on {len(method.differences)} of "
         f"{count(method.texts, 'text')}"
     )
-    gap = words.largest_gap(list(chain.from_iterable(method.differences.values())))
+    gap = words.largest_gap(method)
     if gap is None:
         return [f"{sentence}; in each case one text ends where the other continues."]
     return [f"{sentence}; the largest logit gap is {words.gap(gap)}."]

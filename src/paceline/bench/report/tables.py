@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from statistics import median
 
-from paceline.bench.metrics import Group, MethodSummary
+from paceline.bench.metrics import Group, MethodSummary, Summary
 from paceline.bench.report import words
-from paceline.bench.report.folder import Run
 from paceline.bench.report.words import NOTHING
 from paceline.bench.trial import PLAIN
 from paceline.tables import Cell, Columns, Table, count
@@ -18,12 +16,11 @@ PARTS = ("prefill", "draft", "target", "commit", "rest")
 _POSITIONS = 16
 
 
-def twice(run: Run, make: Callable[[str, Sequence[Group]], Table | None]) -> list[Table]:
+def twice(summary: Summary, make: Callable[[str, Sequence[Group]], Table | None]) -> list[Table]:
     """Make a table of all texts and, if some loop, one of those that do not.
 
     make: takes a caption and groups, the first one overall and the others by task.
     """
-    summary = run.summary
     groups = [summary.overall, *summary.groups]
     found = [make(f"All {count(summary.overall.texts, 'text')}", groups)]
     calm = summary.overall_without_loops
@@ -57,7 +54,7 @@ def _same(method: MethodSummary) -> Cell:
         return Cell("lossy")
     if method.identical:
         return Cell("yes")
-    gap = words.largest_gap(list(chain.from_iterable(method.differences.values())))
+    gap = words.largest_gap(method)
     detail = "one ends" if gap is None else f"gap up to {words.gap(gap)}"
     return Cell(f"no, {count(len(method.differences), 'text')}", detail)
 
@@ -176,30 +173,22 @@ def sources(caption: str, groups: Sequence[Group]) -> Table | None:
     return Table(f"{caption}: guesses by source", headings, rows, left=2, note=note)
 
 
-def time(run: Run) -> Callable[[str, Sequence[Group]], Table]:
+def time(caption: str, groups: Sequence[Group]) -> Table:
     """Milliseconds per token, one row per method."""
-
-    def make(caption: str, groups: Sequence[Group]) -> Table:
-        rows = [
-            [name, *(f"{spent:.2f}" for spent in (*parts.values(), sum(parts.values())))]
-            for name, parts in milliseconds_per_token(run, groups[0]).items()
-        ]
-        return Table(f"{caption}: milliseconds per token", ["method", *PARTS, "all"], rows)
-
-    return make
+    rows = [
+        [name, *(f"{spent:.2f}" for spent in (*parts.values(), sum(parts.values())))]
+        for name, parts in milliseconds_per_token(groups[0]).items()
+    ]
+    return Table(f"{caption}: milliseconds per token", ["method", *PARTS, "all"], rows)
 
 
-def milliseconds_per_token(run: Run, group: Group) -> dict[str, dict[str, float]]:
+def milliseconds_per_token(group: Group) -> dict[str, dict[str, float]]:
     """Method -> part -> time of the first trials; "rest" is what no part accounts for."""
     found = {}
     for name, method in group.methods.items():
-        trials = [run.first_trials[*key, name] for key in method.speedups]
-        tokens = sum(trial.tokens for trial in trials)
-        seconds = {
-            part: sum(getattr(trial.stats, f"{part}_seconds") for trial in trials)
-            for part in PARTS[:-1]
+        seconds = {part: getattr(method.stats, f"{part}_seconds") for part in PARTS[:-1]}
+        seconds["rest"] = max(0.0, method.first_seconds - sum(seconds.values()))
+        found[name] = {
+            part: 1000 * spent / max(1, method.tokens) for part, spent in seconds.items()
         }
-        everything = sum(trial.seconds for trial in trials)
-        seconds["rest"] = max(0.0, everything - sum(seconds.values()))
-        found[name] = {part: 1000 * spent / max(1, tokens) for part, spent in seconds.items()}
     return found

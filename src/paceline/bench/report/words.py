@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from paceline.bench.entries import Difference, Key
+from paceline.bench.entries import Key
 from paceline.bench.metrics import MethodSummary
 from paceline.bench.trial import PLAIN
 
@@ -54,10 +52,10 @@ def text_name(key: Key) -> str:
     return f"{suite}/{prompt}, turn {turn + 1}" if turn else f"{suite}/{prompt}"
 
 
-def largest_gap(differences: Sequence[Difference]) -> float | None:
+def largest_gap(method: MethodSummary) -> float | None:
     """The largest logit gap where outputs differ; None if one of them ended there every time."""
-    gaps = [abs(each.logit_gap) for each in differences if each.logit_gap is not None]
-    return max(gaps, default=None)
+    gaps = [place.logit_gap for places in method.differences.values() for place in places]
+    return max((abs(each) for each in gaps if each is not None), default=None)
 
 
 def _ratio(value: float) -> str:
