@@ -14,7 +14,7 @@ from paceline.errors import StoreError, UsageError
 from paceline.tables import count
 
 if TYPE_CHECKING:
-    from paceline.datastore import Datastore, DatastoreInfo
+    from paceline.datastore import DatastoreInfo
 
 app = typer.Typer(
     help="Build, inspect or clear a datastore of texts for a model.", no_args_is_help=True
@@ -50,9 +50,13 @@ def build(
     ] = None,
 ) -> None:
     """Add texts, and the contents of its log, to a datastore."""
+    from paceline.datastore import Datastore
+    from paceline.models.vocabulary import vocabulary_mark
+
     texts = [text for path in files for text in _texts(path)]
     tokenizer = _tokenizer(model)
-    store = _opened(out, tokenizer)
+    mark = vocabulary_mark(tokenizer)
+    store = Datastore(out or Datastore.default_folder(mark), mark)
     documents: list[list[int]] = []
     with common.progress("tokenising") as bar:
         task = bar.add_task("", total=len(texts))
@@ -93,14 +97,6 @@ def _tokenizer(model: str) -> Any:
 
     with RichProgress(model) as progress:
         return load_tokenizer(model, progress=progress)
-
-
-def _opened(folder: Path | None, tokenizer: Any) -> Datastore:
-    from paceline.datastore import Datastore
-    from paceline.models.vocabulary import vocabulary_mark
-
-    mark = vocabulary_mark(tokenizer)
-    return Datastore(folder or Datastore.default_folder(mark), mark)
 
 
 def _existing(folder: Path | None, model: str) -> Path:

@@ -11,7 +11,7 @@ from paceline.errors import UsageError
 
 if TYPE_CHECKING:
     from paceline.bench.entries import Difference, Entry, Key, LeftOut
-    from paceline.bench.metrics import MethodSummary
+    from paceline.bench.metrics import MethodSummary, Summary
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,24 @@ class Findings:
     lines: list[Entry | LeftOut]
 
     def __post_init__(self) -> None:
-        if not self.methods:
+        from paceline.bench.entries import Entry
+
+        played = any(isinstance(line, Entry) for line in self.lines)
+        if not (played and self.methods):
             reason = [*self.left_out, *self.failures.values()][0]
             raise UsageError(f"there is nothing to compare: {reason}")
 
     @cached_property
-    def methods(self) -> list[MethodSummary]:
-        """Those that finished at least one text, plain decoding first."""
-        from paceline.bench.entries import Entry
+    def summary(self) -> Summary:
+        """See `summarise`."""
         from paceline.bench.metrics import summarise
 
-        if not any(isinstance(line, Entry) for line in self.lines):
-            return []
-        return list(summarise(self.lines).overall.methods.values())
+        return summarise(self.lines)
+
+    @property
+    def methods(self) -> list[MethodSummary]:
+        """Those that finished at least one text, plain decoding first."""
+        return list(self.summary.overall.methods.values())
 
     @cached_property
     def labels(self) -> dict[Key, str]:

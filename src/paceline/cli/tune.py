@@ -231,7 +231,8 @@ def _summary(curve: CostCurve, floor: Floor) -> list[str]:
         f"plain decoding: {curve.cost(1):.2f} ms per token at context {context}, "
         f"{floor.share(curve):.0%} of the speed the floor allows",
         *(
-            f"at most {extra:.0%} slower than one token: {_tree(curve.widest(extra))}"
+            f"at most {extra:.0%} slower than one token: {_count(curve.widest(extra), 'row')}, "
+            f"a tree of {_count(curve.widest(extra) - 1, 'guess')}"
             for extra in _EXTRAS
         ),
         *(
@@ -240,10 +241,6 @@ def _summary(curve: CostCurve, floor: Floor) -> list[str]:
             for share in _ACCEPTANCES
         ),
     ]
-
-
-def _tree(width: int) -> str:
-    return f"{_count(width, 'row')}, a tree of {_count(width - 1, 'guess')}"
 
 
 def _count(number: int, what: str) -> str:

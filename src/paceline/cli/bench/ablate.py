@@ -58,11 +58,9 @@ def _checked(name: str) -> Ablation:
 def _write(ablation: Ablation, found: Findings, results: Path) -> None:
     """Write table and plot next to the results, named like them."""
     from paceline.bench.ablations import draw, markdown, save
-    from paceline.bench.metrics import summarise
 
-    summary = summarise(found.lines)
     table = results.with_suffix(".md")
-    common.write_text(table, markdown(ablation, summary))
-    plots = save(draw(ablation, summary.overall), results.with_suffix(""))
+    common.write_text(table, markdown(ablation, found.summary))
+    plots = save(draw(ablation, found.summary.overall), results.with_suffix(""))
     for path in (table, *plots):
         common.output_console().print(str(path), soft_wrap=True)

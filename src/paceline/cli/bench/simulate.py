@@ -89,9 +89,7 @@ def _read(traces: list[str], chosen: _Recorded) -> list[Recording]:
 
 
 def _show(found: Findings) -> None:
-    from paceline.bench.metrics import summarise
-
-    summary = summarise(found.lines)
+    summary = found.summary
     groups = summary.groups if len(summary.groups) == 1 else [*summary.groups, summary.overall]
     common.print_table(_table(groups))
     note_exceptions(found)

@@ -155,14 +155,6 @@ def _trained(
     so that the one that reads is gone when the other is loaded."""
     from paceline.training.method_run import train_method
 
-    def open_reader() -> Any:
-        found = reader()
-        return found.model, found.tokenizer
-
-    def open_model() -> Any:
-        found = opened()
-        return found.model, found.tokenizer
-
     with common.progress("steps") as bars:
         reading = bars.add_task("reading", total=None, visible=False)
         steps = bars.add_task("", total=run.settings.steps)
@@ -174,7 +166,9 @@ def _trained(
             bars.update(steps, completed=step, description=f"{loss:.3f}")
 
         try:
-            return train_method(open_reader, open_model, run, out, show, show_read)
+            return train_method(
+                lambda: reader()[:2], lambda: opened()[:2], run, out, show, show_read
+            )
         except KeyboardInterrupt:
             common.note(
                 f"interrupted: {out} keeps the latest checkpoint; repeat the command to continue"
