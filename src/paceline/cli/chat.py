@@ -12,6 +12,7 @@ from paceline.cli import common
 from paceline.cli.groups import Choice, Kept, Machine, Output, References, Request, grouped
 from paceline.cli.show import print_stream, summary
 from paceline.errors import PacelineError, UsageError
+from paceline.prompts import read_prompts
 
 if TYPE_CHECKING:
     from paceline.session import Session
@@ -61,8 +62,6 @@ def _opening(prompt_file: Path | None, limit: int | None) -> list[_Said]:
         if limit is not None:
             raise UsageError("--limit counts the records of a prompt file: give --prompt-file")
         return []
-    from paceline.prompts import read_prompts
-
     said: list[_Said] = []
     for record in read_prompts(prompt_file, limit):
         said += [("/clear", (), True)] if said else []

@@ -13,13 +13,13 @@ from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, drafts_accepted, method_as_json, note_exceptions
 from paceline.cli.groups import Machine, Prompts, Request, grouped
 from paceline.defaults import DEFAULT_MODEL
+from paceline.prompts import PromptRecord, demo_prompts
 from paceline.tables import Columns, Table
 
 if TYPE_CHECKING:
     from paceline.bench.entries import Entry, LeftOut
     from paceline.bench.metrics import MethodSummary
     from paceline.bench.trial import Contender
-    from paceline.prompts import PromptRecord
     from paceline.session import Session
 
 
@@ -64,8 +64,6 @@ def _records(prompts: Prompts) -> list[PromptRecord]:
     """The prompts to compare on, each with all references."""
     references = tuple(common.read_references(prompts.reference))
     if prompts.prompt is None and prompts.prompt_file is None:
-        from paceline.prompts import demo_prompts
-
         demo = demo_prompts()[: prompts.limit]
         records = [replace(one, raw=prompts.raw or one.raw) for one in demo]
     else:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paceline.cli.common import read_references
 from paceline.cli.flags import option
+from paceline.constraints import Constraint
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
-
-if TYPE_CHECKING:
-    from paceline.constraints import Constraint
 
 _PANEL = "Constraints"
 
@@ -41,8 +38,6 @@ class Constrained:
 
         Raises UsageError for more than one, and for a file that cannot be read.
         """
-        from paceline.constraints import Constraint
-
         if sum(each not in (None, False) for each in astuple(self)) > 1:
             raise UsageError("give only one of --json-object, --json-schema, --regex and --grammar")
         if self.json_object:

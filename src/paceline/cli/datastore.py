@@ -11,6 +11,7 @@ import typer
 from paceline.cli import common, flags
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import StoreError, UsageError
+from paceline.prompts import read_records
 from paceline.tables import count
 
 if TYPE_CHECKING:
@@ -133,8 +134,6 @@ def _texts(path: Path) -> Iterator[str]:
 
 def _recorded(path: Path) -> Iterator[str]:
     """The answers or texts of a JSONL file; records without any, e.g. prompts, are skipped."""
-    from paceline.prompts import read_records
-
     count = 0
     for _, record in read_records(path, "file"):
         for field in _FIELDS:

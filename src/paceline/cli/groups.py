@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -25,9 +25,7 @@ from paceline.cli.flags import (
 )
 from paceline.defaults import DEFAULT_METHOD, DEFAULT_MODEL
 from paceline.errors import UsageError
-
-if TYPE_CHECKING:
-    from paceline.prompts import PromptRecord
+from paceline.prompts import PromptRecord, read_prompts
 
 _DRAFTING = "speculative"
 
@@ -109,8 +107,6 @@ class Prompts(References):
 
         Records of a file may also set `raw` themselves.
         """
-        from paceline.prompts import PromptRecord, read_prompts
-
         if (self.prompt is None) == (self.prompt_file is None):
             raise UsageError("give either a prompt or --prompt-file")
         if self.prompt_file is not None:

@@ -15,13 +15,14 @@ from paceline.cli.groups import Choice, Placement, PromptFile, grouped
 from paceline.cli.tune_settings import SettingsStudy
 from paceline.cli.tune_trees import TreeStudy
 from paceline.errors import UsageError
+from paceline.planning.sizing import best_chain
+from paceline.prompts import PromptRecord, demo_prompts, read_prompts
 from paceline.tables import Table
 
 if TYPE_CHECKING:
     from paceline.planning.cost_curve import CostCurve
     from paceline.planning.curve_store import CurveKey
     from paceline.planning.measure import Floor
-    from paceline.prompts import PromptRecord
     from paceline.session import Session
 
 Study = SettingsStudy | TreeStudy
@@ -60,6 +61,12 @@ class _Tried(PromptFile):
         """Whether there is an option that matters only to texts."""
         return (self.prompt_file, self.limit, self.max_new_tokens) != (None, None, None)
 
+    def records(self) -> list[PromptRecord]:
+        """Those of the file, by default the bundled ones."""
+        if self.prompt_file is None:
+            return demo_prompts()[: self.limit]
+        return read_prompts(self.prompt_file, self.limit)
+
     def options(self) -> dict[str, Any]:
         """For requests, checked."""
         tokens = _TOKENS if self.max_new_tokens is None else self.max_new_tokens
@@ -96,7 +103,7 @@ def tune(
     method, model = choice.wanted, choice.model
     options = tried.options()
     study = _study(method, tried)
-    prompts = _prompts(tried) if study is not None and study.decodes else []
+    prompts = tried.records() if study is not None and study.decodes else []
     session = common.open_to_measure(model, method or "plain", measure=False, **vars(placement))
     key, curve, floor = _measure(session, repeats or _REPEATS)
     report = _report(session, model, key, repeats or _REPEATS, curve, floor)
@@ -142,15 +149,6 @@ def _study(method: str | None, tried: _Tried) -> Study | None:
         f"there is nothing to tune for {method}, whose trees are sized while it decodes: leave "
         "out --method to measure what passes cost"
     )
-
-
-@common.interruptible()
-def _prompts(file: PromptFile) -> list[PromptRecord]:
-    from paceline.prompts import demo_prompts, read_prompts
-
-    if file.prompt_file is None:
-        return demo_prompts()[: file.limit]
-    return read_prompts(file.prompt_file, file.limit)
 
 
 def _show_study(study: Study) -> None:
@@ -221,8 +219,6 @@ def _bar(share: float) -> str:
 
 
 def _summary(curve: CostCurve, floor: Floor) -> list[str]:
-    from paceline.planning.sizing import best_chain
-
     context = curve.contexts[0]
     return [
         f"memory bandwidth, measured just now: {floor.gb_per_s:.1f} GB/s",
@@ -258,8 +254,6 @@ def _print_lines(lines: list[str]) -> None:
 def _report(
     session: Session, model: str, key: CurveKey, repeats: int, curve: CostCurve, floor: Floor
 ) -> dict[str, Any]:
-    from paceline.planning.sizing import best_chain
-
     return common.circumstances(session, model) | {
         "dtype": key.dtype,
         "weights": key.weights,
