@@ -57,17 +57,13 @@ class Trial:
 
 
 class Contender(Protocol):
-    """Something that generates: a method of paceline, or other software on the same model."""
+    """Something that generates: a method of paceline, or other software on the same model.
 
-    @property
-    def name(self) -> str:
-        """Its name in results."""
-        ...
+    name: in results. loaded: bytes that making it took.
+    """
 
-    @property
-    def loaded(self) -> int:
-        """Bytes that making it took."""
-        ...
+    name: str
+    loaded: int
 
     def generate(self, request: Request) -> Trial:
         """Generate once. Unless `Method.warm`, the cache is cold: the whole prompt is read."""

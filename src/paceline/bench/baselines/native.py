@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
-from paceline.bench.trial import Request, Trial
+from paceline.bench.trial import Contender, Request, Trial
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.models import load_causal_lm
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Baseline(Protocol):
+class Baseline(Contender, Protocol):
     """A contender that is a dataclass of its settings, read before its model is loaded."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    name: str
-    loaded: int
 
     def check(self, gguf: Path | None) -> None:
         """Raise UsageError if it cannot run because software or files are missing."""
@@ -37,17 +35,14 @@ class Baseline(Protocol):
         """Prepare to run under this name."""
         ...
 
-    def generate(self, request: Request) -> Trial:
-        """See `Contender.generate`."""
-        ...
-
 
 @dataclass
 class Native:
     """The model as transformers loads it, next to paceline's copy.
 
     source: alias, folder, GGUF file or hub id; eos_ids: tokens that end a text; gguf: a file of
-    the same model, for software that reads no other format.
+    the same model, for software that reads no other format. passes: seconds and tokens scored of
+    each pass of the model.
     """
 
     source: str
@@ -55,10 +50,7 @@ class Native:
     dtype: str | torch.dtype | None = None
     eos_ids: Sequence[int] = ()
     gguf: Path | None = None
-    watch: Watch = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.watch = Watch()
+    passes: list[tuple[float, int]] = field(init=False, default_factory=list)
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -69,7 +61,7 @@ class Native:
         # Each request states its settings. The model's own defaults, such as a repetition penalty,
         # would make a different text than paceline's.
         model.generation_config = GenerationConfig()
-        self.watch.follow(model)
+        _time_passes(model, self.passes)
         return model
 
     def draft_model(self, source: str) -> PreTrainedModel:
@@ -77,32 +69,28 @@ class Native:
         return load_causal_lm(source, device=self.device, dtype=self.dtype).model
 
 
-class Watch:
-    """Times a model's passes, and counts the tokens they score."""
+def _time_passes(model: PreTrainedModel, passes: list[tuple[float, int]]) -> None:
+    """Record every pass of `model` from now on."""
+    began = 0.0
 
-    def __init__(self) -> None:
-        self.passes: list[tuple[float, int]] = []
-        self._began = 0.0
+    def begin(*_: Any) -> None:
+        nonlocal began
+        began = perf_counter()
 
-    def follow(self, model: PreTrainedModel) -> None:
-        """Record every pass of `model` from now on."""
-        model.register_forward_pre_hook(self._begin, with_kwargs=True)
-        model.register_forward_hook(self._end, with_kwargs=True)
-
-    def _begin(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        self._began = perf_counter()
-
-    def _end(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def end(_: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         if output.logits.is_cuda:
             torch.cuda.synchronize()
         ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        self.passes.append((perf_counter() - self._began, int(ids.shape[1])))
+        passes.append((perf_counter() - began, int(ids.shape[1])))
+
+    model.register_forward_pre_hook(begin, with_kwargs=True)
+    model.register_forward_hook(end, with_kwargs=True)
 
 
 @torch.inference_mode()
 def _generate(native: Native, request: Request, **settings: Any) -> Trial:
     """Generate once with transformers' own `generate`."""
-    model, watch, options = native.model, native.watch, request.options
+    model, passes, options = native.model, native.passes, request.options
     ids = torch.tensor([list(request.ids)], device=model.device)
     settings["do_sample"] = options.temperature > 0
     if options.temperature > 0:
@@ -117,14 +105,14 @@ def _generate(native: Native, request: Request, **settings: Any) -> Trial:
         # Nothing is padded, but an assistant would skip a pad token in the prompt unless it also
         # ends a text.
         settings |= {"eos_token_id": list(native.eos_ids), "pad_token_id": native.eos_ids[0]}
-    watch.passes.clear()
+    passes.clear()
     began = perf_counter()
     output = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=options.max_new_tokens, **settings
     )
     tokens: list[int] = output[0, ids.shape[1] :].tolist()
     seconds = perf_counter() - began
-    return Trial(tokens, seconds, pass_stats(watch.passes, len(request.ids), len(tokens)))
+    return Trial(tokens, seconds, pass_stats(passes, len(request.ids), len(tokens)))
 
 
 def pass_stats(passes: Sequence[tuple[float, int]], prompt_tokens: int, tokens: int) -> Stats:
