@@ -78,7 +78,7 @@ def _converse(
 ) -> None:
     """Take turns until the user leaves, in the last of `conversations`; /clear appends a new
     one."""
-    console = common.output_console()
+    console = common.console()
     show_stats = True
     said, quoted = iter(opening), tuple[str, ...]()
     while True:

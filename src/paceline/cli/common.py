@@ -6,7 +6,7 @@ import gc
 import json
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -190,25 +190,29 @@ def writing(what: object) -> Iterator[None]:
         raise UsageError(f"cannot write {what}: {error.strerror}") from error
 
 
-def output_console() -> Console:
-    """The console for results; brackets and colons in them are printed as they are."""
-    return Console(highlight=False, markup=False, emoji=False)
+def console(stderr: bool = False) -> Console:
+    """The console for results, or that for bars, notes and statistics; brackets and colons are
+    printed as they are."""
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def print_lines(lines: Iterable[object], style: str | None = None) -> None:
+    """Print lines as results; none is broken."""
+    out = console()
+    with writing("the output"):
+        for line in lines:
+            out.print(str(line), style=style, soft_wrap=True)
 
 
 def print_table(table: Table) -> None:
     """Print a table as a result; cells too wide for their column are folded, never cut off."""
-    console = output_console()
+    out = console()
     # Below 80 columns nothing fits, nor do many columns; and without a terminal a row is one line,
     # for `grep` and `awk`.
-    width = max(console.width, 80) if console.is_terminal else 200
-    console.width = max(width, 20 + 6 * len(table.headings))
+    width = max(out.width, 80) if out.is_terminal else 200
+    out.width = max(width, 20 + 6 * len(table.headings))
     with writing("the table"):
-        console.print(terminal_table(table))
-
-
-def error_console() -> Console:
-    """The console for bars, notes and statistics, so that standard output holds only results."""
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+        out.print(terminal_table(table))
 
 
 def progress(label: str) -> Progress:
@@ -218,12 +222,12 @@ def progress(label: str) -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        console=error_console(),
+        console=console(stderr=True),
         transient=True,
     )
 
 
 def note(text: str, style: str = "dim") -> None:
     """Print one line on standard error; a terminal breaks it between words."""
-    console = error_console()
-    console.print(text, style=style, soft_wrap=not console.is_terminal)
+    out = console(stderr=True)
+    out.print(text, style=style, soft_wrap=not out.is_terminal)

@@ -13,7 +13,7 @@ from paceline.cli.bench import shared
 from paceline.cli.findings import Findings, drafts_accepted, method_as_json, note_exceptions
 from paceline.cli.groups import Machine, Prompts, Request, grouped
 from paceline.defaults import DEFAULT_MODEL
-from paceline.prompts import PromptRecord, demo_prompts
+from paceline.prompts import PromptRecord
 from paceline.tables import Columns, Table
 
 if TYPE_CHECKING:
@@ -63,11 +63,7 @@ def compare(
 def _records(prompts: Prompts) -> list[PromptRecord]:
     """The prompts to compare on, each with all references."""
     references = tuple(common.read_references(prompts.reference))
-    if prompts.prompt is None and prompts.prompt_file is None:
-        demo = demo_prompts()[: prompts.limit]
-        records = [replace(one, raw=prompts.raw or one.raw) for one in demo]
-    else:
-        records = prompts.records()
+    records = prompts.listed() if prompts.prompt is None else prompts.records()
     return [replace(record, references=references + record.references) for record in records]
 
 
@@ -158,16 +154,15 @@ def _prompt_table(found: Findings) -> Table:
 
 
 def _print_mismatches(found: Findings) -> None:
-    console = common.output_console()
+    lines = []
     for method in found.methods:
         for label, place in found.differences(method):
             gap = "-" if place.logit_gap is None else f"{place.logit_gap:.2e}"
-            console.print(
+            lines.append(
                 f"{method.method} differs on {label} at token {place.position}: "
-                f"{place.method_token} instead of {place.plain_token}, logit gap {gap}",
-                style="yellow",
-                soft_wrap=True,
+                f"{place.method_token} instead of {place.plain_token}, logit gap {gap}"
             )
+    common.print_lines(lines, "yellow")
 
 
 def _report(

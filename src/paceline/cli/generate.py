@@ -78,7 +78,7 @@ def _answer(
     show_drafts: bool,
 ) -> Iterator[Completion]:
     """Answer all turns of one record, with the model's answers in between."""
-    console = common.output_console()
+    console = common.console()
     if record.raw or not session.tokenizer.chat_template:
         stream = session.stream("\n\n".join(record.turns), references=texts, **options)
         yield print_stream(stream, console, show_drafts)

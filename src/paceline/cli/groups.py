@@ -25,7 +25,7 @@ from paceline.cli.flags import (
 )
 from paceline.defaults import DEFAULT_METHOD, DEFAULT_MODEL
 from paceline.errors import UsageError
-from paceline.prompts import PromptRecord, read_prompts
+from paceline.prompts import PromptRecord, demo_prompts, read_prompts
 
 _DRAFTING = "speculative"
 
@@ -74,6 +74,12 @@ class PromptFile:
     prompt_file: Path | None = option(None, 'JSONL records with "turns" or "prompt".')
     limit: int | None = option(None, "Read at most this many records.", min=1)
 
+    def listed(self) -> list[PromptRecord]:
+        """Those of the file; without one, the bundled ones."""
+        if self.prompt_file is None:
+            return demo_prompts()[: self.limit]
+        return read_prompts(self.prompt_file, self.limit)
+
     def files(self) -> list[Path]:
         """Those that are read."""
         return [self.prompt_file] if self.prompt_file else []
@@ -101,17 +107,17 @@ class Prompts(References):
     )
     raw: bool = option(False, "Continue the text as it is, without the chat template.")
 
+    def listed(self) -> list[PromptRecord]:
+        """See `PromptFile.listed`; records may also set `raw` themselves."""
+        return [replace(one, raw=self.raw or one.raw) for one in super().listed()]
+
     @common.interruptible()
     def records(self) -> list[PromptRecord]:
-        """The prompt of the command line ("-": standard input), or those of a file.
-
-        Records of a file may also set `raw` themselves.
-        """
+        """The prompt of the command line ("-": standard input), or those of a file."""
         if (self.prompt is None) == (self.prompt_file is None):
             raise UsageError("give either a prompt or --prompt-file")
         if self.prompt_file is not None:
-            found = read_prompts(self.prompt_file, self.limit)
-            return [replace(one, raw=self.raw or one.raw) for one in found]
+            return self.listed()
         if self.limit is not None:
             raise UsageError(
                 "--limit counts the records of a prompt file: leave it out, or give --prompt-file "

@@ -16,7 +16,6 @@ from paceline.cli.tune_settings import SettingsStudy
 from paceline.cli.tune_trees import TreeStudy
 from paceline.errors import UsageError
 from paceline.planning.sizing import best_chain
-from paceline.prompts import PromptRecord, demo_prompts, read_prompts
 from paceline.tables import Table
 
 if TYPE_CHECKING:
@@ -61,12 +60,6 @@ class _Tried(PromptFile):
         """Whether there is an option that matters only to texts."""
         return (self.prompt_file, self.limit, self.max_new_tokens) != (None, None, None)
 
-    def records(self) -> list[PromptRecord]:
-        """Those of the file, by default the bundled ones."""
-        if self.prompt_file is None:
-            return demo_prompts()[: self.limit]
-        return read_prompts(self.prompt_file, self.limit)
-
     def options(self) -> dict[str, Any]:
         """For requests, checked."""
         tokens = _TOKENS if self.max_new_tokens is None else self.max_new_tokens
@@ -103,13 +96,13 @@ def tune(
     method, model = choice.wanted, choice.model
     options = tried.options()
     study = _study(method, tried)
-    prompts = tried.records() if study is not None and study.decodes else []
+    prompts = tried.listed() if study is not None and study.decodes else []
     session = common.open_to_measure(model, method or "plain", measure=False, **vars(placement))
     key, curve, floor = _measure(session, repeats or _REPEATS)
     report = _report(session, model, key, repeats or _REPEATS, curve, floor)
     try:
         common.print_table(_table(curve, floor, f"{model}, {_setting(key)}"))
-        _print_lines(_summary(curve, floor))
+        common.print_lines(_summary(curve, floor))
         if study is not None:
             session.use_curve(curve)  # trials are planned by it, not by a stored one
             study.run(shared.Tryout(session, prompts, options, repeats))
@@ -117,7 +110,7 @@ def tune(
             _show_study(study)
     finally:  # also if whoever reads the tables has enough
         path = _kept(key, curve, report, json_file)
-    _print_lines([f"stored in {path}"])
+    common.print_lines([f"stored in {path}"])
     if isinstance(study, TreeStudy) and tried.plots is not None:
         study.save_plots(tried.plots)
 
@@ -153,7 +146,7 @@ def _study(method: str | None, tried: _Tried) -> Study | None:
 
 def _show_study(study: Study) -> None:
     common.print_table(study.table())
-    _print_lines(study.lines())
+    common.print_lines(study.lines())
 
 
 def _kept(key: CurveKey, curve: CostCurve, report: dict[str, Any], json_file: Path | None) -> Path:
@@ -242,13 +235,6 @@ def _summary(curve: CostCurve, floor: Floor) -> list[str]:
 def _count(number: int, what: str) -> str:
     plural = f"{what}es" if what.endswith("s") else f"{what}s"
     return f"{number} {what if number == 1 else plural}"
-
-
-def _print_lines(lines: list[str]) -> None:
-    console = common.output_console()
-    with common.writing("the summary"):
-        for line in lines:
-            console.print(line, soft_wrap=True)
 
 
 def _report(

@@ -62,5 +62,4 @@ def _write(ablation: Ablation, found: Findings, results: Path) -> None:
     table = results.with_suffix(".md")
     common.write_text(table, markdown(ablation, found.summary))
     plots = save(draw(ablation, found.summary.overall), results.with_suffix(""))
-    for path in (table, *plots):
-        common.output_console().print(str(path), soft_wrap=True)
+    common.print_lines([table, *plots])

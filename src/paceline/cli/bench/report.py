@@ -26,5 +26,4 @@ def report(
 
     with common.writing(f"the report of {results}"):
         written = write_report(results, common.note)
-    for path in written:
-        common.output_console().print(str(path), soft_wrap=True)
+    common.print_lines(written)
