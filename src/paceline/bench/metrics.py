@@ -7,7 +7,7 @@ Texts on which either failed do not count for that method.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
@@ -155,16 +155,13 @@ def _loops(cell: Cell) -> bool:
 
 
 def _by_task(cells: Mapping[Key, Cell]) -> list[Group]:
-    tasks: dict[str, list[str]] = {}
-    places: dict[tuple[str, str], dict[Key, Cell]] = {}
+    found: dict[tuple[str, str], dict[Key, Cell]] = defaultdict(dict)
     for key, cell in cells.items():
-        suite, task = key[0], next(iter(cell.values()))[0].task
-        places.setdefault((suite, task), {})[key] = cell
-        if task not in tasks.setdefault(suite, []):
-            tasks[suite].append(task)
+        found[key[0], next(iter(cell.values()))[0].task][key] = cell
+    tasks = Counter(suite for suite, _ in found)
     return [
-        _group(f"{suite}/{task}" if len(tasks[suite]) > 1 else suite, found)
-        for (suite, task), found in places.items()
+        _group(f"{suite}/{task}" if tasks[suite] > 1 else suite, texts)
+        for (suite, task), texts in found.items()
     ]
 
 
@@ -231,16 +228,15 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
 
 
 def _peak_over_plain(cells: Iterable[Cell], method: str) -> float | None:
-    extra = [
-        median(own) - median(plain)
-        for cell in cells
-        if (own := _peaks(cell[method])) and (plain := _peaks(cell[PLAIN]))
-    ]
+    extra = []
+    for cell in cells:
+        own, plain = (
+            [trial.peak_bytes for trial in cell[name] if trial.peak_bytes is not None]
+            for name in (method, PLAIN)
+        )
+        if own and plain:
+            extra.append(median(own) - median(plain))
     return median(extra) if extra else None
-
-
-def _peaks(trials: Trials) -> list[int]:
-    return [trial.peak_bytes for trial in trials if trial.peak_bytes is not None]
 
 
 def _share_in_loops(cells: Iterable[Cell], method: str) -> float:

@@ -44,10 +44,7 @@ class Forced(Sampler):
 
 @dataclass(frozen=True)
 class ForcedRequest(Request):
-    """A request to generate a recorded text again.
-
-    recorded: its tokens.
-    """
+    """A request to generate a recorded text, whose tokens are `recorded`, again."""
 
     recorded: Sequence[int] = ()
 

@@ -14,6 +14,7 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.batch_ray import Answer, RayOptions, Work, on_ray
+from paceline.cli.flags import option
 from paceline.cli.groups import Choice, Machine, grouped
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import check_custom_ids, read_lines
@@ -38,10 +39,7 @@ class Files:
             "--output", help="JSONL file of results; requests already in it are not repeated."
         ),
     ]
-    errors: Annotated[
-        Path | None,
-        typer.Option("--errors", help="JSONL file for failed requests; default: --output."),
-    ] = None
+    errors: Path | None = option(None, "JSONL file for failed requests; default: --output.")
 
 
 @grouped

@@ -66,10 +66,7 @@ def open_session(
     store: Path | None = None,
     **placement: Any,
 ) -> Session:
-    """Load a session with progress bars on standard error.
-
-    placement: device, dtype, weights, cache_dtype and measure, see `paceline.load`.
-    """
+    """Load a session with progress bars on standard error. placement: see `paceline.load`."""
     from paceline.drafters import check_method
 
     check_method(method)  # before the slow imports below

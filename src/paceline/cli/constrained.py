@@ -34,10 +34,8 @@ class Constrained:
         return [each for each in (self.json_schema, self.grammar) if each is not None]
 
     def constraint(self) -> Constraint | None:
-        """The one that was given, or None.
-
-        Raises UsageError for more than one, and for a file that cannot be read.
-        """
+        """The one that was given, or None; raises UsageError for more than one, and for a file
+        that cannot be read."""
         if sum(each not in (None, False) for each in astuple(self)) > 1:
             raise UsageError("give only one of --json-object, --json-schema, --regex and --grammar")
         if self.json_object:

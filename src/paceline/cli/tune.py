@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
@@ -52,6 +50,9 @@ class _Tried(PromptFile):
     max_new_tokens: int | None = option(
         None, "Most new tokens, at least 1; default: 128.", "--max-new-tokens", "-n"
     )
+    repeats: int | None = option(
+        None, "Passes per width (default: 7), and trials per text (7 for trees, else 2).", min=1
+    )
     verify: bool = option(False, "Also decode with trees around the best one.")
     plots: Path | None = option(None, "Folder for plots of the widths and the tree.", "--plot")
 
@@ -70,14 +71,6 @@ class _Tried(PromptFile):
 def tune(
     *,
     choice: _Tuned,
-    repeats: Annotated[
-        int | None,
-        typer.Option(
-            "--repeats",
-            min=1,
-            help="Passes per width (default: 7), and trials per text (7 for trees, else 2).",
-        ),
-    ] = None,
     tried: _Tried,
     placement: Placement,
     json_file: flags.JsonOption = None,
@@ -98,14 +91,15 @@ def tune(
     study = _study(method, tried)
     prompts = tried.listed() if study is not None and study.decodes else []
     session = common.open_to_measure(model, method or "plain", measure=False, **vars(placement))
-    key, curve, floor = _measure(session, repeats or _REPEATS)
-    report = _report(session, model, key, repeats or _REPEATS, curve, floor)
+    repeats = tried.repeats or _REPEATS
+    key, curve, floor = _measure(session, repeats)
+    report = _report(session, model, key, repeats, curve, floor)
     try:
         common.print_table(_table(curve, floor, f"{model}, {_setting(key)}"))
         common.print_lines(_summary(curve, floor))
         if study is not None:
             session.use_curve(curve)  # trials are planned by it, not by a stored one
-            study.run(shared.Tryout(session, prompts, options, repeats))
+            study.run(shared.Tryout(session, prompts, options, tried.repeats))
             report |= study.as_json()
             _show_study(study)
     finally:  # also if whoever reads the tables has enough

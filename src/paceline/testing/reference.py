@@ -20,10 +20,7 @@ def require(holds: bool, otherwise: str) -> None:
 
 
 class Reference:
-    """A target that reads one whole text at a time and caches nothing of it.
-
-    target: for exclusive use.
-    """
+    """A target, for exclusive use, that reads one whole text at a time and caches nothing."""
 
     def __init__(self, target: Target) -> None:
         self.target = target

@@ -57,15 +57,15 @@ class Native:
         """Loaded on first use and unchanged, except that its passes are watched."""
         from transformers import GenerationConfig
 
-        model = load_causal_lm(self.source, device=self.device, dtype=self.dtype).model
+        model = self.load(self.source)
         # Each request states its settings. The model's own defaults, such as a repetition penalty,
         # would make a different text than paceline's.
         model.generation_config = GenerationConfig()
         _time_passes(model, self.passes)
         return model
 
-    def draft_model(self, source: str) -> PreTrainedModel:
-        """A smaller model for assisted generation."""
+    def load(self, source: str) -> PreTrainedModel:
+        """A model, placed like this one."""
         return load_causal_lm(source, device=self.device, dtype=self.dtype).model
 
 
@@ -190,7 +190,7 @@ class TransformersAssisted(TransformersGenerate):
 
     def open(self, name: str, native: Native) -> None:
         """Load both models. Raises UsageError if their vocabularies differ in size."""
-        self._assistant = native.draft_model(self.draft)
+        self._assistant = native.load(self.draft)
         super().open(name, native)
         own, other = (
             each.config.get_text_config().vocab_size for each in (native.model, self._assistant)

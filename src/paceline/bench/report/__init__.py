@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from paceline.bench.report.blocks import Document, Plot
+from paceline.bench.report.blocks import Plot
 from paceline.bench.report.chapters import document
 from paceline.bench.report.drawing import alone
 from paceline.bench.report.folder import read_folder
@@ -37,17 +37,14 @@ def write_report(results: Path, note: Callable[[str], None] = lambda text: None)
     )
     folder.mkdir(exist_ok=True)
     written = {folder / "report.html": html(made), folder / "report.md": markdown(made)}
-    _write_plots(made, folder / PLOTS)
-    for path, text in written.items():
+    (folder / PLOTS).mkdir(exist_ok=True)
+    sections = (section for chapter in made.chapters for section in chapter.sections)
+    blocks = (block for section in sections for block in section.blocks)
+    plots = {
+        folder / PLOTS / f"{each.name}.svg": alone(each.svg)
+        for each in blocks
+        if isinstance(each, Plot)
+    }
+    for path, text in (plots | written).items():
         path.write_text(text, encoding="utf-8", errors="replace")
     return list(written)
-
-
-def _write_plots(made: Document, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    for chapter in made.chapters:
-        for section in chapter.sections:
-            for block in section.blocks:
-                if isinstance(block, Plot):
-                    path = folder / f"{block.name}.svg"
-                    path.write_text(alone(block.svg), encoding="utf-8", errors="replace")

@@ -46,10 +46,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A result of `paceline tune`.
-
-    floor: milliseconds.
-    """
+    """A result of `paceline tune`; the floor in milliseconds."""
 
     path: Path
     model: Mapping[str, Any]
