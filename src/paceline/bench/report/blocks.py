@@ -18,19 +18,19 @@ class Listing:
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plot:
     """A plot.
 
-    name: unique within a report; svg: a whole file, with text and axes in `currentColor`; wide:
-    alone in its row.
+    name: unique within a report; wide: alone in its row; svg: a whole file, with text and axes in
+    `currentColor`, once it is drawn.
     """
 
     kind: ClassVar[str] = "plot"
     name: str
     caption: str
-    svg: str
     wide: bool = False
+    svg: str = ""
 
 
 @dataclass(frozen=True)

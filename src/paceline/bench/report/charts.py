@@ -10,7 +10,7 @@ from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import colours, words
 from paceline.bench.report.blocks import Plot
 from paceline.bench.report.colours import INK, OWN_HUES, method_hues
-from paceline.bench.report.drawing import WIDE, Canvas, canvas, drawable, folded, grid
+from paceline.bench.report.drawing import chart, drawable, drawn, folded, grid
 from paceline.bench.report.folder import Tuning
 from paceline.bench.report.tables import PARTS, guessing, milliseconds_per_token
 from paceline.bench.trial import PLAIN
@@ -32,8 +32,8 @@ def speedups(name: str, groups: Sequence[Group]) -> Plot | None:
         return None
     hues = method_hues(methods)
     height = _AXIS + len(groups) * (len(methods) * _BAR + 16)
-    with canvas(name, height, WIDE) as drawn:
-        (axes,) = drawn.panels()
+    plot = Plot(name, "Speed-up by task and method; the line at 1 is plain decoding.", wide=True)
+    with chart(plot, height, "speed-up over plain decoding, with 95 % interval") as axes:
         for place, method in enumerate(methods):
             offset = (place - (len(methods) - 1) / 2) * 0.84 / len(methods)
             found = {
@@ -46,12 +46,7 @@ def speedups(name: str, groups: Sequence[Group]) -> Plot | None:
         labels = [folded(f"{group.name} ({group.texts})") for group in groups]
         axes.set_yticks(range(len(groups)), labels)
         axes.set_ylim(len(groups) - 0.5, -0.5)
-        axes.set_xlabel("speed-up over plain decoding, with 95 % interval")
-        grid(axes, "x")
-        _legend(drawn, axes)
-    return Plot(
-        name, "Speed-up by task and method; the line at 1 is plain decoding.", drawn.svg, True
-    )
+    return plot
 
 
 def _bars(
@@ -78,19 +73,17 @@ def side_by_side(name: str, group: Group) -> Plot:
         "other software": colours.RIVAL_HUES[0],
     }
     methods = list(group.methods)
-    with canvas(name, _AXIS + _rows_height(methods)) as drawn:
-        (axes,) = drawn.panels()
+    plot = Plot(name, "Tokens per second over all texts.")
+    with chart(plot, _height(methods), "tokens per second, including the prompt") as axes:
         for label, hue in hues.items():
             rows = [row for row, method in enumerate(methods) if _kind(method) == label]
             rates = [group.methods[methods[row]].tokens_per_second for row in rows]
             if rows:
                 bars = axes.barh(rows, rates, height=0.66, color=hue, label=label)
                 axes.bar_label(bars, [words.rate(value) for value in rates], padding=4)
-        _method_rows(axes, methods)
-        axes.set_xlabel("tokens per second, including the prompt")
+        _name_rows(axes, methods)
         axes.margins(x=0.12)
-        _legend(drawn, axes)
-    return Plot(name, "Tokens per second over all texts.", drawn.svg)
+    return plot
 
 
 def _kind(method: str) -> str:
@@ -103,29 +96,25 @@ def time(name: str, group: Group) -> Plot:
     """Time by part: stacked bars per method."""
     found = milliseconds_per_token(group)
     methods = list(found)
-    with canvas(name, _AXIS + _rows_height(methods)) as drawn:
-        (axes,) = drawn.panels()
+    plot = Plot(name, "Where the time goes: milliseconds per token by part.")
+    with chart(plot, _height(methods), "milliseconds per token") as axes:
         left = [0.0] * len(methods)
         for part, hue in zip(PARTS, colours.PART_HUES):
             widths = [found[method][part] for method in methods]
             axes.barh(range(len(methods)), widths, left=left, height=0.66, color=hue, label=part)
             left = [begin + width for begin, width in zip(left, widths)]
-        _method_rows(axes, methods)
-        axes.set_xlabel("milliseconds per token")
-        _legend(drawn, axes)
-    return Plot(name, "Where the time goes: milliseconds per token by part.", drawn.svg)
+        _name_rows(axes, methods)
+    return plot
 
 
-def _rows_height(methods: Sequence[str]) -> int:
-    return len(methods) * max(
-        _ROW, *(_LINE * len(folded(method).split("\n")) for method in methods)
-    )
+def _height(methods: Sequence[str]) -> int:
+    lines = max(len(folded(method).split("\n")) for method in methods)
+    return _AXIS + len(methods) * max(_ROW, _LINE * lines)
 
 
-def _method_rows(axes: Axes, methods: Sequence[str]) -> None:
+def _name_rows(axes: Axes, methods: Sequence[str]) -> None:
     axes.set_yticks(range(len(methods)), [folded(method) for method in methods])
     axes.set_ylim(len(methods) - 0.5, -0.5)
-    grid(axes, "x")
 
 
 def acceptance(name: str, group: Group) -> Plot | None:
@@ -134,23 +123,16 @@ def acceptance(name: str, group: Group) -> Plot | None:
     if not found:
         return None
     hues, deepest = method_hues(group.methods), 1
-    with canvas(name, 300) as drawn:
-        (axes,) = drawn.panels()
+    caption = "Guesses accepted, by position, in rounds that guessed that far ahead."
+    plot = Plot(name, caption)
+    with chart(plot, 300, "position of the guess", "accepted, %") as axes:
         for place, one in enumerate(found):
             shares = [100 * share for share in one.stats.acceptance_by_position]
             deepest = max(deepest, len(shares))
             _line(axes, dict(enumerate(shares, 1)), place, hues[one.method], folded(one.method))
         axes.set_ylim(0, 103)
         _whole_ticks(axes, deepest)
-        axes.set_xlabel("position of the guess")
-        axes.set_ylabel("accepted, %")
-        grid(axes, "y")
-        _legend(drawn, axes)
-    return Plot(
-        name,
-        "Guesses accepted, by position, in rounds that guessed that far ahead.",
-        drawn.svg,
-    )
+    return plot
 
 
 def gains(name: str, group: Group) -> Plot | None:
@@ -159,8 +141,9 @@ def gains(name: str, group: Group) -> Plot | None:
     if not found:
         return None
     hues = method_hues(group.methods)
-    with canvas(name, _AXIS + 82 * len(found)) as drawn:
-        panels = drawn.panels(len(found))
+    plot = Plot(name, "Tokens gained per round: share of rounds.")
+    with drawn(plot, _AXIS + 82 * len(found)) as figure:
+        panels = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
         highest = 0.0
         for axes, one in zip(panels, found):
             histogram = one.stats.acceptance_histogram
@@ -177,16 +160,16 @@ def gains(name: str, group: Group) -> Plot | None:
         _whole_ticks(panels[-1], min(longest, _MOST_GAINED))
         more = f" ({_MOST_GAINED}: or more)" if longest > _MOST_GAINED else ""
         panels[-1].set_xlabel(f"tokens gained in a round{more}")
-        drawn.figure.supylabel("rounds, %", fontsize=11.5)
-    return Plot(name, "Tokens gained per round: share of rounds.", drawn.svg)
+        figure.supylabel("rounds, %", fontsize=11.5)
+    return plot
 
 
 def cost(name: str, tuning: Tuning) -> Plot:
     """Milliseconds of a pass by width, with the floor that memory sets."""
     curve = tuning.curve
     floor = f"floor: {tuning.floor:.2f} ms at {tuning.gb_per_s:.1f} GB/s"
-    with canvas(name, 300) as drawn:
-        (axes,) = drawn.panels()
+    plot = Plot(name, "Cost of a pass by its width, and the floor that memory sets.")
+    with chart(plot, 300, "width of the pass, in tokens", "milliseconds") as axes:
         for place, context in enumerate(curve.contexts):
             measured = {
                 point.width: point.milliseconds
@@ -201,11 +184,7 @@ def cost(name: str, tuning: Tuning) -> Plot:
         axes.set_xticks(powers, [str(power) for power in powers])
         axes.minorticks_off()
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("width of the pass, in tokens")
-        axes.set_ylabel("milliseconds")
-        grid(axes, "y")
-        _legend(drawn, axes)
-    return Plot(name, "Cost of a pass by its width, and the floor that memory sets.", drawn.svg)
+    return plot
 
 
 def _line(axes: Axes, points: Mapping[int, float], place: int, hue: str, label: str) -> None:
@@ -223,18 +202,3 @@ def _line(axes: Axes, points: Mapping[int, float], place: int, hue: str, label: 
 
 def _whole_ticks(axes: Axes, last: int) -> None:
     axes.set_xticks(range(1, last + 1, -(-last // 16)))
-
-
-def _legend(drawn: Canvas, axes: Axes) -> None:
-    """Add a legend above the axes, in as many columns as fit; the figure grows by its height."""
-    figure = drawn.figure
-    handles, labels = axes.get_legend_handles_labels()
-    if not labels:  # matplotlib leaves out those that begin with "_"
-        return
-    for columns in range(len(labels), 0, -1):
-        legend = figure.legend(handles, labels, loc="outside upper left", ncols=columns)
-        extent = legend.get_window_extent()
-        if columns == 1 or extent.width <= figure.bbox.width:
-            break
-        legend.remove()
-    figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)

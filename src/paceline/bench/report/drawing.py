@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from paceline.bench.report.blocks import Plot
 from paceline.bench.report.colours import INK, themed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH, WIDE = 480, 600
+_WIDTH, _WIDE = 480, 600
 """Widths of figures in points; browsers show them as pixels."""
 
 _LABEL_LETTERS = 24
@@ -51,33 +52,49 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-class Canvas:
-    """A figure to draw on; `svg` is set when its `canvas` context ends."""
-
-    def __init__(self, figure: Figure) -> None:
-        self.figure = figure
-        self.svg = ""
-
-    def panels(self, count: int = 1) -> list[Axes]:
-        """Add `count` stacked axes that share the x axis."""
-        return list(self.figure.subplots(count, 1, sharex=True, squeeze=False)[:, 0])
-
-
 @contextmanager
-def canvas(name: str, height: float, width: float = WIDTH) -> Iterator[Canvas]:
-    """Open a figure of this size in points; `name` makes its ids unique."""
+def drawn(plot: Plot, height: float) -> Iterator[Figure]:
+    """Draw a plot on a figure of this height in points; its name makes ids unique."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    settings: Any = {**_SETTINGS, "svg.hashsalt": name}
+    settings: Any = {**_SETTINGS, "svg.hashsalt": plot.name}
+    width = _WIDE if plot.wide else _WIDTH
     with rc_context(settings), warnings.catch_warnings():
         # The reader's font has the glyphs that matplotlib's lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        made = Canvas(Figure((width / 72, height / 72), layout="constrained"))
-        yield made
+        figure = Figure((width / 72, height / 72), layout="constrained")
+        yield figure
         written = io.BytesIO()
-        made.figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
-    made.svg = _mended(written.getvalue().decode(), name)
+        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
+    plot.svg = _mended(written.getvalue().decode(), plot.name)
+
+
+@contextmanager
+def chart(plot: Plot, height: float, x: str, y: str = "") -> Iterator[Axes]:
+    """Draw a plot of one pair of axes with these labels, and a legend above them. Without a label
+    of the y axis, it names rows."""
+    with drawn(plot, height) as figure:
+        axes = figure.subplots()
+        yield axes
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        grid(axes, "y" if y else "x")
+        _add_legend(figure, axes)
+
+
+def _add_legend(figure: Figure, axes: Axes) -> None:
+    """Use as many columns as fit; the figure grows by the legend's height."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not labels:  # matplotlib leaves out those that begin with "_"
+        return
+    for columns in range(len(labels), 0, -1):
+        legend = figure.legend(handles, labels, loc="outside upper left", ncols=columns)
+        extent = legend.get_window_extent()
+        if columns == 1 or extent.width <= figure.bbox.width:
+            break
+        legend.remove()
+    figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)
 
 
 def grid(axes: Axes, direction: Literal["x", "y"]) -> None:
