@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+import torch
+
+from paceline.bench.memory import measure_load
 from paceline.drafters import make_drafter
 from paceline.loop import Clock, decode
 from paceline.options import Options
 from paceline.protocols import Drafter
 from paceline.sampling import Sampler
+from paceline.session import Session
 from paceline.stats import Stats
-
-if TYPE_CHECKING:
-    from paceline.session import Session
 
 PLAIN = "plain"
 
@@ -91,10 +92,6 @@ class Method:
 
     def __post_init__(self) -> None:
         self._planner = self.session.new_planner()
-        import torch  # takes a while
-
-        from paceline.bench.memory import measure_load
-
         device = torch.device(self.session.target.describe().device)
         self._drafter, self.loaded = measure_load(device, self._new_drafter)
         self._last: Sequence[int] = ()

@@ -126,11 +126,9 @@ def _answer_all(answer: Answer, work: Work) -> BatchCounts:
             bar.update(task, completed=work.known + counts.answered + counts.failed)
 
         try:
-            latest = answer(work, heard)
+            with common.on_interrupt("repeat the command to continue"):
+                latest = answer(work, heard)
             return latest
-        except KeyboardInterrupt:
-            common.note("interrupted: repeat the command to continue")
-            raise
         finally:
             common.note(_summary(latest, perf_counter() - began))
 

@@ -37,7 +37,7 @@ def chat(
     """
     options, references = request.options(), common.read_references(opening.reference)
     common.check_stdin()
-    common.check_writable(output.json_file, [*opening.files(), *kept.files()])
+    common.check_writable(output.json_file, opening, kept)
     first = _opening(opening.prompt_file, opening.limit)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     session.options = session.options.with_(**options)

@@ -6,7 +6,7 @@ import gc
 import json
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -49,6 +49,16 @@ def interruptible(at_once: bool = True) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if interrupted:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def on_interrupt(hint: str) -> Iterator[None]:
+    """If Ctrl-C ends the body, say how to continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"interrupted: {hint}")
+        raise
 
 
 @interruptible()
@@ -148,11 +158,14 @@ def check_stdin() -> None:
         raise UsageError("standard input is closed: connect it to a file or a terminal")
 
 
-def check_writable(path: Path | None, inputs: Sequence[Path] = ()) -> None:
-    """Raise UsageError if a result file could not be written, or is one of the inputs, before work
-    goes into it."""
+def check_writable(path: Path | None, *groups: object) -> None:
+    """Raise UsageError if a result file could not be written, or is an input that options of these
+    groups name, before work goes into it."""
     if path is None:
         return
+    named = [value for group in groups for value in vars(group).values()]
+    every = [each for value in named for each in (value if isinstance(value, list) else [value])]
+    inputs = [each for each in every if isinstance(each, Path)]
     if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
         raise UsageError(f"{path} is read by this command: write the result to another file")
     with writing(path):

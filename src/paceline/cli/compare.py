@@ -42,7 +42,7 @@ def compare(
     options = request.options()
     names = contenders.names()
     records = _records(prompts)
-    common.check_writable(json_file, prompts.files())
+    common.check_writable(json_file, prompts)
     session = common.open_to_measure(model, "plain", measure=True, **vars(machine))
     made = contenders.made(names, session, model, machine)
     entries, interrupted = _measure(session, made, records, options, repeats)

@@ -29,10 +29,6 @@ class Constrained:
         panel=_PANEL,
     )
 
-    def files(self) -> list[Path]:
-        """Files that are read."""
-        return [each for each in (self.json_schema, self.grammar) if each is not None]
-
     def constraint(self) -> Constraint | None:
         """The one that was given, or None; raises UsageError for more than one, and for a file
         that cannot be read."""

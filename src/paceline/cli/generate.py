@@ -41,8 +41,7 @@ def generate(
     """Write the answer to a prompt, or to each record of a prompt file."""
     options = request.options(stop=stop, constraint=constrained.constraint())
     records, references = prompts.records(), common.read_references(prompts.reference)
-    read = [*prompts.files(), *constrained.files(), *kept.files()]
-    common.check_writable(output.json_file, read)
+    common.check_writable(output.json_file, prompts, constrained, kept)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     answers: list[dict[str, Any]] = []
     try:

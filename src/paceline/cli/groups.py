@@ -80,10 +80,6 @@ class PromptFile:
             return demo_prompts()[: self.limit]
         return read_prompts(self.prompt_file, self.limit)
 
-    def files(self) -> list[Path]:
-        """Those that are read."""
-        return [self.prompt_file] if self.prompt_file else []
-
 
 @dataclass(frozen=True)
 class References(PromptFile):
@@ -92,10 +88,6 @@ class References(PromptFile):
     reference: list[Path] | None = option(
         None, "Text file the output may resemble; may be repeated.", panel=DRAFTING
     )
-
-    def files(self) -> list[Path]:
-        """See `PromptFile.files`."""
-        return super().files() + (self.reference or [])
 
 
 @dataclass(frozen=True)
@@ -145,10 +137,6 @@ class Kept:
         None, "SQLite file that keeps answers as references for later.", panel=DRAFTING
     )
     datastore: DatastoreOption = None
-
-    def files(self) -> list[Path]:
-        """Files that are read."""
-        return [] if self.store is None else [self.store]
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def tune(
     --verify, what those around it gain on prompts. With --method ouroboros, speculative or
     lookahead: the best of its settings, tried on prompts. By default these are the bundled ones.
     """
-    common.check_writable(json_file, tried.files())
+    common.check_writable(json_file, tried)
     method, model = choice.wanted, choice.model
     options = tried.options()
     study = _study(method, tried)

@@ -253,11 +253,8 @@ def _measured(
     with alone(lock, path, f"results to {path}", "wait until it is done, or choose another --out"):
         try:
             results = ResultFile(path, header, resume)
-            try:
+            with common.on_interrupt(f"{path} keeps what was measured; continue with --resume"):
                 run_with_bar(comparison, results, "measuring")
-            except KeyboardInterrupt:
-                common.note(f"interrupted: {path} keeps what was measured; continue with --resume")
-                raise
         finally:
             with suppress(OSError):  # Windows keeps a file that is open
                 lock.unlink()

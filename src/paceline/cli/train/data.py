@@ -60,13 +60,10 @@ def data(
     from paceline.training.self_distillation import make_data  # slow, unless a session is open
 
     about = common.circumstances(session, model)
-    with common.progress("tokens") as bars:
+    hint = f"{out} keeps whole shards; repeat the command to continue"
+    with common.progress("tokens") as bars, common.on_interrupt(hint):
         heard = partial(bars.advance, bars.add_task("", total=tokens))
-        try:
-            manifest = make_data(session, files, tokens, out, asking, about, on_tokens=heard)
-        except KeyboardInterrupt:
-            common.note(f"interrupted: {out} keeps whole shards; repeat the command to continue")
-            raise
+        manifest = make_data(session, files, tokens, out, asking, about, on_tokens=heard)
     _report(manifest, out, asking)
 
 

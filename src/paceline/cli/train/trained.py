@@ -155,7 +155,8 @@ def _trained(
     so that the one that reads is gone when the other is loaded."""
     from paceline.training.method_run import train_method
 
-    with common.progress("steps") as bars:
+    hint = f"{out} keeps the latest checkpoint; repeat the command to continue"
+    with common.progress("steps") as bars, common.on_interrupt(hint):
         reading = bars.add_task("reading", total=None, visible=False)
         steps = bars.add_task("", total=run.settings.steps)
 
@@ -165,15 +166,7 @@ def _trained(
         def show(step: int, loss: float) -> None:
             bars.update(steps, completed=step, description=f"{loss:.3f}")
 
-        try:
-            return train_method(
-                lambda: reader()[:2], lambda: opened()[:2], run, out, show, show_read
-            )
-        except KeyboardInterrupt:
-            common.note(
-                f"interrupted: {out} keeps the latest checkpoint; repeat the command to continue"
-            )
-            raise
+        return train_method(lambda: reader()[:2], lambda: opened()[:2], run, out, show, show_read)
 
 
 def _report(kind: Kind, parts: Finished, heads: int, out: Path) -> None:
