@@ -23,9 +23,10 @@ SPEEDUP, LENGTH = "{0.speedup:.2f}x", "{0.stats.mean_acceptance_length:.2f}"
 
 
 def sure(method: MethodSummary) -> str:
-    """The speed-up over plain decoding, with its interval."""
+    """The speed-up over plain decoding, with its interval if there is one."""
     low, high = method.interval
-    return f"{method.speedup:.2f}x ({low:.2f} to {high:.2f})"
+    found = SPEEDUP.format(method)
+    return f"{found} ({low:.2f} to {high:.2f})" if method.prompts > 1 else found
 
 
 def _same(method: MethodSummary) -> str:
@@ -162,11 +163,6 @@ def beside(name: str) -> Iterator[MethodSummary]:
     for label, (run, group, method) in orders()["rows"][name].items():
         methods = next(each.methods for each in found(run)[1].groups if each.name == group)
         yield replace(methods.get(method) or methods[_BARE[method]], method=label)
-
-
-def maybe_sure(method: MethodSummary) -> str:
-    """The speed-up over plain decoding, with its interval if there is one."""
-    return sure(method) if method.prompts > 1 else SPEEDUP.format(method)
 
 
 def ablation(name: str) -> str:

@@ -61,24 +61,15 @@ class TreeStudy:
         """One row per width."""
         headings = ["rows", "tokens per pass", "ms", "speed-up"]
         headings += ["measured", "tokens per pass"] if self.measured else []
-        rows = [[*self._promised(one), *self._brought(one.width)] for one in self.survey]
+        rows = []
+        for one in self.survey:
+            mark = " *" if one is self.best else ""
+            row = [f"{one.width}{mark}", f"{one.tree.tokens_per_pass:.2f}"]
+            row += [f"{one.milliseconds:.2f}", f"{one.speedup:.2f}x"]
+            if found := self.measured.get(one.width):
+                row += [f"{median(found):.2f}x", f"{self.acceptance_length[one.width]:.2f}"]
+            rows.append(row + [""] * (len(headings) - len(row)))
         return Table(f"{self.method}: expected gain by width", headings, rows, left=0)
-
-    def _promised(self, one: FittedTree) -> list[str]:
-        return [
-            f"{one.width}{' *' if one is self.best else ''}",
-            f"{one.tree.tokens_per_pass:.2f}",
-            f"{one.milliseconds:.2f}",
-            f"{one.speedup:.2f}x",
-        ]
-
-    def _brought(self, width: int) -> list[str]:
-        if not self.measured:
-            return []
-        found = self.measured.get(width)
-        if not found:
-            return ["", ""]
-        return [f"{median(found):.2f}x", f"{self.acceptance_length[width]:.2f}"]
 
     def lines(self) -> list[str]:
         """The most promising tree as a picture, and the verdict."""

@@ -12,6 +12,10 @@ from paceline.bench.report.folder import Run
 from paceline.tables import Table
 
 _MOST = 100
+_ABOUT_DIFFERENCES = (
+    "Position: counted from 0 in the output. Logit gap: the target's logit of plain's token minus "
+    "that of the other, from a pass over one token."
+)
 _NOTHING: tuple[Any, ...] = (None, "", {}, [])
 
 
@@ -28,12 +32,15 @@ def _differences(run: Run) -> Iterator[Table]:
             for key, differences in method.differences.items()
             for difference in dict.fromkeys(differences)
         ]
+        note = _ABOUT_DIFFERENCES
+        if len(rows) > _MOST:
+            note += f" These are the first {_MOST} of {len(rows)}; the result file has them all."
         if rows:
             yield Table(
                 f"Where {method.method} differs from plain decoding",
                 ["text", "position", "plain's token", "its token", "logit gap"],
                 rows[:_MOST],
-                note=_note(len(rows)),
+                note=note,
             )
 
 
@@ -46,16 +53,6 @@ def _difference(name: str, difference: Difference) -> list[str]:
         *("ended" if token is None else str(token) for token in tokens),
         words.NOTHING if gap is None else words.gap(gap),
     ]
-
-
-def _note(rows: int) -> str:
-    note = (
-        "Position: counted from 0 in the output. Logit gap: the target's logit of plain's token "
-        "minus that of the other, from a pass over one token."
-    )
-    if rows > _MOST:
-        note += f" These are the first {_MOST} of {rows}; the result file has them all."
-    return note
 
 
 def _failures(run: Run) -> Iterator[Table]:

@@ -84,12 +84,10 @@ def _about(run: Run, method: MethodSummary) -> list[str]:
 def _speed(run: Run, method: MethodSummary) -> str:
     name, where = method.method, _where(run, method)
     speed = words.times(method.speedup)
-    same = method.identical and not run.simulated
-    if same:
-        start = f"{where}, {name} wrote the same tokens as {_PLAIN} everywhere and ran at {speed} "
-        start += "its speed"
-    else:
-        start = f"{where}, {name} ran at {speed} the speed of {_PLAIN}"
+    did = f"ran at {speed} the speed of {_PLAIN}"
+    if method.identical and not run.simulated:
+        did = f"wrote the same tokens as {_PLAIN} everywhere and ran at {speed} its speed"
+    start = f"{where}, {name} {did}"
     interval = words.interval(method)
     if not interval:
         return f"{start} ({_ONE_PROMPT})."

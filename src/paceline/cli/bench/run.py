@@ -35,12 +35,10 @@ def run(
     names = contenders.names()
     texts = chosen.read(suites, chosen.by_category)
     asked = {
-        "state": contenders.state,
         "methods": names,
         "suites": suites,
         "limit": chosen.limit,
         "options": options,
-        **contenders.files(),
     }
     path, found = trials.measure("run", texts, asked, contenders)
     note_exceptions(found)

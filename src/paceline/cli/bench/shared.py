@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -121,7 +121,7 @@ class Trials(Placement):
         name: str,
         texts: Sequence[Conversation],
         asked: dict[str, Any],
-        contenders: Contenders | None = None,
+        contenders: Contenders = Contenders(),
     ) -> tuple[Path, Findings]:
         """Run contenders on texts with a progress bar, or resume; returns the result file and all
         that it holds then. Other processes are locked out meanwhile; Ctrl-C leaves a file to
@@ -134,20 +134,12 @@ class Trials(Placement):
         Raises UsageError if another process writes the file, and what `ResultFile` raises.
         """
         from paceline.bench.comparison import Comparison
-        from paceline.bench.results import COLD, WARM
 
-        session = common.open_to_measure(
-            self.model,
-            "plain",
-            measure=True,
-            threads=self.threads,
-            device=self.device,
-            dtype=self.dtype,
-            weights=self.weights,
-        )
-        made = (contenders or Contenders()).made(asked["methods"], session, self.model, self)
+        place = {each.name: getattr(self, each.name) for each in fields(Placement)}
+        session = common.open_to_measure(self.model, "plain", measure=True, **place)
+        made = contenders.made(asked["methods"], session, self.model, self)
         path = self.out / f"{name}-{slug(self.model)[-60:]}.jsonl"
-        if self.resume and asked.get("state") == WARM and path.exists():
+        if self.resume and contenders.warm and path.exists():
             raise UsageError(
                 "a --warm run cannot be continued, as its methods have lost what they knew: repeat "
                 "it with another --out"
@@ -156,8 +148,13 @@ class Trials(Placement):
         # Before the file: what cannot be compared must leave none behind.
         comparison = Comparison(session, made, texts, options, self.repeats)
         found = common.circumstances(session, self.model)
-        run = {"state": COLD, "kind": name.partition("-")[0], **asked}
-        run |= {"repeats": self.repeats, "dtype": self.dtype, "texts": digest(texts)}
+        run = {"kind": name.partition("-")[0], **asked, "state": contenders.state}
+        run |= {
+            **contenders.files(),
+            "repeats": self.repeats,
+            "dtype": self.dtype,
+            "texts": digest(texts),
+        }
         run |= {each: found.pop(each) for each in _SAME}
         return path, Findings(_measured(comparison, path, {**found, "run": run}, self.resume))
 
