@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from paceline.bench import conversions
-from paceline.bench.conversions import Convert
+from paceline.bench.conversions import CONVERSIONS, Convert
 from paceline.bench.suites import ALL, SUITES
 from paceline.errors import UsageError, meant
 
@@ -56,9 +55,9 @@ class Source:
 
 
 def _source(stem: str, licence: str, **place: Any) -> Source:
-    """An entry of `sources.json`; the function named `stem` in `conversions` converts it."""
+    """An entry of `sources.json`."""
     kind = HubTable if "dataset" in place else RepositoryFiles
-    return Source(kind(**place), licence, getattr(conversions, stem))
+    return Source(kind(**place), licence, CONVERSIONS[stem])
 
 
 _LISTED = files(__package__).joinpath("sources.json").read_text(encoding="utf-8")

@@ -10,19 +10,17 @@ from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.flags import option
 from paceline.cli.groups import Choice, Placement, PromptFile, grouped
-from paceline.cli.tune_settings import SettingsStudy
-from paceline.cli.tune_trees import TreeStudy
 from paceline.errors import UsageError
 from paceline.planning.sizing import best_chain
 from paceline.tables import Table
 
 if TYPE_CHECKING:
+    from paceline.cli.tune_settings import SettingsStudy
+    from paceline.cli.tune_trees import TreeStudy
     from paceline.planning.cost_curve import CostCurve
     from paceline.planning.curve_store import CurveKey
     from paceline.planning.measure import Floor
     from paceline.session import Session
-
-Study = SettingsStudy | TreeStudy
 
 _REPEATS = 7
 _TOKENS = 128
@@ -105,14 +103,19 @@ def tune(
     finally:  # also if whoever reads the tables has enough
         path = _kept(key, curve, report, json_file)
     common.print_lines([f"stored in {path}"])
-    if isinstance(study, TreeStudy) and tried.plots is not None:
-        study.save_plots(tried.plots)
+    if tried.plots is not None:
+        from paceline.cli.tune_trees import TreeStudy
+
+        if isinstance(study, TreeStudy):
+            study.save_plots(tried.plots)
 
 
 @common.interruptible()
-def _study(method: str | None, tried: _Tried) -> Study | None:
+def _study(method: str | None, tried: _Tried) -> SettingsStudy | TreeStudy | None:
     """What there is to tune, None without a method; raises UsageError if the method has nothing to
     tune, or for options that do not go with it."""
+    from paceline.cli.tune_settings import SettingsStudy
+    from paceline.cli.tune_trees import TreeStudy
     from paceline.drafters import open_settings, shapes_trees
 
     if method is None:
@@ -138,7 +141,7 @@ def _study(method: str | None, tried: _Tried) -> Study | None:
     )
 
 
-def _show_study(study: Study) -> None:
+def _show_study(study: SettingsStudy | TreeStudy) -> None:
     common.print_table(study.table())
     common.print_lines(study.lines())
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from paceline.cli.bench.shared import Tryout
+from paceline.cli.findings import Findings
+from paceline.drafters import open_settings, with_settings
 from paceline.errors import UsageError
 from paceline.planning.settings_search import Settings, Step, Trial, search
 from paceline.tables import Table
-
-if TYPE_CHECKING:
-    from paceline.cli.bench.shared import Tryout
 
 _REPEATS = 2
 # Most nodes of a tree, in every round. A planner would switch off drafts that do not pay, and all
@@ -35,8 +35,6 @@ class SettingsStudy:
 
     def run(self, tryout: Tryout) -> None:
         """Search; raises UsageError if a method finishes no prompt."""
-        from paceline.drafters import open_settings
-
         start, tried = open_settings(self.method)
         measure = partial(self._measure, tryout)
         for step in search(tried, start, measure):
@@ -91,8 +89,6 @@ class SettingsStudy:
 
     def _named(self, settings: Settings) -> str:
         """The method with the settings that differ from its own."""
-        from paceline.drafters import open_settings, with_settings
-
         start, _ = open_settings(self.method)
         other = {name: value for name, value in settings.items() if value != start[name]}
         return with_settings(self.method, other)
@@ -102,8 +98,6 @@ class SettingsStudy:
 
     def _measure(self, tryout: Tryout, candidates: Sequence[Settings]) -> list[Trial]:
         """Decode with all of these and plainly, in turns."""
-        from paceline.cli.findings import Findings
-
         names = [self._named(settings) for settings in candidates]
         found = Findings(tryout.of(names, _BUDGET, tryout.repeats or _REPEATS, "trying"))
         methods = {one.method: one for one in found.methods}

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from paceline.bench.entries import Entry
 from paceline.cli import common
+from paceline.cli.bench.shared import Tryout
+from paceline.cli.findings import Findings
+from paceline.drafters import make_drafter, with_settings
+from paceline.drafters.ppd import Ppd
+from paceline.planning.ppd.tree_picture import survey_figure, tree_figure, tree_text
+from paceline.planning.ppd.tree_search import FittedTree
 from paceline.tables import Table
-
-if TYPE_CHECKING:
-    from paceline.cli.bench.shared import Tryout
-    from paceline.planning.ppd.tree_search import FittedTree
 
 # Widths on either side of the predicted optimum that are measured.
 _AROUND = 2
@@ -38,9 +41,6 @@ class TreeStudy:
 
     def run(self, tryout: Tryout) -> None:
         """Search; raises ModelError if nothing was trained for the model."""
-        from paceline.drafters import make_drafter
-        from paceline.drafters.ppd import Ppd
-
         drafter = make_drafter(self.method, tryout.session.host)
         assert isinstance(drafter, Ppd)  # noqa: S101 - it was told by its survey
         self.survey = drafter.survey()
@@ -73,8 +73,6 @@ class TreeStudy:
 
     def lines(self) -> list[str]:
         """The most promising tree as a picture, and the verdict."""
-        from paceline.planning.ppd.tree_picture import tree_text
-
         gain = f"a tree of {self.best.width} rows promises {self.best.speedup:.2f}x"
         if self.best.speedup <= 1:
             gain += ": guessing does not pay off here, so planned requests use plain decoding"
@@ -101,8 +99,6 @@ class TreeStudy:
 
     def save_plots(self, folder: Path) -> None:
         """`survey.png` and `tree.png`; raises UsageError if they cannot be drawn or written."""
-        from paceline.planning.ppd.tree_picture import survey_figure, tree_figure
-
         figures = {
             "survey.png": survey_figure(self.survey, self.measured),
             "tree.png": tree_figure(self.best.tree),
@@ -115,10 +111,6 @@ class TreeStudy:
 
 def _verify(study: TreeStudy, tryout: Tryout) -> None:
     """Decode with trees around the optimum and plainly, in turns."""
-    from paceline.bench.entries import Entry
-    from paceline.cli.findings import Findings
-    from paceline.drafters import with_settings
-
     place = study.survey.index(study.best)
     near = study.survey[max(place - _AROUND, 0) : place + _AROUND + 1]
     # The survey's trees are those of the shape "table".
