@@ -108,10 +108,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Summary:
-    """All texts, and those that do not loop: overall and by task.
-
-    left_out: texts that were not run.
-    """
+    """All texts, and those that do not loop: overall and by task; and texts that were not run."""
 
     overall: Group
     groups: list[Group]

@@ -23,10 +23,8 @@ ASSISTANT = "assistant"
 
 @dataclass(frozen=True)
 class Forced(Sampler):
-    """A sampler that draws, then returns the recorded token instead.
-
-    recorded: the tokens after the prompt; past their end, the model's own draws count.
-    """
+    """A sampler that draws, then returns the recorded token instead. recorded: the tokens after the
+    prompt; past their end, the model's own draws count."""
 
     recorded: Sequence[int] = ()
 

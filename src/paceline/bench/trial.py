@@ -26,11 +26,8 @@ Answers = Callable[[int], Sequence[int] | None]
 
 @dataclass(frozen=True)
 class Request:
-    """A text to generate.
-
-    ids: the prompt, chat template included; references: texts the output may resemble, for
-    contenders that copy.
-    """
+    """A text to generate. ids: the prompt, chat template included; references: texts the output may
+    resemble, for contenders that copy."""
 
     ids: Sequence[int]
     references: Sequence[Sequence[int]] = ()
@@ -58,10 +55,8 @@ class Trial:
 
 
 class Contender(Protocol):
-    """Something that generates: a method of paceline, or other software on the same model.
-
-    name: in results. loaded: bytes that making it took.
-    """
+    """Something that generates: a method of paceline, or other software on the same model. name: in
+    results. loaded: bytes that making it took."""
 
     name: str
     loaded: int

@@ -50,9 +50,7 @@ class Choice:
 
 def chosen_method(method: str | None, draft_model: str | None) -> str:
     """The method of a command: by default `DEFAULT_METHOD`, or `speculative` with a draft model.
-
-    Raises UsageError for a method that takes no draft model, or has one already.
-    """
+    Raises UsageError for a method that takes no draft model, or has one already."""
     if draft_model is None:
         return DEFAULT_METHOD if method is None else method
     from paceline.drafters import add_draft

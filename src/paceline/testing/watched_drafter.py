@@ -29,9 +29,9 @@ def _forwarded(verb: str) -> Any:
 class WatchedDrafter(Drafter):
     """Sits between the loop and the drafter under test, and checks what passes between them.
 
-    Raises AssertionError if that drafter raises or breaks its contract.
-
     where: what is being checked, for error messages.
+
+    Raises AssertionError if that drafter raises or breaks its contract.
     """
 
     def __init__(self, drafter: Drafter, vocab_size: int, where: str) -> None:

@@ -155,10 +155,7 @@ class TransformersGenerate:
 
 @dataclass(eq=False)
 class TransformersLookup(TransformersGenerate):
-    """Prompt lookup by transformers (`prompt_lookup_num_tokens`).
-
-    k: most tokens copied per round, >= 1.
-    """
+    """Prompt lookup by transformers. k: most tokens copied per round, >= 1."""
 
     name = "transformers-lookup"
     k: int = 10
@@ -173,10 +170,8 @@ class TransformersLookup(TransformersGenerate):
 
 @dataclass(eq=False)
 class TransformersAssisted(TransformersGenerate):
-    """Assisted generation by transformers.
-
-    draft: a smaller model with the same tokenizer: alias, folder, GGUF file or hub id.
-    """
+    """Assisted generation by transformers. draft: a smaller model with the same tokenizer: alias,
+    folder, GGUF file or hub id."""
 
     name = "transformers-assisted"
     draft: str = ""

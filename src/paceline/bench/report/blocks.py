@@ -79,10 +79,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """The results of one file.
-
-    name: unique within a report; source: the file; subtitle: one line about it.
-    """
+    """The results of one file, `source`. name: unique within a report; subtitle: one line."""
 
     name: str
     title: str

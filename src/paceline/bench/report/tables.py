@@ -17,10 +17,8 @@ _POSITIONS = 16
 
 
 def twice(summary: Summary, make: Callable[[str, Sequence[Group]], Table | None]) -> list[Table]:
-    """Make a table of all texts and, if some loop, one of those that do not.
-
-    make: takes a caption and groups, the first one overall and the others by task.
-    """
+    """Make a table of all texts and, if some loop, one of those that do not. make: takes a caption
+    and groups, the first one overall and the others by task."""
     groups = [summary.overall, *summary.groups]
     found = [make(f"All {count(summary.overall.texts, 'text')}", groups)]
     calm = summary.overall_without_loops
