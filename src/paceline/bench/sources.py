@@ -56,8 +56,11 @@ class Source:
 
 def _source(stem: str, licence: str, **place: Any) -> Source:
     """An entry of `sources.json`."""
-    kind = HubTable if "dataset" in place else RepositoryFiles
-    return Source(kind(**place), licence, CONVERSIONS[stem])
+    return Source(
+        HubTable(**place) if "dataset" in place else RepositoryFiles(**place),
+        licence,
+        CONVERSIONS[stem],
+    )
 
 
 _LISTED = files(__package__).joinpath("sources.json").read_text(encoding="utf-8")
