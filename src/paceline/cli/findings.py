@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from paceline.bench.entries import Difference, Entry, Key, LeftOut
+from paceline.bench.metrics import MethodSummary, Summary, summarise
 from paceline.cli import common
 from paceline.errors import UsageError
+from paceline.tables import Columns, Table
 
-if TYPE_CHECKING:
-    from paceline.bench.entries import Difference, Entry, Key, LeftOut
-    from paceline.bench.metrics import MethodSummary, Summary
+
+def _drafts_accepted(method: MethodSummary) -> str:
+    """The share of its guesses, as a cell."""
+    stats = method.stats
+    return f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-"
+
+
+_OVERALL: Columns[MethodSummary] = {
+    "method": lambda one: one.method,
+    "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
+    "speed-up": lambda one: f"{one.speedup:.2f}x",
+    "tokens per round": lambda one: f"{one.stats.mean_acceptance_length:.2f}",
+    "drafts accepted": _drafts_accepted,
+}
+_OF_TRACES: Columns[tuple[str, MethodSummary]] = {
+    "trace": lambda row: row[0],
+    "method": lambda row: row[1].method,
+    "tokens/s": lambda row: f"{row[1].tokens_per_second:.1f}",
+    "speed-up": lambda row: f"{row[1].speedup:.2f}x",
+    "95 % interval": lambda row: row[1].sure,
+    "acceptance length": lambda row: f"{row[1].stats.mean_acceptance_length:.2f}",
+    "draft hit ratio": lambda row: _drafts_accepted(row[1]),
+}
 
 
 @dataclass(frozen=True)
@@ -22,8 +45,6 @@ class Findings:
     lines: list[Entry | LeftOut]
 
     def __post_init__(self) -> None:
-        from paceline.bench.entries import Entry
-
         played = any(isinstance(line, Entry) for line in self.lines)
         if not (played and self.methods):
             reason = [*self.left_out, *self.failures.values()][0]
@@ -32,8 +53,6 @@ class Findings:
     @cached_property
     def summary(self) -> Summary:
         """See `summarise`."""
-        from paceline.bench.metrics import summarise
-
         return summarise(self.lines)
 
     @property
@@ -57,8 +76,6 @@ class Findings:
     @cached_property
     def left_out(self) -> list[str]:
         """What was not run, and why."""
-        from paceline.bench.entries import LeftOut
-
         return [
             f"{self.labels[line.key]} was left out: {line.reason}"
             for line in self.lines
@@ -68,8 +85,6 @@ class Findings:
     @cached_property
     def failures(self) -> dict[tuple[str, str], str]:
         """Method and text -> what went wrong."""
-        from paceline.bench.entries import Entry
-
         return {
             (line.method, self.labels[line.key]): line.error
             for line in self.lines
@@ -84,46 +99,113 @@ class Findings:
             for place in dict.fromkeys(places)
         ]
 
+    def show(self, by_prompt: bool) -> None:
+        """Print tables of methods, sources and perhaps prompts, and all that went wrong."""
+        columns = {**_OVERALL, "identical": self._identical}
+        common.print_table(Table.of("all prompts together", columns, self.methods))
+        if any(method.stats.sources for method in self.methods):
+            common.print_table(self._source_table())
+        if by_prompt:
+            common.print_table(self._prompt_table())
+        self._print_mismatches()
+        self.note_exceptions()
 
-def drafts_accepted(method: MethodSummary) -> str:
-    """The share of its guesses, as a cell."""
-    stats = method.stats
-    return f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-"
+    def show_traces(self) -> None:
+        """Print a table by trace, and all that went wrong."""
+        by_task, overall = self.summary.groups, self.summary.overall
+        groups = by_task if len(by_task) == 1 else [*by_task, overall]
+        rows = [(group.name, method) for group in groups for method in group.methods.values()]
+        common.print_table(Table.of("", _OF_TRACES, rows, left=2))
+        self.note_exceptions()
 
+    def note_exceptions(self) -> None:
+        """Say what was left out, and what failed."""
+        for sentence in self.left_out:
+            common.note(sentence)
+        for (method, label), error in self.failures.items():
+            common.note(f"error: {method} failed on {label}: {error}", style="red")
 
-def note_exceptions(found: Findings) -> None:
-    """Say what was left out, and what failed."""
-    for sentence in found.left_out:
-        common.note(sentence)
-    for (method, label), error in found.failures.items():
-        common.note(f"error: {method} failed on {label}: {error}", style="red")
+    def as_json(self) -> dict[str, Any]:
+        """Everything, ready for `json.dumps`."""
+        return {
+            "methods": [self._as_json(method) for method in self.methods],
+            "left_out": self.left_out,
+            "failures": [
+                {"method": method, "prompt": label, "error": error}
+                for (method, label), error in self.failures.items()
+            ],
+        }
 
+    def _identical(self, method: MethodSummary) -> str:
+        if method.lossy:
+            return "lossy"
+        return "yes" if method.identical else f"no ({len(self.differences(method))})"
 
-def method_as_json(found: Findings, method: MethodSummary) -> dict[str, Any]:
-    """One record, ready for `json.dumps`."""
-    stats, different = method.stats, found.differences(method)
-    gains = stats.acceptance_histogram  # empty if other software does not report them
-    return {
-        "method": method.method,
-        "tokens": method.tokens,
-        "seconds": method.seconds,
-        "tokens_per_second": method.tokens_per_second,
-        "speedup": method.speedup,
-        "interval": method.interval if method.prompts > 1 else None,
-        "decode_speedup": method.decode_speedup,
-        "speedup_per_prompt": {found.labels[key]: each for key, each in method.speedups.items()},
-        "mean_acceptance_length": stats.mean_acceptance_length,
-        "draft_acceptance_rate": stats.draft_acceptance_rate,
-        "acceptance_by_position": stats.acceptance_by_position if gains else None,
-        "acceptance_histogram": dict(sorted(gains.items())),
-        "seconds_by_part": {
-            "prefill": stats.prefill_seconds,
-            "draft": stats.draft_seconds,
-            "target": stats.target_seconds,
-            "commit": stats.commit_seconds,
-        },
-        "sources": {name: asdict(source) for name, source in stats.sources.items()},
-        "lossy": method.lossy,
-        "identical": method.identical,
-        "mismatches": [{"prompt": label} | asdict(place) for label, place in different],
-    }
+    def _source_table(self) -> Table:
+        """What each source of the methods did; see `SourceStats`."""
+        headings = ("rounds asked", "proposed", "scored", "accepted", "gained", "ms per round")
+        rows = [
+            (
+                method.method,
+                name,
+                f"{source.asked / source.rounds:.0%}",
+                *map(str, (source.proposed, source.scored, source.accepted, source.gained)),
+                f"{1e3 * source.seconds / source.rounds:.2f}",
+            )
+            for method in self.methods
+            for name, source in method.stats.sources.items()
+        ]
+        return Table("guesses by source", ["method", "source", *headings], rows, left=2)
+
+    def _prompt_table(self) -> Table:
+        speedups = {
+            label: [method.speedups.get(key) for method in self.methods]
+            for key, label in self.labels.items()
+        }
+        rows = [
+            (label, *("-" if each is None else f"{each:.2f}x" for each in row))
+            for label, row in speedups.items()
+            if any(row)
+        ]
+        names = [method.method for method in self.methods]
+        return Table("speed-up by prompt", ["prompt", *names], rows)
+
+    def _print_mismatches(self) -> None:
+        lines = []
+        for method in self.methods:
+            for label, place in self.differences(method):
+                gap = "-" if place.logit_gap is None else f"{place.logit_gap:.2e}"
+                lines.append(
+                    f"{method.method} differs on {label} at token {place.position}: "
+                    f"{place.method_token} instead of {place.plain_token}, logit gap {gap}"
+                )
+        common.print_lines(lines, "yellow")
+
+    def _as_json(self, method: MethodSummary) -> dict[str, Any]:
+        """One record, ready for `json.dumps`."""
+        stats, different = method.stats, self.differences(method)
+        gains = stats.acceptance_histogram  # empty if other software does not report them
+        return {
+            "method": method.method,
+            "tokens": method.tokens,
+            "seconds": method.seconds,
+            "tokens_per_second": method.tokens_per_second,
+            "speedup": method.speedup,
+            "interval": method.interval if method.prompts > 1 else None,
+            "decode_speedup": method.decode_speedup,
+            "speedup_per_prompt": {self.labels[key]: each for key, each in method.speedups.items()},
+            "mean_acceptance_length": stats.mean_acceptance_length,
+            "draft_acceptance_rate": stats.draft_acceptance_rate,
+            "acceptance_by_position": stats.acceptance_by_position if gains else None,
+            "acceptance_histogram": dict(sorted(gains.items())),
+            "seconds_by_part": {
+                "prefill": stats.prefill_seconds,
+                "draft": stats.draft_seconds,
+                "target": stats.target_seconds,
+                "commit": stats.commit_seconds,
+            },
+            "sources": {name: asdict(source) for name, source in stats.sources.items()},
+            "lossy": method.lossy,
+            "identical": method.identical,
+            "mismatches": [{"prompt": label} | asdict(place) for label, place in different],
+        }

@@ -9,11 +9,11 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
-from paceline.cli.findings import Findings
 from paceline.cli.groups import Sampling, grouped
 
 if TYPE_CHECKING:
     from paceline.bench.ablations import Ablation
+    from paceline.cli.findings import Findings
 
 
 @grouped

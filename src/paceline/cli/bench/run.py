@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from paceline.cli import common
 from paceline.cli.bench import shared
-from paceline.cli.findings import note_exceptions
 from paceline.cli.flags import option
 from paceline.cli.groups import Request, grouped
 
@@ -41,5 +40,5 @@ def run(
         "options": options,
     }
     path, found = trials.measure("run", texts, asked, contenders)
-    note_exceptions(found)
+    found.note_exceptions()
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common
-from paceline.cli.findings import Findings
 from paceline.cli.flags import DraftModelOption, ModelOption, option
 from paceline.cli.groups import Placement, chosen_method
 from paceline.defaults import DEFAULT_MODEL
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from paceline.bench.entries import Entry, LeftOut
     from paceline.bench.results import Memory
     from paceline.bench.trial import Contender
+    from paceline.cli.findings import Findings
     from paceline.prompts import PromptRecord
     from paceline.session import Session
 
@@ -134,6 +134,7 @@ class Trials(Placement):
         Raises UsageError if another process writes the file, and what `ResultFile` raises.
         """
         from paceline.bench.comparison import Comparison
+        from paceline.cli.findings import Findings
 
         place = {each.name: getattr(self, each.name) for each in fields(Placement)}
         session = common.open_to_measure(self.model, "plain", measure=True, **place)

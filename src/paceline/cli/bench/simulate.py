@@ -10,13 +10,10 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
-from paceline.cli.findings import Findings, drafts_accepted, note_exceptions
 from paceline.cli.flags import option
 from paceline.cli.groups import Sampling, grouped
-from paceline.tables import Columns, Table
 
 if TYPE_CHECKING:
-    from paceline.bench.metrics import Group, MethodSummary
     from paceline.bench.simulate import Recording
 
 
@@ -64,7 +61,7 @@ def simulate(
         "options": options,
     }
     path, found = trials.measure("simulate", recordings, asked)
-    _show(found)
+    found.show_traces()
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
 
 
@@ -86,24 +83,3 @@ def _read(traces: list[str], chosen: _Recorded) -> list[Recording]:
 
     texts = common.read_references([chosen.system], "system message file") if chosen.system else []
     return read_traces(traces, chosen.data, chosen.limit, chosen.answers, *texts)
-
-
-def _show(found: Findings) -> None:
-    summary = found.summary
-    groups = summary.groups if len(summary.groups) == 1 else [*summary.groups, summary.overall]
-    common.print_table(_table(groups))
-    note_exceptions(found)
-
-
-def _table(groups: list[Group]) -> Table:
-    columns: Columns[tuple[str, MethodSummary]] = {
-        "trace": lambda row: row[0],
-        "method": lambda row: row[1].method,
-        "tokens/s": lambda row: f"{row[1].tokens_per_second:.1f}",
-        "speed-up": lambda row: f"{row[1].speedup:.2f}x",
-        "95 % interval": lambda row: row[1].sure,
-        "acceptance length": lambda row: f"{row[1].stats.mean_acceptance_length:.2f}",
-        "draft hit ratio": lambda row: drafts_accepted(row[1]),
-    }
-    rows = [(group.name, method) for group in groups for method in group.methods.values()]
-    return Table.of("", columns, rows, left=2)
