@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from paceline.cli import common, flags
+from paceline.cli import common
 from paceline.cli.constrained import Constrained
+from paceline.cli.flags import SAMPLING, option
 from paceline.cli.groups import Choice, Kept, Machine, Output, Prompts, Request, grouped
 from paceline.cli.show import print_stream, summary
 from paceline.errors import UsageError
@@ -19,27 +21,26 @@ if TYPE_CHECKING:
     from paceline.session import Completion, Session
 
 
+@dataclass(frozen=True)
+class _Request(Request):
+    stop: list[str] | None = option(
+        None, "String that ends the text; may be repeated.", panel=SAMPLING
+    )
+
+
 @grouped
 def generate(
     *,
     choice: Choice,
     prompts: Prompts,
-    request: Request = Request(max_new_tokens=256),  # noqa: B008
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop",
-            help="String that ends the text; may be repeated.",
-            rich_help_panel=flags.SAMPLING,
-        ),
-    ] = None,
+    request: _Request = _Request(max_new_tokens=256),
     constrained: Constrained,
     machine: Machine,
     kept: Kept,
     output: Output,
 ) -> None:
     """Write the answer to a prompt, or to each record of a prompt file."""
-    options = request.options(stop=stop, constraint=constrained.constraint())
+    options = request.options(constraint=constrained.constraint())
     records, references = prompts.records(), common.read_references(prompts.reference)
     common.check_writable(output.json_file, prompts, constrained, kept)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from paceline.bench.entries import Difference
+from paceline.bench.metrics import MethodSummary
 from paceline.bench.report import words
 from paceline.bench.report.blocks import Block, Listing
 from paceline.bench.report.folder import Run
@@ -21,27 +21,38 @@ _NOTHING: tuple[Any, ...] = (None, "", {}, [])
 
 def exceptions(run: Run) -> list[Block]:
     """Differences, failures and texts left out; a sentence if there are none."""
-    found: list[Block] = [*_differences(run), *_failures(run), *_left_out(run)]
+    group, left_out = run.summary.overall, run.summary.left_out
+    failures = [
+        [method.method, words.text_name(key), reason]
+        for method in group.methods.values()
+        for key, reason in method.failures.items()
+    ]
+    failures += [[name, "every text", why] for name, why in group.failed.items()]
+    left = [[words.text_name(one.key), one.task, one.reason] for one in left_out]
+    tables = [
+        *map(_differences, group.methods.values()),
+        Table("Failures", ["method", "text", "reason"], failures, left=3),
+        Table("Texts left out", ["text", "task", "reason"], left, left=3),
+    ]
+    found: list[Block] = [table for table in tables if table.rows]
     return found or ["No output differs, nothing failed, and no text was left out."]
 
 
-def _differences(run: Run) -> Iterator[Table]:
-    for method in run.summary.overall.methods.values():
-        rows = [
-            _difference(words.text_name(key), difference)
-            for key, differences in method.differences.items()
-            for difference in dict.fromkeys(differences)
-        ]
-        note = _ABOUT_DIFFERENCES
-        if len(rows) > _MOST:
-            note += f" These are the first {_MOST} of {len(rows)}; the result file has them all."
-        if rows:
-            yield Table(
-                f"Where {method.method} differs from plain decoding",
-                ["text", "position", "plain's token", "its token", "logit gap"],
-                rows[:_MOST],
-                note=note,
-            )
+def _differences(method: MethodSummary) -> Table:
+    rows = [
+        _difference(words.text_name(key), difference)
+        for key, differences in method.differences.items()
+        for difference in dict.fromkeys(differences)
+    ]
+    note = _ABOUT_DIFFERENCES
+    if len(rows) > _MOST:
+        note += f" These are the first {_MOST} of {len(rows)}; the result file has them all."
+    return Table(
+        f"Where {method.method} differs from plain decoding",
+        ["text", "position", "plain's token", "its token", "logit gap"],
+        rows[:_MOST],
+        note=note,
+    )
 
 
 def _difference(name: str, difference: Difference) -> list[str]:
@@ -53,24 +64,6 @@ def _difference(name: str, difference: Difference) -> list[str]:
         *("ended" if token is None else str(token) for token in tokens),
         words.NOTHING if gap is None else words.gap(gap),
     ]
-
-
-def _failures(run: Run) -> Iterator[Table]:
-    group = run.summary.overall
-    rows = [
-        [method.method, words.text_name(key), reason]
-        for method in group.methods.values()
-        for key, reason in method.failures.items()
-    ]
-    rows += [[name, "every text", why] for name, why in group.failed.items()]
-    if rows:
-        yield Table("Failures", ["method", "text", "reason"], rows, left=3)
-
-
-def _left_out(run: Run) -> Iterator[Table]:
-    rows = [[words.text_name(one.key), one.task, one.reason] for one in run.summary.left_out]
-    if rows:
-        yield Table("Texts left out", ["text", "task", "reason"], rows, left=3)
 
 
 def circumstances(run: Run) -> list[Block]:

@@ -16,7 +16,7 @@ PARTS = ("prefill", "draft", "target", "commit", "rest")
 _POSITIONS = 16
 
 
-def twice(summary: Summary, make: Callable[[str, Sequence[Group]], Table | None]) -> list[Table]:
+def twice(summary: Summary, make: Callable[[str, Sequence[Group]], Table]) -> list[Table]:
     """Make a table of all texts and, if some loop, one of those that do not. make: takes a caption
     and groups, the first one overall and the others by task."""
     groups = [summary.overall, *summary.groups]
@@ -25,7 +25,7 @@ def twice(summary: Summary, make: Callable[[str, Sequence[Group]], Table | None]
     if calm is not None and summary.overall.looping:
         caption = f"Without looping outputs: {count(calm.texts, 'text')}"
         found.append(make(caption, [calm, *summary.groups_without_loops]))
-    return [table for table in found if table is not None]
+    return [table for table in found if table.rows]
 
 
 def overall(caption: str, groups: Sequence[Group]) -> Table:
@@ -107,10 +107,9 @@ def guessing(group: Group) -> list[MethodSummary]:
     ]
 
 
-def acceptance(caption: str, groups: Sequence[Group]) -> Table | None:
+def acceptance(caption: str, groups: Sequence[Group]) -> Table:
     """One row per method: tokens gained per round."""
-    found = guessing(groups[0])
-    return Table.of(f"{caption}: tokens gained per round", _GAINS, found) if found else None
+    return Table.of(f"{caption}: tokens gained per round", _GAINS, guessing(groups[0]))
 
 
 _GAINS: Columns[MethodSummary] = {
@@ -126,12 +125,10 @@ _GAINS: Columns[MethodSummary] = {
 }
 
 
-def positions(caption: str, groups: Sequence[Group]) -> Table | None:
+def positions(caption: str, groups: Sequence[Group]) -> Table:
     """One row per method, one column per position of a guess in its chain."""
     shares = {one.method: one.stats.acceptance_by_position for one in guessing(groups[0])}
-    if not shares:
-        return None
-    deepest = max(map(len, shares.values()))
+    deepest = max(map(len, shares.values()), default=0)
     shown = min(deepest, _POSITIONS)
     rows = [
         [name, *map(words.percent, found[:shown]), *[NOTHING] * (shown - len(found))]
@@ -144,7 +141,7 @@ def positions(caption: str, groups: Sequence[Group]) -> Table | None:
     return Table(f"{caption}: guesses accepted, by position", headings, rows, note=note)
 
 
-def sources(caption: str, groups: Sequence[Group]) -> Table | None:
+def sources(caption: str, groups: Sequence[Group]) -> Table:
     """One row per source of each method that has sources; see `SourceStats`."""
     rows = [
         [
@@ -159,8 +156,6 @@ def sources(caption: str, groups: Sequence[Group]) -> Table | None:
         for source, did in method.stats.sources.items()
         if did.rounds and method.stats.seconds
     ]
-    if not rows:
-        return None
     headings = ["method", "source", "rounds asked", "proposed", "scored", "accepted", "gained"]
     headings += ["ms per round", "share of time"]
     note = (
