@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.bench.loops import loop_share
+from paceline.bench.metrics import loop_share
 
 RUN = 20
 

@@ -9,8 +9,7 @@ from statistics import mean
 import pytest
 
 from paceline.bench.entries import Difference, Entry, LeftOut
-from paceline.bench.loops import LOOPING
-from paceline.bench.metrics import Group, Summary, summarise
+from paceline.bench.metrics import LOOPING, Group, Summary, summarise
 from paceline.options import Options
 from paceline.prompts import PromptRecord
 from paceline.session import Session

@@ -18,8 +18,8 @@ from typing import ClassVar, TypeVar
 import torch
 
 from paceline.bench.entries import Difference, Entry, LeftOut
-from paceline.bench.loops import loop_share
 from paceline.bench.memory import MemoryUse
+from paceline.bench.metrics import loop_share
 from paceline.bench.results import Memory
 from paceline.bench.simulate import Recording
 from paceline.bench.trial import PLAIN, Answers, Contender, Request

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from paceline.cli import common
-from paceline.cli.constrained import Constrained
 from paceline.cli.flags import SAMPLING, option
 from paceline.cli.groups import Choice, Kept, Machine, Output, Prompts, Request, grouped
 from paceline.cli.show import print_stream, summary
+from paceline.constraints import Constraint
 from paceline.errors import UsageError
+from paceline.json_files import parse_json
 
 if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
     from paceline.session import Completion, Session
+
+
+_CONSTRAINTS = "Constraints"
 
 
 @dataclass(frozen=True)
@@ -28,13 +33,50 @@ class _Request(Request):
     )
 
 
+@dataclass(frozen=True)
+class _Constrained:
+    """The constraint of an answer: at most one of these."""
+
+    json_object: bool = option(False, "Answer with a JSON object.", panel=_CONSTRAINTS)
+    json_schema: Path | None = option(
+        None, "File with a JSON schema that the answer must follow.", panel=_CONSTRAINTS
+    )
+    regex: str | None = option(
+        None, "Regular expression that the answer must match.", panel=_CONSTRAINTS
+    )
+    grammar: Path | None = option(
+        None,
+        "File with a grammar that the answer must follow, in llguidance's Lark format.",
+        panel=_CONSTRAINTS,
+    )
+
+    def constraint(self) -> Constraint | None:
+        """The one that was given, or None; raises UsageError for more than one, and for a file
+        that cannot be read."""
+        if sum(each not in (None, False) for each in astuple(self)) > 1:
+            raise UsageError("give only one of --json-object, --json-schema, --regex and --grammar")
+        if self.json_object:
+            return Constraint.json_object()
+        if self.regex is not None:
+            return Constraint.regex(self.regex)
+        if self.grammar is not None:
+            return Constraint.grammar(*common.read_references([self.grammar], "grammar file"))
+        if self.json_schema is None:
+            return None
+        (text,) = common.read_references([self.json_schema], "JSON schema")
+        try:
+            return Constraint.json_schema(parse_json(text))
+        except ValueError as error:
+            raise UsageError(f"cannot read the JSON schema {self.json_schema}: {error}") from error
+
+
 @grouped
 def generate(
     *,
     choice: Choice,
     prompts: Prompts,
     request: _Request = _Request(max_new_tokens=256),
-    constrained: Constrained,
+    constrained: _Constrained,
     machine: Machine,
     kept: Kept,
     output: Output,
