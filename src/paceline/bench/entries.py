@@ -17,7 +17,9 @@ _TOKENS = 2**31
 Key = tuple[str, str, int]
 """Suite, prompt and turn: one text."""
 
-_PARTS = ("prefill", "draft", "target", "commit")
+PARTS = ("prefill", "draft", "target", "commit")
+"""What the time of a trial is spent on."""
+
 _KINDS: dict[Any, Any] = {
     "str": str,
     "int": int,
@@ -119,6 +121,11 @@ class Entry:
         return cls(**values)
 
 
+def seconds_by_part(stats: Stats) -> dict[str, float]:
+    """The time of each of `PARTS`."""
+    return {part: getattr(stats, f"{part}_seconds") for part in PARTS}
+
+
 def _stats_as_json(stats: Stats) -> dict[str, Any]:
     sources = {name: asdict(source) for name, source in stats.sources.items()}
     return {
@@ -127,7 +134,7 @@ def _stats_as_json(stats: Stats) -> dict[str, Any]:
         "accepted": stats.accepted,
         "acceptance": {str(key): n for key, n in sorted(stats.acceptance_histogram.items())},
         "depths": {str(key): n for key, n in sorted(stats.depth_histogram.items())},
-        "seconds": {part: getattr(stats, f"{part}_seconds") for part in _PARTS},
+        "seconds": seconds_by_part(stats),
         **({"sources": sources} if sources else {}),
     }
 
@@ -140,7 +147,7 @@ def _stats_from_json(record: dict[str, Any], tokens: int) -> Stats:
         accepted=record["accepted"],
         acceptance_histogram=_counter(record["acceptance"]),
         depth_histogram=_counter(record["depths"]),
-        **{f"{part}_seconds": record["seconds"][part] for part in _PARTS},
+        **{f"{part}_seconds": record["seconds"][part] for part in PARTS},
         sources={name: SourceStats(**source) for name, source in record.get("sources", {}).items()},
     )
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from paceline.bench.entries import Difference, Entry, Key, LeftOut
+from paceline.bench.entries import Difference, Entry, Key, LeftOut, seconds_by_part
 from paceline.bench.metrics import MethodSummary, Summary, summarise
 from paceline.cli import common
 from paceline.errors import UsageError
@@ -198,12 +198,7 @@ class Findings:
             "draft_acceptance_rate": stats.draft_acceptance_rate,
             "acceptance_by_position": stats.acceptance_by_position if gains else None,
             "acceptance_histogram": dict(sorted(gains.items())),
-            "seconds_by_part": {
-                "prefill": stats.prefill_seconds,
-                "draft": stats.draft_seconds,
-                "target": stats.target_seconds,
-                "commit": stats.commit_seconds,
-            },
+            "seconds_by_part": seconds_by_part(stats),
             "sources": {name: asdict(source) for name, source in stats.sources.items()},
             "lossy": method.lossy,
             "identical": method.identical,

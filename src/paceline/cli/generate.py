@@ -135,6 +135,8 @@ def _answer(
 
 
 def _as_json(record: PromptRecord, completion: Completion) -> dict[str, Any]:
+    from paceline.bench.entries import seconds_by_part
+
     stats = completion.stats
     return {
         "id": record.id,
@@ -148,11 +150,6 @@ def _as_json(record: PromptRecord, completion: Completion) -> dict[str, Any]:
         "mean_acceptance_length": stats.mean_acceptance_length,
         "draft_acceptance_rate": stats.draft_acceptance_rate,
         "acceptance_histogram": dict(sorted(stats.acceptance_histogram.items())),
-        "seconds": {
-            "prefill": stats.prefill_seconds,
-            "draft": stats.draft_seconds,
-            "target": stats.target_seconds,
-            "commit": stats.commit_seconds,
-        },
+        "seconds": seconds_by_part(stats),
         "tokens_per_second": stats.tokens_per_second,
     }

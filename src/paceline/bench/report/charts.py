@@ -12,7 +12,7 @@ from paceline.bench.report.blocks import Plot
 from paceline.bench.report.colours import INK, OWN_HUES, method_hues
 from paceline.bench.report.drawing import chart, drawable, drawn, folded, grid
 from paceline.bench.report.folder import Tuning
-from paceline.bench.report.tables import PARTS, guessing, milliseconds_per_token
+from paceline.bench.report.tables import ALL_PARTS, guessing, milliseconds_per_token
 from paceline.bench.trial import PLAIN
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def time(name: str, group: Group) -> Plot:
     plot = Plot(name, "Where the time goes: milliseconds per token by part.")
     with chart(plot, _height(methods), "milliseconds per token") as axes:
         left = [0.0] * len(methods)
-        for part, hue in zip(PARTS, colours.PART_HUES):
+        for part, hue in zip(ALL_PARTS, colours.PART_HUES):
             widths = [found[method][part] for method in methods]
             axes.barh(range(len(methods)), widths, left=left, height=0.66, color=hue, label=part)
             left = [begin + width for begin, width in zip(left, widths)]

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from paceline.bench.entries import PARTS, seconds_by_part
 from paceline.bench.metrics import Group, MethodSummary, Summary
 from paceline.bench.report import words
 from paceline.bench.report.words import NOTHING
 from paceline.bench.trial import PLAIN
 from paceline.tables import Cell, Columns, Table, count
 
-PARTS = ("prefill", "draft", "target", "commit", "rest")
+ALL_PARTS = (*PARTS, "rest")
 _POSITIONS = 16
 
 
@@ -172,14 +173,14 @@ def time(caption: str, groups: Sequence[Group]) -> Table:
         [name, *(f"{spent:.2f}" for spent in (*parts.values(), sum(parts.values())))]
         for name, parts in milliseconds_per_token(groups[0]).items()
     ]
-    return Table(f"{caption}: milliseconds per token", ["method", *PARTS, "all"], rows)
+    return Table(f"{caption}: milliseconds per token", ["method", *ALL_PARTS, "all"], rows)
 
 
 def milliseconds_per_token(group: Group) -> dict[str, dict[str, float]]:
     """Method -> part -> time of the first trials; "rest" is what no part accounts for."""
     found = {}
     for name, method in group.methods.items():
-        seconds = {part: getattr(method.stats, f"{part}_seconds") for part in PARTS[:-1]}
+        seconds = seconds_by_part(method.stats)
         seconds["rest"] = max(0.0, method.first_seconds - sum(seconds.values()))
         found[name] = {
             part: 1000 * spent / max(1, method.tokens) for part, spent in seconds.items()
