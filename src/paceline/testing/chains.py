@@ -8,8 +8,6 @@ from paceline.chains import ChainRequest
 from paceline.testing.reference import Reference, require
 from paceline.testing.watched_target import WatchedTarget
 
-__all__ = ["check_chains"]
-
 
 def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float) -> None:
     """Check texts that grow by one or several tokens and are cut back to any position.

@@ -17,8 +17,6 @@ from paceline.targets.toy import ToyTarget
 from paceline.testing.reference import Reference, require
 from paceline.testing.watched_drafter import WatchedDrafter
 
-__all__ = ["check_drafter"]
-
 _BUDGETS = (0, 1, 2, 7, 64)
 _TEMPERATURES = (0.0, 1.0)
 _LENGTH = 20

@@ -10,8 +10,6 @@ from paceline.protocols import Target
 from paceline.sampling import Sampler
 from paceline.tree import EMPTY
 
-__all__ = ["Reference", "require"]
-
 
 def require(holds: bool, otherwise: str) -> None:
     """Raise AssertionError with the sentence `otherwise` unless `holds`."""

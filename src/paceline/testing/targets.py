@@ -24,8 +24,6 @@ from paceline.testing.reference import Reference, require
 from paceline.testing.watched_target import WatchedTarget
 from paceline.tree import EMPTY, SHADOWS, Tree
 
-__all__ = ["check_target"]
-
 _KNOWN = frozenset({CHAINS, HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 # Longer contexts are not filled to test their end.
 _FILLED = 512

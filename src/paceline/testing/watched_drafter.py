@@ -13,8 +13,6 @@ from paceline.records import Round, TextStart
 from paceline.testing.reference import require
 from paceline.tree import SHADOWS, Tree
 
-__all__ = ["WatchedDrafter"]
-
 
 def _forwarded(verb: str) -> Any:
     """A method that calls the drafter's of that name."""

@@ -13,8 +13,6 @@ from paceline.records import Path
 from paceline.testing.reference import Reference, require
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["WatchedTarget"]
-
 
 @dataclass
 class WatchedTarget:
