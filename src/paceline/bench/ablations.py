@@ -53,13 +53,10 @@ class Ablation:
 
 
 def _grid(
-    template: str, line: str, firsts: Sequence[int], seconds: Sequence[int]
+    template: str, firsts: Sequence[int], seconds: Sequence[int]
 ) -> dict[str, dict[int, str]]:
-    """_grid("llma:n={},k={}", "n={}", …)  ->  {"n=1": {4: "llma:n=1,k=4", …}, …}"""
-    return {
-        line.format(first): {second: template.format(first, second) for second in seconds}
-        for first in firsts
-    }
+    """_grid("llma:n={},k={}", …)  ->  {"n=1": {4: "llma:n=1,k=4", …}, …}"""
+    return {f"n={n}": {other: template.format(n, other) for other in seconds} for n in firsts}
 
 
 ABLATIONS: dict[str, Ablation] = {
@@ -67,7 +64,7 @@ ABLATIONS: dict[str, Ablation] = {
     "anpd-k": Ablation(
         "ANPD: longest draft K, after figure 3 of arXiv 2404.08698 (there N=2)",
         "k",
-        _grid("anpd:n={},k={},branches=1", "n={}", (2, 5), range(1, 11)),
+        _grid("anpd:n={},k={},branches=1", (2, 5), range(1, 11)),
     ),
     # Figures 4 and 5 have K=6, 7 and 8, which differ little; the paper settles on 7. At N=2 both
     # lines are the same algorithm and differ by timing noise only.
@@ -84,7 +81,7 @@ ABLATIONS: dict[str, Ablation] = {
     "llma": Ablation(
         "LLMA: match length n and copy length k, after figures 3 and 4 of arXiv 2304.04487",
         "k",
-        _grid("llma:n={},k={}", "n={}", range(1, 6), range(4, 19, 2)),
+        _grid("llma:n={},k={}", range(1, 6), range(4, 19, 2)),
         ("speed-up", "triggers", "accepted tokens", "decoding steps"),
     ),
 }
