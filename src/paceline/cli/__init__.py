@@ -43,17 +43,10 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("generate")(generate.generate)
-app.command("chat")(chat.chat)
-app.command("compare")(compare.compare)
-app.command("tune")(tune.tune)
-app.command("serve")(serve.serve)
-app.command("batch")(batch.batch)
-app.add_typer(bench.app, name="bench")
-app.add_typer(train.app, name="train")
-app.add_typer(models.app, name="models")
-app.add_typer(store.app, name="store")
-app.add_typer(datastore.app, name="datastore")
+for command in (generate.generate, chat.chat, compare.compare, tune.tune, serve.serve, batch.batch):
+    app.command()(command)
+for group in (bench, train, models, store, datastore):
+    app.add_typer(group.app, name=group.__name__.rpartition(".")[2])
 
 
 def _print_version(wanted: bool) -> None:

@@ -61,13 +61,13 @@ def on_interrupt(hint: str) -> Iterator[None]:
         raise
 
 
-@interruptible()
 def open_to_measure(model: str, method: str, **more: Any) -> Session:
     """`open_session` without the model's own datastore, which may hold answers to these very
     prompts."""
     return open_session(model, method, datastore=False, **more)
 
 
+@interruptible()
 def open_session(
     model: str,
     method: str,

@@ -44,7 +44,11 @@ def document(folder: Folder) -> Document:
         for run, model in zip(folder.runs, models)
     ]
     chapters += [_ablation(ablation) for ablation in folder.ablations]
-    chapters += [_tuning(each) for each in folder.tunings if each.model not in models]
+    for each in folder.tunings:
+        if each.model not in models:
+            title, path = f"{each.model.get('name', each.path.stem)}, cost", each.path
+            section = Section("Cost of a pass", _cost(each))
+            chapters.append(Chapter(_slug(path), title, path.name, "", [section]))
     files = len(folder.runs) + len(folder.ablations) + len(folder.tunings)
     return Document(
         "What was measured",
@@ -131,12 +135,6 @@ def _cost(tuning: Tuning) -> list[Block]:
             "that it allows.",
         ),
     ]
-
-
-def _tuning(tuning: Tuning) -> Chapter:
-    model = str(tuning.model.get("name", tuning.path.stem))
-    section = Section("Cost of a pass", _cost(tuning))
-    return Chapter(_slug(tuning.path), f"{model}, cost", tuning.path.name, "", [section])
 
 
 def _ablation(ablation: Ablation) -> Chapter:

@@ -73,9 +73,6 @@ class Folder:
     ablations: list[Ablation]
     tunings: list[Tuning]
 
-    def __bool__(self) -> bool:
-        return bool(self.runs or self.ablations or self.tunings)
-
 
 def read_folder(path: Path, note: Callable[[str], None] = lambda text: None) -> Folder:
     """Read a folder's result files and those of `paceline tune --json`.
@@ -103,7 +100,7 @@ def read_folder(path: Path, note: Callable[[str], None] = lambda text: None) -> 
         tuning = _tuning(file, note)
         if tuning is not None:
             found.tunings.append(tuning)
-    if not found:
+    if not (found.runs or found.ablations or found.tunings):
         raise UsageError(f"{path} holds no results: run 'paceline bench run … --out {path}' first")
     return found
 

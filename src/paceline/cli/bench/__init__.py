@@ -13,9 +13,6 @@ app = typer.Typer(
     help="Measure methods, and other software, on suites of prompts.",
     no_args_is_help=True,
 )
-app.command("run")(run.run)
-app.command("simulate")(simulate.simulate)
-app.command("ablate")(ablate.ablate)
-app.command("report")(report.report)
-app.command("fetch")(fetch.fetch)
+for command in (run.run, simulate.simulate, ablate.ablate, report.report, fetch.fetch):
+    app.command()(command)
 app.add_typer(spec_bench.app)
