@@ -131,7 +131,7 @@ def _cost(tuning: Tuning) -> list[Block]:
             headings,
             rows,
             note=f"Reading all weights once takes {tuning.floor:.2f} ms at {tuning.gb_per_s:.1f} "
-            f"GB/s, the floor. Plain decoding reaches {words.percent(tuning.share)} of the speed "
+            f"GB/s, the floor. Plain decoding reaches {tuning.share:.0%} of the speed "
             "that it allows.",
         ),
     ]

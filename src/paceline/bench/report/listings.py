@@ -62,7 +62,7 @@ def _difference(name: str, difference: Difference) -> list[str]:
         name,
         str(difference.position),
         *("ended" if token is None else str(token) for token in tokens),
-        words.NOTHING if gap is None else words.gap(gap),
+        words.NOTHING if gap is None else words.short(gap),
     ]
 
 

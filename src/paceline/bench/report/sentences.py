@@ -113,7 +113,7 @@ def _identity(run: Run, method: MethodSummary) -> list[str]:
     gap = words.largest_gap(method)
     if gap is None:
         return [f"{sentence}; in each case one text ends where the other continues."]
-    return [f"{sentence}; the largest logit gap is {words.gap(gap)}."]
+    return [f"{sentence}; the largest logit gap is {words.short(gap)}."]
 
 
 def _tasks(run: Run, name: str) -> list[str]:

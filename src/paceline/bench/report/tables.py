@@ -54,7 +54,7 @@ def _same(method: MethodSummary) -> Cell:
     if method.identical:
         return Cell("yes")
     gap = words.largest_gap(method)
-    detail = "one ends" if gap is None else f"gap up to {words.gap(gap)}"
+    detail = "one ends" if gap is None else f"gap up to {words.short(gap)}"
     return Cell(f"no, {count(len(method.differences), 'text')}", detail)
 
 
@@ -71,10 +71,10 @@ _OVERALL: Columns[MethodSummary] = {
         f"{one.stats.mean_acceptance_length:.2f}" if one.stats.rounds else NOTHING
     ),
     "draft hit ratio": lambda one: (
-        words.percent(one.stats.draft_acceptance_rate) if one.stats.drafted else NOTHING
+        f"{one.stats.draft_acceptance_rate:.0%}" if one.stats.drafted else NOTHING
     ),
     "memory over plain, MB": _memory,
-    "in loops": lambda one: words.percent(one.loop_share),
+    "in loops": lambda one: f"{one.loop_share:.0%}",
     "same text": _same,
     "failed": lambda one: str(len(one.failures)),
 }
@@ -116,12 +116,12 @@ def acceptance(caption: str, groups: Sequence[Group]) -> Table:
 _GAINS: Columns[MethodSummary] = {
     "method": lambda one: one.method,
     "rounds": lambda one: str(one.stats.rounds),
-    "with guesses": lambda one: words.percent(one.stats.triggers / one.stats.rounds),
+    "with guesses": lambda one: f"{one.stats.triggers / one.stats.rounds:.0%}",
     "mean": lambda one: f"{one.stats.mean_acceptance_length:.2f}",
     "median": lambda one: f"{median(one.stats.acceptance_histogram.elements()):g}",
     "most": lambda one: str(max(one.stats.acceptance_histogram)),
-    "gained 1 token": lambda one: words.percent(
-        one.stats.acceptance_histogram[1] / one.stats.acceptance_histogram.total()
+    "gained 1 token": lambda one: (
+        f"{one.stats.acceptance_histogram[1] / one.stats.acceptance_histogram.total():.0%}"
     ),
 }
 
@@ -132,7 +132,7 @@ def positions(caption: str, groups: Sequence[Group]) -> Table:
     deepest = max(map(len, shares.values()), default=0)
     shown = min(deepest, _POSITIONS)
     rows = [
-        [name, *map(words.percent, found[:shown]), *[NOTHING] * (shown - len(found))]
+        [name, *(f"{share:.0%}" for share in found[:shown]), *[NOTHING] * (shown - len(found))]
         for name, found in shares.items()
     ]
     note = "Share of guesses that were accepted, in rounds that guessed that far ahead."
@@ -148,10 +148,10 @@ def sources(caption: str, groups: Sequence[Group]) -> Table:
         [
             name,
             source,
-            words.percent(did.asked / did.rounds),
+            f"{did.asked / did.rounds:.0%}",
             *(f"{n:,}" for n in (did.proposed, did.scored, did.accepted, did.gained)),
             f"{1e3 * did.seconds / did.rounds:.2f}",
-            words.percent(did.seconds / method.stats.seconds),
+            f"{did.seconds / method.stats.seconds:.0%}",
         ]
         for name, method in groups[0].methods.items()
         for source, did in method.stats.sources.items()

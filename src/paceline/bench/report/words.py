@@ -10,9 +10,14 @@ NOTHING = "-"
 FASTER, SLOWER, EVEN = "up", "down", "even"
 
 
+def short(value: float) -> str:
+    """A ratio, or a difference of logits: 1.6181  ->  "1.62", 0.0025  ->  "0.0025" """
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
 def times(value: float) -> str:
     """1.6181  ->  "1.62x" """
-    return f"{_ratio(value)}x"
+    return f"{short(value)}x"
 
 
 def rate(value: float) -> str:
@@ -20,22 +25,12 @@ def rate(value: float) -> str:
     return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
 
 
-def gap(value: float) -> str:
-    """A difference of logits: 1.2345  ->  "1.23", 0.0025  ->  "0.0025" """
-    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
-
-
-def percent(share: float) -> str:
-    """0.231  ->  "23%" """
-    return f"{share:.0%}"
-
-
 def interval(method: MethodSummary) -> str:
     """The speed-up's interval, "1.41 to 1.85"; "" if there is none."""
     if method.method == PLAIN or method.prompts < 2:
         return ""
     low, high = method.interval
-    return f"{_ratio(low)} to {_ratio(high)}"
+    return f"{short(low)} to {short(high)}"
 
 
 def tone(method: MethodSummary) -> str:
@@ -56,7 +51,3 @@ def largest_gap(method: MethodSummary) -> float | None:
     """The largest logit gap where outputs differ; None if one of them ended there every time."""
     gaps = [place.logit_gap for places in method.differences.values() for place in places]
     return max((abs(each) for each in gaps if each is not None), default=None)
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
