@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.bench.entries import Difference, Entry, Key, LeftOut, seconds_by_part
 from paceline.bench.metrics import MethodSummary, Summary, summarise
+from paceline.bench.report.tables import sources
 from paceline.cli import common
 from paceline.errors import UsageError
 from paceline.tables import Columns, Table
@@ -103,8 +104,9 @@ class Findings:
         """Print tables of methods, sources and perhaps prompts, and all that went wrong."""
         columns = {**_OVERALL, "identical": self._identical}
         common.print_table(Table.of("all prompts together", columns, self.methods))
-        if any(method.stats.sources for method in self.methods):
-            common.print_table(self._source_table())
+        by_source = sources("all prompts", [self.summary.overall])
+        if by_source.rows:
+            common.print_table(by_source)
         if by_prompt:
             common.print_table(self._prompt_table())
         self._print_mismatches()
@@ -140,22 +142,6 @@ class Findings:
         if method.lossy:
             return "lossy"
         return "yes" if method.identical else f"no ({len(self.differences(method))})"
-
-    def _source_table(self) -> Table:
-        """What each source of the methods did; see `SourceStats`."""
-        headings = ("rounds asked", "proposed", "scored", "accepted", "gained", "ms per round")
-        rows = [
-            (
-                method.method,
-                name,
-                f"{source.asked / source.rounds:.0%}",
-                *map(str, (source.proposed, source.scored, source.accepted, source.gained)),
-                f"{1e3 * source.seconds / source.rounds:.2f}",
-            )
-            for method in self.methods
-            for name, source in method.stats.sources.items()
-        ]
-        return Table("guesses by source", ["method", "source", *headings], rows, left=2)
 
     def _prompt_table(self) -> Table:
         speedups = {
