@@ -49,7 +49,7 @@ def check_target(
 
     Raises AssertionError for the first violation.
     """
-    suite = _Suite(make, tolerance, seed)
+    suite = _Suite(make, tolerance, seed, Reference(make()))
     suite.check_description()
     suite.check_reading()
     suite.check_commits()
@@ -60,7 +60,7 @@ def check_target(
         suite.check_schedule(number, steps)
     capabilities = suite.watched().target.capabilities
     if CHAINS in capabilities:
-        check_chains(suite.watched(), Reference(make()), tolerance)
+        check_chains(suite.watched(), suite.reference, tolerance)
     if SHADOW_TOKENS in capabilities:
         suite.check_shadows()
     if HIDDEN_STATES in capabilities:
@@ -76,9 +76,7 @@ class _Suite:
     make: Callable[[], Target]
     tolerance: float
     seed: int
-
-    def __post_init__(self) -> None:
-        self.reference = Reference(self.make())
+    reference: Reference
 
     def watched(self, number: int = 0) -> WatchedTarget:
         """A new target."""
