@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class _Asked(Draws):
     """See `paceline.training.answering.Asking`, which is slow to import."""
 
+    max_new_tokens: int = option(256, "Most new tokens, at least 1.", "--max-new-tokens", "-n")
     longest_prompt: int = option(1024, "Leave out prompts with more tokens.", min=1)
     batch: int = option(16, "Prompts answered together.", min=1)
     method: str = option("plain", "Method and settings, e.g. anpd:n=5,k=7.")
@@ -45,7 +46,7 @@ def data(
         list[str] | None,
         typer.Option("--licence", help="Licence of the prompts: one for all files or one each."),
     ] = None,
-    asked: _Asked = _Asked(max_new_tokens=256),
+    asked: _Asked,
     placement: Placement,
 ) -> None:
     """Let a model answer prompts, and keep its answers to train drafters with.
