@@ -134,15 +134,16 @@ class Comparison:
         warm = False
         for repeat, (index, text) in product(range(self.repeats), enumerate(self.texts)):
             for turn, request in enumerate(self._requests(text, done)):
+                place = text.suite, text.record.task, text.record.id, turn
                 if isinstance(request, str):
-                    left_out = LeftOut(*_key(text, turn), request)
+                    left_out = LeftOut(*place, request)
                     if _name(left_out) not in done:
                         done[_name(left_out)] = left_out
                         sink.append(left_out)
                     break
                 # In the first repeat plain decoding starts: others are compared to its output.
                 for contender in in_turns([plain, *in_turns(others, index)], repeat):
-                    names = *_key(text, turn), repeat, contender.name
+                    names = *place, repeat, contender.name
                     entry = Entry(*names, len(request.ids), group=text.group)
                     if _name(entry) not in done:
                         if not warm:
@@ -240,11 +241,6 @@ def in_turns(contenders: Sequence[T], start: int) -> list[T]:
     """Rotate the list so that it begins at index `start`, modulo its length."""
     start %= max(1, len(contenders))
     return [*contenders[start:], *contenders[:start]]
-
-
-def _key(text: Conversation, turn: int) -> tuple[str, str, str, int]:
-    """The first fields of entries about a turn."""
-    return text.suite, text.record.task, text.record.id, turn
 
 
 def _name(entry: Entry | LeftOut) -> tuple[object, ...]:

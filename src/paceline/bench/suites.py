@@ -58,8 +58,16 @@ def read_suites(
 
     Raises UsageError for an unknown name, and for a file that is missing, malformed or empty.
     """
-    paths = find_files(names, folder)
-    return [text for path in paths for text in _texts(path, limit, by_category)]
+    texts = []
+    for path in find_files(names, folder):
+        taken: Counter[str] = Counter()
+        for record in read_prompts(path, by_category=by_category):
+            if not by_category and _stem(path) in WITH_MT_BENCH and record.task in MT_BENCH:
+                record = replace(record, task=MULTI_TURN)
+            taken[record.task] += 1
+            if limit is None or taken[record.task] <= limit:
+                texts.append(Text(suite_of(path), record))
+    return texts
 
 
 def find_files(names: Sequence[str], folder: Path | None) -> list[Path]:
@@ -114,15 +122,3 @@ def _files(name: str, folder: Path | None) -> list[Path]:
     known = dict.fromkeys([*SUITES, *map(_stem, _all_in(folder))])
     listed = ", ".join(known)
     raise UsageError(f"unknown suite {name!r}{meant(name, known)}: choose one of {listed}")
-
-
-def _texts(path: Path, limit: int | None, by_category: bool) -> list[Text]:
-    taken: Counter[str] = Counter()
-    texts = []
-    for record in read_prompts(path, by_category=by_category):
-        if not by_category and _stem(path) in WITH_MT_BENCH and record.task in MT_BENCH:
-            record = replace(record, task=MULTI_TURN)
-        taken[record.task] += 1
-        if limit is None or taken[record.task] <= limit:
-            texts.append(Text(suite_of(path), record))
-    return texts

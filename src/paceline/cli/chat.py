@@ -43,7 +43,12 @@ def chat(
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:
         raise UsageError(f"{choice.model} has no chat template: use 'paceline generate' instead")
-    _prepare_input()
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    with suppress(ImportError):  # Windows has no readline
+        import readline  # so that lines can be edited, be long, and pasted ones be one message
+
+        readline.parse_and_bind("set enable-bracketed-paste on")
     common.note(_HELP)
     conversations: list[list[dict[str, str]]] = [[]]
     try:
@@ -108,16 +113,6 @@ def _converse(
             messages.append({"role": "assistant", "content": completion.text})
             if show_stats:
                 common.note(summary(completion))
-
-
-def _prepare_input() -> None:
-    """Let `input` edit lines, accept long ones, and take pasted lines as one message."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
-    with suppress(ImportError):  # Windows has no readline
-        import readline
-
-        readline.parse_and_bind("set enable-bracketed-paste on")
 
 
 def _ask() -> str:

@@ -90,6 +90,8 @@ def tune(
     prompts = tried.listed() if study is not None and study.decodes else []
     session = common.open_to_measure(model, method or "plain", measure=False, **vars(placement))
     repeats = tried.repeats or _REPEATS
+    from paceline.planning.curve_store import save_curve
+
     key, curve, floor = _measure(session, repeats)
     report = _report(session, model, key, repeats, curve, floor)
     try:
@@ -100,8 +102,11 @@ def tune(
             study.run(shared.Tryout(session, prompts, options, tried.repeats))
             report |= study.as_json()
             _show_study(study)
-    finally:  # also if whoever reads the tables has enough
-        path = _kept(key, curve, report, json_file)
+    finally:  # also if whoever reads the tables has enough, and each even if the other fails
+        try:
+            common.write_json(json_file, report)
+        finally:
+            path = save_curve(key, curve)
     common.print_lines([f"stored in {path}"])
     if tried.plots is not None:
         from paceline.cli.tune_trees import TreeStudy
@@ -114,6 +119,7 @@ def tune(
 def _study(method: str | None, tried: _Tried) -> SettingsStudy | TreeStudy | None:
     """What there is to tune, None without a method; raises UsageError if the method has nothing to
     tune, or for options that do not go with it."""
+    from paceline.bench.ablations import check_matplotlib
     from paceline.cli.tune_settings import SettingsStudy
     from paceline.cli.tune_trees import TreeStudy
     from paceline.drafters import open_settings, shapes_trees
@@ -124,7 +130,9 @@ def _study(method: str | None, tried: _Tried) -> SettingsStudy | TreeStudy | Non
         return None
     if shapes_trees(method):
         if tried.plots is not None:
-            _check_plots(tried.plots)
+            check_matplotlib()
+            with common.writing(tried.plots):
+                tried.plots.mkdir(parents=True, exist_ok=True)
         if tried.decoding and not tried.verify:
             raise UsageError(f"{_ON_TEXTS} need texts to decode: add --verify")
         return TreeStudy(method, tried.verify)
@@ -144,26 +152,6 @@ def _study(method: str | None, tried: _Tried) -> SettingsStudy | TreeStudy | Non
 def _show_study(study: SettingsStudy | TreeStudy) -> None:
     common.print_table(study.table())
     common.print_lines(study.lines())
-
-
-def _kept(key: CurveKey, curve: CostCurve, report: dict[str, Any], json_file: Path | None) -> Path:
-    """Write the result file and store the curve, even if the other fails; returns where it is."""
-    from paceline.planning.curve_store import save_curve
-
-    try:
-        common.write_json(json_file, report)
-    finally:
-        path = save_curve(key, curve)
-    return path
-
-
-def _check_plots(folder: Path) -> None:
-    """Fail before anything is measured."""
-    from paceline.bench.ablations import check_matplotlib
-
-    check_matplotlib()
-    with common.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _measure(session: Session, repeats: int) -> tuple[CurveKey, CostCurve, Floor]:
