@@ -121,10 +121,8 @@ class Comparison:
     def run(
         self, sink: Memory | None = None, on_trial: Callable[[], None] = lambda: None
     ) -> Memory:
-        """Run what `sink` does not hold yet, in an order that does not depend on what it holds.
-
-        If a contender fails on a text, the error is recorded and the run continues.
-        """
+        """Run what `sink` does not hold yet, in an order that does not depend on what it holds. If
+        a contender fails on a text, the error is recorded and the run continues."""
         sink = Memory() if sink is None else sink
         loaded = {each.name: each.loaded for each in self.contenders}
         device = torch.device(self.session.target.describe().device)

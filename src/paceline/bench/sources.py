@@ -15,11 +15,8 @@ from paceline.errors import UsageError, meant
 
 @dataclass(frozen=True)
 class RepositoryFiles:
-    """Files of a GitHub repository at one commit.
-
-    paths: one JSONL file, perhaps gzipped, whose objects are the rows; or several text files: row
-    n is line n of each.
-    """
+    """Files of a GitHub repository at one commit. paths: one JSONL file, perhaps gzipped, whose
+    objects are the rows; or several text files: row n is line n of each."""
 
     repository: str
     commit: str

@@ -17,10 +17,8 @@ T = TypeVar("T")
 def option(
     default: T, text: str, *flags: str, panel: str | None = None, **limits: int | float
 ) -> T:
-    """Make a field of a group an option; see `paceline.cli.groups.options_of`.
-
-    text: its help. flags: by default one made from the field's name. limits: min and max.
-    """
+    """Make a field of a group an option; see `paceline.cli.groups.options_of`. text: its help.
+    flags: by default one made from the field's name. limits: min and max."""
     told = {"help": text, "flags": flags, "panel": panel, "limits": limits}
     made: T = field(default=default, metadata=told)
     return made

@@ -246,11 +246,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 def options_of(
     group: type[Any], defaults: Any = None, panel: str | None = None
 ) -> list[inspect.Parameter]:
-    """An option for each field of a dataclass.
-
-    defaults: an instance; without one, the fields' own are taken, and nothing is checked.
-    panel: of `--help`, for fields that name none.
-    """
+    """An option for each field of a dataclass. defaults: an instance; without one, the fields' own
+    are taken, and nothing is checked. panel: of `--help`, for fields that name none."""
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(

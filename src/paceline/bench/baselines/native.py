@@ -116,10 +116,8 @@ def _generate(native: Native, request: Request, **settings: Any) -> Trial:
 
 
 def pass_stats(passes: Sequence[tuple[float, int]], prompt_tokens: int, tokens: int) -> Stats:
-    """Tokens gained per round are not visible from outside, so their histogram stays empty.
-
-    passes: seconds and tokens scored of each; the first reads the prompt. tokens: generated.
-    """
+    """Tokens gained per round are not visible from outside, so their histogram stays empty. passes:
+    seconds and tokens scored of each; the first reads the prompt. tokens: generated."""
     (first, read), *rest = passes
     guesses = [read - prompt_tokens, *(scored - 1 for _, scored in rest)]
     return Stats(

@@ -20,11 +20,8 @@ class Listing:
 
 @dataclass
 class Plot:
-    """A plot.
-
-    name: unique within a report; wide: alone in its row; svg: a whole file, with text and axes in
-    `currentColor`, once it is drawn.
-    """
+    """A plot. name: unique within a report; wide: alone in its row; svg: a whole file, with text
+    and axes in `currentColor`, once it is drawn."""
 
     kind: ClassVar[str] = "plot"
     name: str
