@@ -27,6 +27,7 @@ OnRecords = Callable[[int, int | None], None]
 
 _PAGE_ROWS = 100  # the hub's limit per request
 _TIMEOUT_SECONDS = 60
+_CLOSED = "it has moved or is closed, so leave this set out"
 _TRY_AGAIN = (429, 500, 502, 503, 504)  # the server is busy
 
 
@@ -154,12 +155,8 @@ def _get(url: str, waits: Sequence[float]) -> bytes:
             busy = error.code in _TRY_AGAIN
             wait = next(left, None) if busy else None
             if wait is None:
-                why = (
-                    "try again later"
-                    if busy
-                    else "it has moved or is closed, so leave this set out"
-                )
-                raise UsageError(f"cannot fetch {url} (HTTP {error.code}): {why}") from error
+                hint = "try again later" if busy else _CLOSED
+                raise UsageError(f"cannot fetch {url} (HTTP {error.code}): {hint}") from error
             sleep(wait)
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, URLError) else error

@@ -209,11 +209,12 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
     own = [TextTimes.of(cell[method]) for cell in cells.values()]
     plain = [TextTimes.of(cell[PLAIN]) for cell in cells.values()]
     whole, base = reduce(add, own), reduce(add, plain)
-    firsts = [cell[PLAIN][0] for cell in cells.values()]
+    firsts = [cell[method][0] for cell in cells.values()]
     prompts = by_prompt(firsts, own), by_prompt(firsts, plain)
     stats = Stats()
-    for cell in cells.values():
-        stats.merge(cell[method][0].stats)
+    for trial in firsts:
+        stats.merge(trial.stats)
+    in_loops = sum(trial.loop_share * trial.tokens for trial in firsts)
     return MethodSummary(
         method=method,
         texts=len(cells),
@@ -223,9 +224,9 @@ def _summary(method: str, cells: Mapping[Key, Cell], failures: dict[Key, str]) -
         decode_speedup=decode_ratio(whole, base, len(plain)),
         mean_of_ratios=mean(p.speed for p in prompts[0]) / mean(p.speed for p in prompts[1]),
         stats=stats,
-        first_seconds=sum(cell[method][0].seconds for cell in cells.values()),
+        first_seconds=sum(trial.seconds for trial in firsts),
         peak_over_plain=_peak_over_plain(cells.values(), method),
-        loop_share=_share_in_loops(cells.values(), method),
+        loop_share=in_loops / whole.tokens if whole.tokens else 0.0,
         prompt_times=prompts,
         differences={
             key: found
@@ -249,9 +250,3 @@ def _peak_over_plain(cells: Iterable[Cell], method: str) -> float | None:
         if own and plain:
             extra.append(median(own) - median(plain))
     return median(extra) if extra else None
-
-
-def _share_in_loops(cells: Iterable[Cell], method: str) -> float:
-    first = [cell[method][0] for cell in cells]
-    tokens = sum(trial.tokens for trial in first)
-    return sum(trial.loop_share * trial.tokens for trial in first) / tokens if tokens else 0.0

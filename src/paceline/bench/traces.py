@@ -43,22 +43,18 @@ def read_traces(
 
     Raises UsageError for an unknown name, and for a file that is missing, malformed or empty.
     """
-    return [
-        Recording(suite_of(path), record)
-        for path in find_files(names, folder)
-        for record in _spread(_with_answers(read_trace(path, system), answers), limit)
-    ]
+    found = []
+    for path in find_files(names, folder):
+        records = _with_answers(read_trace(path, system), answers)
+        count = min(limit or len(records), len(records))
+        chosen = (records[place * len(records) // count] for place in range(count))
+        found += [Recording(suite_of(path), record) for record in chosen]
+    return found
 
 
 def read_trace(path: Path, system: str | None = None) -> list[TraceRecord]:
     """Read all records of a file. Raises UsageError, naming file and line, for a malformed one."""
     return [_record(record, where, system) for where, record in read_records(path, "trace file")]
-
-
-def _spread(records: Sequence[TraceRecord], limit: int | None) -> list[TraceRecord]:
-    """10 records, limit 3  ->  those at 0, 3, 6"""
-    count = min(limit or len(records), len(records))
-    return [records[place * len(records) // count] for place in range(count)]
 
 
 def _with_answers(records: Sequence[TraceRecord], answers: int) -> list[TraceRecord]:

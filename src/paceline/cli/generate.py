@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,26 +89,19 @@ def generate(
     try:
         for record in records:
             texts = [*references, *record.references]
-            with _named(record if prompts.prompt_file else None):
+            try:
                 for completion in _answer(session, record, texts, options, output.show_drafts):
                     answers.append(_as_json(record, completion))
                     common.note(summary(completion))
                     if completion.finish_reason == "interrupted":
                         raise typer.Exit(130)
+            except UsageError as error:
+                if prompts.prompt_file is None:
+                    raise
+                raise UsageError(f"record {record.id}: {error}") from error
     finally:  # whatever happens, the file gets the answers that are finished
         if answers:
             common.write_json(output.json_file, answers)
-
-
-@contextmanager
-def _named(record: PromptRecord | None) -> Iterator[None]:
-    """Put the record's id in front of the sentence of a UsageError; None changes nothing."""
-    try:
-        yield
-    except UsageError as error:
-        if record is None:
-            raise
-        raise UsageError(f"record {record.id}: {error}") from error
 
 
 def _answer(

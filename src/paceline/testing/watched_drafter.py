@@ -25,12 +25,9 @@ def _forwarded(verb: str) -> Any:
 
 
 class WatchedDrafter(Drafter):
-    """Sits between the loop and the drafter under test, and checks what passes between them.
-
-    where: what is being checked, for error messages.
-
-    Raises AssertionError if that drafter raises or breaks its contract.
-    """
+    """Sits between the loop and the drafter under test, and checks what passes between them. where:
+    what is being checked, for messages. Raises AssertionError if that drafter raises or breaks its
+    contract."""
 
     def __init__(self, drafter: Drafter, vocab_size: int, where: str) -> None:
         self.requires, self.sized_by = drafter.requires, drafter.sized_by

@@ -17,12 +17,8 @@ from paceline.tree import EMPTY, Tree
 @dataclass
 class WatchedTarget:
     """Forwards calls to a target, knows the text of every slot, and compares all rows with a
-    reference.
-
-    tolerance: largest allowed difference of logits.
-
-    Raises AssertionError if the target breaks its contract.
-    """
+    reference, within a tolerance of logits. Raises AssertionError if the target breaks its
+    contract."""
 
     target: Target
     reference: Reference

@@ -19,11 +19,9 @@ __all__ = ["write_report"]
 
 def write_report(results: Path, note: Callable[[str], None] = lambda text: None) -> list[Path]:
     """Write report.html, report.md and the plots of report.md into the folder of the results; for
-    a single file, into a folder beside it with its name.
+    a single file, into a folder beside it with its name. Returns the paths of both reports.
 
     note: is told which files were skipped.
-
-    Returns the paths of both reports.
 
     Raises UsageError if there are no results, one is damaged, or software is missing, and OSError
     if writing fails.

@@ -24,7 +24,7 @@ def basis(run: Run) -> str:
     options = run.asked.get("options")
     given = options if isinstance(options, dict) else {}
     settings = [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
-    parts = [f"{_texts(run.summary.overall, run)}, {_trials(run)} per text and method"]
+    parts = [f"{_texts(run)}, {_trials(run)} per text and method"]
     sentences = [", ".join([*parts, *settings])]
     if run.simulated:
         sentences.append(
@@ -228,13 +228,13 @@ def _where(run: Run, method: MethodSummary) -> str:
     """ "On 24 texts of 6 tasks"; "On the 22 of 24 texts that count for it"."""
     group = run.summary.overall
     if method.texts == group.texts:
-        return f"On {_texts(group, run)}"
+        return f"On {_texts(run)}"
     return f"On the {method.texts} of {count(group.texts, 'text')} that count for it"
 
 
-def _texts(group: Group, run: Run) -> str:
-    tasks = len(run.summary.groups)
-    return f"{count(group.texts, 'text')} of {count(tasks, 'task')}"
+def _texts(run: Run) -> str:
+    summary = run.summary
+    return f"{count(summary.overall.texts, 'text')} of {count(len(summary.groups), 'task')}"
 
 
 def _trials(run: Run) -> str:

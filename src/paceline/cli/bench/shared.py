@@ -149,12 +149,14 @@ class Trials(Placement):
         # Before the file: what cannot be compared must leave none behind.
         comparison = Comparison(session, made, texts, options, self.repeats)
         found = common.circumstances(session, self.model)
+        # So that a run is not resumed on other prompts.
+        said = json.dumps([[text.suite, vars(text.record)] for text in texts])
         run = {"kind": name.partition("-")[0], **asked, "state": contenders.state}
         run |= {
             **contenders.files(),
             "repeats": self.repeats,
             "dtype": self.dtype,
-            "texts": digest(texts),
+            "texts": hashlib.sha256(said.encode()).hexdigest()[:16],
         }
         run |= {each: found.pop(each) for each in _SAME}
         return path, Findings(_measured(comparison, path, {**found, "run": run}, self.resume))
@@ -225,12 +227,6 @@ def split_methods(text: str) -> list[str]:
 def slug(name: str) -> str:
     """A name fit for a file."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
-
-
-def digest(texts: Sequence[Conversation]) -> str:
-    """Identify what is asked, so that a run is not resumed on other prompts."""
-    content = [[text.suite, vars(text.record)] for text in texts]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def run_with_bar(comparison: Comparison, sink: Memory, label: str) -> None:

@@ -16,11 +16,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _train() -> None:
-    """Make drafters for a model, and the data they learn from."""
-
-
 app.command("data")(data.data)
 for name, kind in TRAINED.items():
     app.command(name)(trained.command_of(kind))
