@@ -16,7 +16,7 @@ from tests.forked import Forked
 
 import paceline
 from paceline.cli.batch_ray import _anywhere
-from paceline.serve.batch_rows import AnswersOf
+from paceline.serve.batch_lines import AnswersOf
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 

@@ -18,8 +18,7 @@ from tests.tiny import save_tiny_llama
 import paceline
 from paceline.errors import PacelineError
 from paceline.integrations.ray_actor import Answering
-from paceline.serve.batch_lines import BatchLine
-from paceline.serve.batch_rows import AnswersOf, outcomes, row
+from paceline.serve.batch_lines import AnswersOf, BatchLine, outcomes, row
 
 
 def line(number: int, **fields: Any) -> BatchLine:

@@ -17,7 +17,7 @@ from tokenizers.processors import TemplateProcessing
 
 from paceline.errors import UsageError
 from paceline.records import TokenLogprob
-from paceline.serve.answers import completion_logprobs
+from paceline.serve.answers import Places, completion_logprobs
 from paceline.serve.app import Server
 from paceline.serve.bodies import checked
 from paceline.serve.conversations import Reader
@@ -33,7 +33,6 @@ from paceline.serve.schemas import (
     Tool,
 )
 from paceline.serve.settings import ServeSettings
-from paceline.serve.token_text import Places
 from paceline.session import Session
 
 USER = [{"role": "user", "content": "hi"}]

@@ -11,7 +11,7 @@ from tests.serve.live import MODEL, Live, live, tool_session
 from tests.tiny import toy_session
 
 from paceline.drafters import Anpd
-from paceline.serve.token_text import token_bytes, token_text
+from paceline.serve.answers import token_bytes, token_text
 
 USER = [{"role": "user", "content": "hi"}]
 

@@ -17,9 +17,8 @@ from paceline.cli.batch_ray import Answer, RayOptions, Work, on_ray
 from paceline.cli.flags import option
 from paceline.cli.groups import Choice, Machine, grouped
 from paceline.errors import UsageError
-from paceline.serve.batch_lines import check_custom_ids, read_lines
+from paceline.serve.batch_lines import AnswersOf, check_custom_ids, read_lines
 from paceline.serve.batch_results import results_in
-from paceline.serve.batch_rows import AnswersOf
 from paceline.serve.names import public_name
 
 if TYPE_CHECKING:

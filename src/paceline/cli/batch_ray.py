@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from paceline.cli import common
 from paceline.cli.flags import option
 from paceline.errors import UsageError
-from paceline.serve.batch_lines import BatchLine, Outcome, read_lines
+from paceline.serve.batch_lines import AnswersOf, BatchLine, Outcome, outcomes, read_lines, row
 from paceline.serve.batch_results import Results
-from paceline.serve.batch_rows import AnswersOf, outcomes, row
 
 if TYPE_CHECKING:
     from paceline.serve.batch_run import BatchCounts, Heard

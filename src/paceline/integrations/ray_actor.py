@@ -6,8 +6,7 @@ import asyncio
 import json
 
 from paceline.errors import PacelineError
-from paceline.serve.batch_lines import BatchLine, Outcome
-from paceline.serve.batch_rows import AnswersOf, Batch
+from paceline.serve.batch_lines import AnswersOf, Batch, BatchLine, Outcome
 
 __all__ = ["Answering"]
 

@@ -16,10 +16,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from paceline.serve.bodies import read_body
+from paceline.serve.bodies import read_body, unless_left
 from paceline.serve.errors import ApiError, too_many
 from paceline.serve.inside import Head, Query
-from paceline.serve.leaving import unless_left
 
 __all__ = ["Front"]
 

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paceline.serve.errors import error_body, failed
+from paceline.serve.errors import ApiError, failed
 from paceline.serve.hosts import KnownHosts
 from paceline.serve.logs import log
 
@@ -55,26 +54,23 @@ class Access:
                 MutableHeaders(scope=message)["x-request-id"] = name
             await send(message)
 
-        refusal = self._misled(headers) or self._refusal(scope, headers)
+        refusal = self._refusal(scope, headers)
+        app: ASGIApp = self._app if refusal is None else refusal.response
         try:
-            await (refusal or self._app)(scope, receive, named)
+            await app(scope, receive, named)
         except Exception as error:
             if begun:
                 raise
             # Left to Starlette, the answer would lack the headers that are added here and for
             # other origins, and the connection would close under the client's next request.
             log("request failed", level=logging.ERROR, error=error, request=name)
-            await JSONResponse(failed().body, 500)(scope, receive, named)
+            await failed().response(scope, receive, named)
 
-    def _misled(self, headers: Headers) -> JSONResponse | None:
-        stranger = self._hosts and self._hosts.stranger(headers.getlist("host"))
-        if not stranger:
-            return None
-        name = stranger[:100]
-        message = f"this server is not known as {name!r}: if it should be, start it with --allowed-host {name}"  # fmt: skip
-        return JSONResponse(error_body(403, message, code="host_not_allowed"), 403)
-
-    def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
+    def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
+        if self._hosts and (stranger := self._hosts.stranger(headers.getlist("host"))):
+            name = stranger[:100]
+            message = f"this server is not known as {name!r}: if it should be, start it with --allowed-host {name}"  # fmt: skip
+            return ApiError(403, message, code="host_not_allowed")
         protected = scope["path"].startswith(_PROTECTED) and scope["method"] != "OPTIONS"
         if not (self._keys and protected):
             return None
@@ -86,5 +82,5 @@ class Access:
         if scheme.lower() == "bearer" and any(right):
             return None
         message = "wrong API key" if given else "no API key: send 'Authorization: Bearer KEY'"
-        body = error_body(401, message, code="invalid_api_key")
-        return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
+        wanted = {"WWW-Authenticate": "Bearer"}
+        return ApiError(401, message, code="invalid_api_key", headers=wanted)

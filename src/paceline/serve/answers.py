@@ -1,28 +1,38 @@
-"""Convert completions to objects of OpenAI's protocol."""
+"""Parts of OpenAI's objects: usage, metrics, and log-probabilities with their tokens as text."""
 
 from __future__ import annotations
 
+import re
+from codecs import getincrementaldecoder
 from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 from paceline.completion import Completion
 from paceline.records import TokenLogprob
 from paceline.serve.ticket import Times
-from paceline.serve.token_text import Places, token_bytes, token_text
 from paceline.stats import SourceStats, Stats
 from paceline.text import Tokenizer, hidden_ids
 
 __all__ = [
+    "Places",
     "chat_logprobs",
     "completion_logprobs",
     "finish_reason",
     "in_text",
     "metrics_of",
+    "token_bytes",
+    "token_text",
     "usage_of",
 ]
 
 _REFERENCE_SOURCES = ("anpd", "llma", "suffix")
 """Drafters that search references. They also search the text itself, and do not tell which."""
+
+_HALF = "\N{REPLACEMENT CHARACTER}"
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_KEPT = 1 << 18
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 def finish_reason(completion: Completion) -> str:
@@ -139,3 +149,51 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
 def in_text(completion: Completion) -> int:
     """Number of tokens, without an end token, which is no part of the text."""
     return len(completion.tokens) - (completion.finish_reason == "eos")
+
+
+class Places:
+    """Where the tokens of a text begin, in characters, by their bytes: a token that ends inside a
+    character leaves the next one where that character begins."""
+
+    def __init__(self) -> None:
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+        self._length = 0
+
+    def next(self, token: bytes) -> int:
+        """The place of the next token."""
+        place = self._length
+        self._length += len(self._decoder.decode(token))
+        return place
+
+
+def token_text(tokenizer: Any, token: int) -> str:
+    """A token as OpenAI writes it: its text, or "bytes:" and its bytes if these are no text."""
+    found = token_bytes(tokenizer, token)
+    try:
+        return found.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found)
+
+
+@lru_cache(_KEPT)
+def token_bytes(tokenizer: Any, token: int) -> bytes:
+    """The bytes of a token. Kept, as an answer may name the same tokens thousands of times."""
+    piece = getattr(tokenizer, "convert_ids_to_tokens", lambda _: None)(token) or ""
+    if byte := _BYTE.fullmatch(piece):
+        return bytes([int(byte[1], 16)])
+    if _SPACE in piece:  # decoding drops it at the beginning of a text
+        return str(piece).replace(_SPACE, " ").encode("utf-8")
+    text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    if _HALF in text and all(letter in _byte_letters() for letter in piece):
+        return bytes(_byte_letters()[letter] for letter in piece)
+    return text.encode("utf-8")
+
+
+@cache
+def _byte_letters() -> dict[str, int]:
+    """The byte for each letter of byte-level vocabularies: a printable byte is its own letter, and
+    the others take the letters from 256 on in order (GPT-2's table)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in printable)
+    return letters | {chr(256 + place): byte for place, byte in enumerate(others)}

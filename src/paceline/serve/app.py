@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -18,29 +19,47 @@ from paceline import __version__
 from paceline.constraints.own_thread import in_own_thread
 from paceline.errors import UsageError
 from paceline.serve.access import Access
+from paceline.serve.answering import Answer, ChatAnswer, CompletionAnswer
 from paceline.serve.bodies import checked, json_body
-from paceline.serve.chat_answer import ChatAnswer
 from paceline.serve.compiler import Compiler
-from paceline.serve.completion_answer import CompletionAnswer
 from paceline.serve.conversations import Reader
 from paceline.serve.engine import Engine
-from paceline.serve.errors import ApiError, bad_request, failed
+from paceline.serve.errors import ApiError, bad_request, shown
 from paceline.serve.handling import Handler
 from paceline.serve.hosts import KnownHosts
 from paceline.serve.metrics import Metrics
 from paceline.serve.orders import Orders
-from paceline.serve.page import add_page
 from paceline.serve.schemas import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    TextRequest,
     TokenizeRequest,
 )
 from paceline.serve.settings import ServeSettings
-from paceline.serve.ticket import Order
+from paceline.serve.ticket import Order, Ticket
 from paceline.session import Session
+from paceline.text import Tokenizer
 
 __all__ = ["Server", "create_app"]
+
+R = TypeVar("R", bound=TextRequest)
+
+# The page at `/`: files of the package only, nothing from other servers.
+_PAGE = Path(__file__).parent / "static"
+_PAGE_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+_PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 
 class Server:
@@ -68,34 +87,12 @@ class Server:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        body = await self._body(request)
-        wanted = checked(ChatRequest, body)
-        self._check_model(wanted.model)
-        orders = await asyncio.to_thread(self.orders.of_chat, wanted)
-        tokenizer = self.session.tokenizer
-        return await self.handler.serve(
-            request,
-            orders,
-            lambda ticket: ChatAnswer(wanted, ticket, tokenizer, self.fingerprint),
-            bool(wanted.stream),
-            body,
-        )
+        return await self._written(request, ChatRequest, self.orders.of_chat, ChatAnswer)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
-        body = await self._body(request)
-        wanted = checked(CompletionRequest, body)
-        self._check_model(wanted.model)
-        orders = await asyncio.to_thread(self.orders.of_completion, wanted)
-        echoes = await asyncio.to_thread(self._echoes, wanted, orders)
-        tokenizer = self.session.tokenizer
-        return await self.handler.serve(
-            request,
-            orders,
-            lambda ticket: CompletionAnswer(wanted, ticket, tokenizer, self.fingerprint, echoes),
-            bool(wanted.stream),
-            body,
-        )
+        made = self.orders.of_completion
+        return await self._written(request, CompletionRequest, made, CompletionAnswer)
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -109,7 +106,7 @@ class Server:
 
     async def tokenize(self, request: Request) -> Response:
         """`POST /tokenize`, as in vLLM."""
-        wanted = checked(TokenizeRequest, await self._body(request))
+        wanted = checked(TokenizeRequest, await json_body(request, self.settings))
         if (wanted.prompt is None) == (wanted.messages is None):
             raise bad_request("give either 'prompt' or 'messages'", "prompt")
         tokens, strings = await asyncio.to_thread(self._tokens, wanted)
@@ -123,7 +120,7 @@ class Server:
 
     async def detokenize(self, request: Request) -> Response:
         """`POST /detokenize`, as in vLLM."""
-        wanted = checked(DetokenizeRequest, await self._body(request))
+        wanted = checked(DetokenizeRequest, await json_body(request, self.settings))
         return JSONResponse({"prompt": await asyncio.to_thread(self.reader.decode, wanted.tokens)})
 
     async def health(self, request: Request) -> Response:
@@ -151,16 +148,23 @@ class Server:
              "slots": self.settings.max_batch, "cache": cache}
         )  # fmt: skip
 
-    async def _body(self, request: Request) -> dict[str, Any]:
-        return await json_body(request, self.settings)
+    async def _written(
+        self,
+        request: Request,
+        shape: type[R],
+        orders_of: Callable[[R], list[Order]],
+        answer_to: Callable[[R, Ticket, Tokenizer, str], Answer],
+    ) -> Response:
+        """Write the texts of a request. Raises ApiError or UsageError."""
+        body = await json_body(request, self.settings)
+        wanted = checked(shape, body)
+        self._check_model(wanted.model)
+        orders = await asyncio.to_thread(orders_of, wanted)
 
-    def _echoes(self, wanted: CompletionRequest, orders: Sequence[Order]) -> list[str]:
-        """The prompt that each text repeats; "" for none."""
-        if not wanted.echo:
-            return [""] * len(orders)
-        given = [wanted.prompt] if isinstance(wanted.prompt, str) else wanted.prompt
-        texts = [each for each in given if isinstance(each, str) for _ in range(wanted.n or 1)]
-        return texts or [self.reader.decode(order.prompt) for order in orders]
+        def answer_for(ticket: Ticket) -> Answer:
+            return answer_to(wanted, ticket, self.session.tokenizer, self.fingerprint)
+
+        return await self.handler.serve(request, orders, answer_for, bool(wanted.stream), body)
 
     def _tokens(self, wanted: TokenizeRequest) -> tuple[list[int], list[str] | None]:
         """Token ids, and the text of each if requested."""
@@ -213,10 +217,9 @@ def create_app(
     app = FastAPI(title="paceline", version=__version__, lifespan=life, docs_url=None,
                   redoc_url=None, openapi_url=None)  # fmt: skip
     _add_addresses(app, server)
-    add_page(app)
-    app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(UsageError, _usage_error)
-    app.add_exception_handler(HTTPException, _http_error)
+    kinds: tuple[type[Exception], ...] = (ApiError, UsageError, HTTPException)
+    for kind in kinds:
+        app.add_exception_handler(kind, _refused)
     app.add_middleware(Access, keys=keys, hosts=hosts)
     if server.settings.cors:
         app.add_middleware(
@@ -247,20 +250,17 @@ def _add_addresses(app: FastAPI, server: Server) -> None:
         ("/state", server.state),
     ):
         app.add_route(path, answer, methods=["GET"])
+    for path, (name, kind) in _PAGE_FILES.items():
+        app.add_route(path, partial(_page_file, name, kind), methods=["GET"])
 
 
-async def _api_error(request: Request, error: Exception) -> Response:
-    known = error if isinstance(error, ApiError) else failed()
-    return JSONResponse(known.body, known.status, known.headers)
+async def _page_file(name: str, kind: str, request: Request) -> Response:
+    return FileResponse(_PAGE / name, media_type=kind, headers=_PAGE_HEADERS)
 
 
-async def _usage_error(request: Request, error: Exception) -> Response:
-    return await _api_error(request, bad_request(str(error)))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    reasons = {404: "there is nothing at this address", 405: "use another method here"}
-    known = ApiError(status, reasons.get(status, "this request cannot be served"))
-    headers = dict(getattr(error, "headers", None) or {})
-    return JSONResponse(known.body, known.status, headers)
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        reasons = {404: "there is nothing at this address", 405: "use another method here"}
+        reason = reasons.get(error.status_code, "this request cannot be served")
+        error = ApiError(error.status_code, reason, headers=error.headers)
+    return shown(error).response

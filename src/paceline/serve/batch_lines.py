@@ -1,4 +1,5 @@
-"""Lines of OpenAI's batch files: one request per line, and its result.
+"""Lines of OpenAI's batch files: one request per line, and its result. Both also as rows of text,
+which travel to other processes and back.
 
 {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {…}}
 {"id": "…", "custom_id": "a", "response": {"status_code": 200, "request_id": "…", "body": {…}},
@@ -9,17 +10,30 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UsageError
+from paceline.errors import PacelineError, UsageError
 
-__all__ = ["URLS", "BatchLine", "Outcome", "check_custom_ids", "read_lines"]
+__all__ = [
+    "URLS",
+    "AnswersOf",
+    "Batch",
+    "BatchLine",
+    "Outcome",
+    "check_custom_ids",
+    "outcomes",
+    "read_lines",
+    "row",
+]
 
 URLS = ("/v1/chat/completions", "/v1/completions")
 """Endpoints that requests of a batch may use."""
+
+Batch = Mapping[str, Sequence[Any]]
+"""Rows by column, as in Ray Data. All values are text, so that rows have one type."""
 
 _ID = "batch_req_"
 _ID_DIGITS = 24
@@ -61,22 +75,12 @@ class Outcome:
 
     def as_json(self) -> dict[str, Any]:
         """The line of an output file. `id` comes first, so that torn lines are recognised by it."""
-        response = error = None
-        if self.line.error is None:
-            response = {
-                "status_code": self.status,
-                "request_id": self.request_id,
-                "body": self.body,
-            }
-        else:
+        line = {"id": self.line.id, "custom_id": self.line.custom_id}
+        if self.line.error is not None:
             code, message = self.line.error
-            error = {"code": code, "message": message}
-        return {
-            "id": self.line.id,
-            "custom_id": self.line.custom_id,
-            "response": response,
-            "error": error,
-        }
+            return {**line, "response": None, "error": {"code": code, "message": message}}
+        status = {"status_code": self.status, "request_id": self.request_id}
+        return {**line, "response": {**status, "body": self.body}, "error": None}
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
@@ -159,3 +163,41 @@ def _line(number: int, content: bytes) -> BatchLine:
             "invalid_request", "batch answers cannot be streamed: leave out 'stream'", custom_id
         )
     return BatchLine(number, line_id, custom_id, record["url"], body)
+
+
+@dataclass(frozen=True)
+class AnswersOf:
+    """Arguments of the session that answers a batch file, in any process.
+
+    model, method: see `paceline.load`; placement: more of its arguments. names: of the model in
+    requests. max_batch, budget: see `paceline batch`. threads: None for torch's default.
+    """
+
+    model: str
+    method: str
+    names: Sequence[str]
+    max_batch: int
+    threads: int | None = None
+    budget: int | None = None
+    placement: Mapping[str, Any] = field(default_factory=dict)
+
+
+def row(line: BatchLine) -> dict[str, str]:
+    """A request as sent to an actor."""
+    return {"number": str(line.number), "url": line.url, "body": json.dumps(line.body)}
+
+
+def outcomes(batches: Iterable[Batch], waiting: dict[int, BatchLine]) -> Iterable[Outcome]:
+    """Yield the outcome of each line once, and remove it from `waiting` (lines by number).
+
+    Raises PacelineError for errors in the actors' arguments.
+    """
+    for batch in batches:
+        columns = (batch[name] for name in ("number", "status", "request_id", "body", "refusal"))
+        for number, status, request_id, body, refusal in zip(*columns, strict=True):
+            if refusal:
+                raise PacelineError(str(refusal))
+            # Ray repeats work whose results were lost with a machine.
+            line = waiting.pop(int(number), None)
+            if line is not None:
+                yield Outcome(line, int(status), str(request_id), json.loads(body))

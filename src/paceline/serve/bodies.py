@@ -1,23 +1,26 @@
-"""From the bytes of a request to a checked value, with every error in OpenAI's format."""
+"""From the bytes of a request to a checked value, with every error in OpenAI's format; and whether
+the client still waits for the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from paceline.serve.errors import ApiError, bad_request
 from paceline.serve.schemas import ChatRequest
 from paceline.serve.settings import ServeSettings
 
-__all__ = ["checked", "json_body", "read_body"]
+__all__ = ["checked", "json_body", "read_body", "unless_left"]
 
 S = TypeVar("S", bound=BaseModel)
+T = TypeVar("T")
 
 _REFUSED = {
     "audio": "this model writes text only",
@@ -149,3 +152,24 @@ def _finite(digits: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"the number {digits[:20]} is too large")
     return number
+
+
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """The result of `work`; None if the client hangs up first, which cancels it.
+
+    receive: of the request, whose body has been read.
+    """
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_hung_up(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _hung_up(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

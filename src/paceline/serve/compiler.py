@@ -17,7 +17,7 @@ from time import monotonic
 
 from paceline.constraints import Constraint
 from paceline.constraints.own_thread import in_own_thread
-from paceline.serve.errors import compilers_stuck, failed, slow_constraint, stopping
+from paceline.serve.errors import ApiError, bad_request, failed, stopping
 from paceline.serve.logs import log
 from paceline.serve.ticket import Order
 from paceline.session import Session
@@ -28,6 +28,11 @@ _PATIENCE = 10.0
 """Seconds after which a constraint is given up; its thread works on."""
 _THREADS = 2
 """Each takes a core from the engine for as long as it works."""
+_SLOW = "the constraint takes too long to compile: use a simpler schema, pattern or grammar"
+_STUCK = (
+    "earlier constraints take too long to compile, so new ones cannot begin: try again later or "
+    "leave the constraint out"
+)
 
 
 @dataclass(eq=False)
@@ -88,8 +93,11 @@ class Compiler:
         try:
             while not waiting.done():
                 left = min(deadline, self._given_up_at(job)) - monotonic()
+                if left <= 0 and job.began:
+                    raise bad_request(_SLOW, code="slow_constraint")
                 if left <= 0:
-                    raise slow_constraint() if job.began else compilers_stuck()
+                    wait = {"Retry-After": "10"}
+                    raise ApiError(503, _STUCK, code="compilers_stuck", headers=wait)
                 await asyncio.wait({waiting}, timeout=left)
             return waiting.result()
         finally:

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.serve.errors import bad_request
+from paceline.serve.errors import ApiError, bad_request
 from paceline.serve.schemas import Message, Tool
 from paceline.session import Session
 from paceline.text import hidden_ids
@@ -16,8 +16,8 @@ from paceline.text import hidden_ids
 __all__ = ["Reader", "joined_text"]
 
 _ROLES = {"developer": "system"}
-_CHARACTERS = 64
-"""Characters that no vocabulary's tokens have on average: a longer text cannot fit."""
+_PER_TOKEN = {"messages": 1, "characters": 64}
+"""Most that a token stands for on average, in any vocabulary: a longer prompt cannot fit."""
 _PIECE = 1 << 16
 """Characters of a reference that are read at once: then others take their turn."""
 _ANY_TOOL = {"type": "function", "function": {"name": "f", "description": "f", "parameters": {}}}
@@ -49,14 +49,14 @@ class Reader:
         if not prompt:
             raise bad_request("the prompt is empty: give at least one character", "prompt")
         if isinstance(prompt, str):
-            self._check_characters(len(prompt), "prompt")
+            self._check_room(len(prompt), "characters", "prompt")
         with self._turn:
             given = prompt if isinstance(prompt, str) else [int(token) for token in prompt]
             return self._checked(self._session.encode(given), "prompt")
 
     def plain(self, text: str, special: bool) -> list[int]:
         """Token ids of a text, which may be empty. special: add those that begin a prompt."""
-        self._check_characters(len(text), "prompt")
+        self._check_room(len(text), "characters", "prompt")
         with self._turn:
             if special and text:
                 return self._session.encode(text)
@@ -158,42 +158,29 @@ class Reader:
     def _check_size(
         self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Raise ApiError for a conversation that cannot fit; each message takes a token or more."""
-        most = self._session.target.max_context
-        if most is not None and len(conversation) > most:
-            raise bad_request(
-                f"the model's context is {most} tokens, too few for {len(conversation)} messages",
-                "messages",
-                "context_length_exceeded",
-            )
-        self._check_characters(_characters(tools), "tools")
+        """Raise ApiError for a conversation that cannot fit."""
+        self._check_room(len(conversation), "messages", "messages")
+        self._check_room(_characters(tools), "characters", "tools")
         beside = [
             {name: value for name, value in each.items() if name not in ("role", "content")}
             for each in conversation
         ]
         said = sum(len(each["content"]) for each in conversation)
         more = _characters([*tools, *filter(None, beside)])
-        self._check_characters(said + more, "messages")
+        self._check_room(said + more, "characters", "messages")
 
-    def _check_characters(self, count: int, param: str) -> None:
-        """Raise ApiError for a text that cannot fit, before others wait for its tokens."""
+    def _check_room(self, count: int, what: str, param: str) -> None:
+        """Raise ApiError for messages or characters that cannot fit, before others wait for their
+        tokens."""
         most = self._session.target.max_context
-        if most is not None and count > _CHARACTERS * most:
-            raise bad_request(
-                f"the model's context is {most} tokens, too few for {count} characters",
-                param,
-                "context_length_exceeded",
-            )
+        if most is not None and count > _PER_TOKEN[what] * most:
+            raise _too_long(most, f"too few for {count} {what}", param)
 
     def _checked(self, tokens: list[int], param: str) -> list[int]:
         self.check_vocabulary(tokens, param)
         most = self._session.target.max_context
         if most is not None and len(tokens) >= most:
-            raise bad_request(
-                f"the model's context is {most} tokens, but the prompt alone has {len(tokens)}",
-                param,
-                "context_length_exceeded",
-            )
+            raise _too_long(most, f"but the prompt alone has {len(tokens)}", param)
         return tokens
 
 
@@ -212,6 +199,11 @@ def joined_text(content: str | Sequence[Mapping[str, Any]] | None, param: str, b
             raise bad_request(f"{param}: a text part has no text", param)
         texts.append(text)
     return between.join(texts)
+
+
+def _too_long(most: int, why: str, param: str) -> ApiError:
+    message = f"the model's context is {most} tokens, {why}"
+    return bad_request(message, param, "context_length_exceeded")
 
 
 def _characters(values: Sequence[Any]) -> int:

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
 from threading import TIMEOUT_MAX, Condition, Thread
 from time import monotonic
 
-from paceline.errors import UsageError
-from paceline.serve.errors import (
-    ApiError,
-    bad_request,
-    cut_off,
-    failed,
-    out_of_time,
-    stopping,
-    too_many,
-)
+from paceline.serve.errors import ApiError, failed, shown, stopping, too_many
 from paceline.serve.heap import give_back
 from paceline.serve.logs import log
 from paceline.serve.metrics import Metrics
@@ -43,6 +33,7 @@ class Engine:
         self._changed = Condition()
         self._waiting: deque[Ticket] = deque()
         self._texts: list[RunningText] = []
+        self._touched: set[Ticket] = set()  # of this round
         self._draining = self._cut = False
         self._tidied = monotonic()
         self._thread = Thread(target=self._run, name="paceline-engine", daemon=True)
@@ -107,17 +98,17 @@ class Engine:
 
     def _run(self) -> None:
         while self._has_work():
-            touched: set[Ticket] = set()
+            self._touched = set()
             try:
-                self._send_away(touched)
-                self._admit(touched)
+                self._send_away()
+                self._admit()
                 if self._texts:
-                    self._play(touched)
+                    self._play()
             except BaseException as error:  # such as a panic in a library written in Rust
                 log("round failed", level=logging.ERROR, error=error)
                 for ticket in {text.ticket for text in self._texts}:
-                    self._fail(ticket, failed(), touched)
-            wake(touched)
+                    self._fail(ticket, failed())
+            wake(self._touched)
             self._tidy()
 
     def _tidy(self) -> None:
@@ -133,21 +124,24 @@ class Engine:
                 self._changed.wait()
             return bool(self._texts or self._waiting)
 
-    def _send_away(self, touched: set[Ticket]) -> None:
+    def _send_away(self) -> None:
         """Remove requests that are cancelled or out of time, or all when the server is cut off."""
         now = monotonic()
         with self._changed:
             tickets = {*self._waiting, *(text.ticket for text in self._texts)}
         for ticket in tickets:
-            if ticket.cancelled:
-                self._fail(ticket, cut_off(), touched, outcome="cancelled")
-            elif self._cut:
-                self._fail(ticket, cut_off(), touched, outcome="cut off")
+            if ticket.cancelled or self._cut:
+                what = "the server stopped before the answer was complete"
+                outcome = "cancelled" if ticket.cancelled else "cut off"
+                self._fail(ticket, ApiError(503, what, code="stopping"), outcome)
             elif now > ticket.deadline:
-                late = out_of_time(self._settings.time_limit)
-                self._fail(ticket, late, touched, outcome="out of time")
+                limit = f"{self._settings.time_limit:g} seconds"
+                what = f"the answer was not complete after {limit}: ask for fewer tokens"
+                never = {"X-Should-Retry": "false"}  # it would take as long again
+                late = ApiError(408, what, code="timeout", headers=never)
+                self._fail(ticket, late, "out of time")
 
-    def _admit(self, touched: set[Ticket]) -> None:
+    def _admit(self) -> None:
         """Let texts of waiting requests join, in order, while there is room."""
         while len(self._texts) < self._settings.max_batch:
             with self._changed:
@@ -164,9 +158,9 @@ class Engine:
             try:
                 self._texts.append(RunningText(self._session, ticket, index))
             except BaseException as error:  # else its ticket, no longer waiting, would be lost
-                self._fail(ticket, _as_answer(error), touched)
+                self._fail(ticket, _as_answer(error))
 
-    def _play(self, touched: set[Ticket]) -> None:
+    def _play(self) -> None:
         """Play one round, and deliver every text's news."""
         self._session.texts.batch.play()
         for text in list(self._texts):
@@ -175,12 +169,12 @@ class Engine:
             try:
                 news = text.poll(self._metrics)
             except Exception as error:
-                self._fail(text.ticket, _as_answer(error), touched)
+                self._fail(text.ticket, _as_answer(error))
                 continue
             if news is not None:
-                self._deliver(text, news, touched)
+                self._deliver(text, news)
 
-    def _deliver(self, text: RunningText, news: News, touched: set[Ticket]) -> None:
+    def _deliver(self, text: RunningText, news: News) -> None:
         ticket = text.ticket
         if news.completion is not None:
             self._texts.remove(text)
@@ -189,42 +183,33 @@ class Engine:
             if not ticket.texts_left:
                 self._close(ticket, "complete")
         ticket.put(news)
-        touched.add(ticket)
+        self._touched.add(ticket)
 
-    def _fail(
-        self, ticket: Ticket, error: ApiError, touched: set[Ticket], outcome: str = "failed"
-    ) -> None:
+    def _fail(self, ticket: Ticket, reason: ApiError, outcome: str = "failed") -> None:
         """Fail a request: all its texts leave."""
         for text in [text for text in self._texts if text.ticket is ticket]:
             self._texts.remove(text)
-            _quietly(text.leave)
+            try:
+                text.leave()
+            except BaseException as error:  # which must not stop the engine
+                log("text could not be closed", level=logging.ERROR, error=error)
         with self._changed:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
         if not ticket.failed:
-            ticket.fail(error)
+            ticket.fail(reason)
             self._close(ticket, outcome)
-        touched.add(ticket)
+        self._touched.add(ticket)
 
     def _close(self, ticket: Ticket, outcome: str) -> None:
-        ticket.times.ended = monotonic()
-        ticket.outcome = outcome
-        self._metrics.request_ended(ticket)
+        times, ticket.outcome = ticket.times, outcome
+        times.ended = monotonic()
+        self._metrics.observe("e2e_request_latency_seconds", times.ended - times.arrived)
 
 
 def _as_answer(error: BaseException) -> ApiError:
     """The error that a client receives for an error in its text."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, UsageError):
-        return bad_request(str(error))
-    log("text failed", level=logging.ERROR, error=error)
-    return failed()
-
-
-def _quietly(leave: Callable[[], None]) -> None:
-    """Close a text; a failure to do so must not stop the engine."""
-    try:
-        leave()
-    except BaseException as error:
-        log("text could not be closed", level=logging.ERROR, error=error)
+    known = shown(error)
+    if known.status >= 500:
+        log("text failed", level=logging.ERROR, error=error)
+    return known

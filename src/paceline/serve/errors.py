@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = [
-    "ApiError",
-    "bad_request",
-    "compilers_stuck",
-    "cut_off",
-    "error_body",
-    "failed",
-    "out_of_time",
-    "slow_constraint",
-    "stopping",
-    "too_many",
-]
+from starlette.responses import JSONResponse
+
+from paceline.errors import UsageError
+
+__all__ = ["ApiError", "bad_request", "failed", "shown", "stopping", "too_many"]
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_SHED_RETRY = 1
-_STUCK_RETRY = 10
+_SOON = {"Retry-After": "1"}
 
 
 class ApiError(Exception):
@@ -45,16 +37,16 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The body of the response."""
-        return error_body(self.status, self.message, self.param, self.code)
+        """OpenAI's error object, always with all of its keys."""
+        usual = "server_error" if self.status >= 500 else "invalid_request_error"
+        kind = _TYPES.get(self.status, usual)
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
 
-
-def error_body(
-    status: int, message: str, param: str | None = None, code: str | None = None
-) -> dict[str, Any]:
-    """OpenAI's error object, always with all of its keys."""
-    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    @property
+    def response(self) -> JSONResponse:
+        """The response, if none has begun."""
+        return JSONResponse(self.body, self.status, self.headers)
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
@@ -64,58 +56,23 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
 
 def too_many() -> ApiError:
     """The queue is full."""
-    return ApiError(
-        429,
-        "too many requests are waiting: try again in a moment",
-        code="queue_full",
-        headers={"Retry-After": str(_SHED_RETRY)},
-    )
-
-
-def slow_constraint() -> ApiError:
-    """A constraint is given up before it is compiled."""
-    return bad_request(
-        "the constraint takes too long to compile: use a simpler schema, pattern or grammar",
-        code="slow_constraint",
-    )
-
-
-def compilers_stuck() -> ApiError:
-    """No constraint can be compiled now."""
-    return ApiError(
-        503,
-        "earlier constraints take too long to compile, so new ones cannot begin: try again later "
-        "or leave the constraint out",
-        code="compilers_stuck",
-        headers={"Retry-After": str(_STUCK_RETRY)},
-    )
+    message = "too many requests are waiting: try again in a moment"
+    return ApiError(429, message, code="queue_full", headers=_SOON)
 
 
 def stopping() -> ApiError:
     """The server accepts no new requests."""
-    return ApiError(
-        503,
-        "the server is stopping: try again later",
-        code="stopping",
-        headers={"Retry-After": str(_SHED_RETRY)},
-    )
-
-
-def cut_off() -> ApiError:
-    """The grace period of a stop is over."""
-    return ApiError(503, "the server stopped before the answer was complete", code="stopping")
-
-
-def out_of_time(seconds: float) -> ApiError:
-    """A request took too long. A retry would too, so clients are told not to retry."""
-    return ApiError(
-        408,
-        f"the answer was not complete after {seconds:g} seconds: ask for fewer tokens",
-        code="timeout",
-        headers={"X-Should-Retry": "false"},
-    )
+    message = "the server is stopping: try again later"
+    return ApiError(503, message, code="stopping", headers=_SOON)
 
 
 def failed() -> ApiError:
     """An internal error; details go to the log, not to the client."""
     return ApiError(500, "the server failed to answer this request", code="internal_error")
+
+
+def shown(error: BaseException) -> ApiError:
+    """What a client is told of an error."""
+    if isinstance(error, ApiError):
+        return error
+    return bad_request(str(error)) if isinstance(error, UsageError) else failed()

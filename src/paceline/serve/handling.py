@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -13,12 +14,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from paceline.completion import Completion
 from paceline.serve.answering import Answer
+from paceline.serve.bodies import unless_left
 from paceline.serve.compiler import Compiler
 from paceline.serve.engine import Engine
 from paceline.serve.errors import ApiError
-from paceline.serve.leaving import unless_left
 from paceline.serve.logs import log
 from paceline.serve.settings import ServeSettings
 from paceline.serve.ticket import News, Order, Ticket
@@ -66,7 +66,7 @@ class Handler:
                 return self._left(ticket)
             if stream:
                 return _Events(self._pieces(ticket, answer, first), lambda: self._finish(ticket))
-            completions = await unless_left(request.receive, _all(ticket, first))
+            completions = await unless_left(request.receive, ticket.ended())
         except BaseException:
             self._finish(ticket)
             raise
@@ -80,21 +80,15 @@ class Handler:
         self, ticket: Ticket, answer: Answer, first: list[News]
     ) -> AsyncIterator[str]:
         """The server-sent events of a stream."""
-        completions: dict[int, Completion] = {}
         try:
             for piece in answer.begin():
                 yield _event(piece)
             news = first
-            while True:
-                for each in news:
-                    for piece in answer.pieces(each):
-                        yield _event(piece)
-                    if each.completion is not None:
-                        completions[each.index] = each.completion
-                if len(completions) == len(ticket.orders):
-                    break
-                news = await ticket.news()
-            for piece in answer.end([completions[place] for place in sorted(completions)]):
+            while news:
+                for piece in chain.from_iterable(map(answer.pieces, news)):
+                    yield _event(piece)
+                news = await ticket.news() if ticket.unheard else []
+            for piece in answer.end(await ticket.ended()):
                 yield _event(piece)
             yield "data: [DONE]\n\n"
         except ApiError as error:
@@ -121,7 +115,9 @@ class Handler:
             "seconds": round(monotonic() - times.arrived, 4),
         }
         if ticket.asked is not None:
-            line |= {"asked": ticket.asked, "answers": ticket.answers}
+            ended = dict(ticket.completions)  # the engine may add others
+            answers = {place: each.text for place, each in ended.items()}
+            line |= {"asked": ticket.asked, "answers": answers}
         log("request", **line)
 
 
@@ -137,15 +133,6 @@ class _Events(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._ended()
-
-
-async def _all(ticket: Ticket, news: list[News]) -> list[Completion]:
-    completions: dict[int, Completion] = {}
-    while True:
-        completions |= {each.index: each.completion for each in news if each.completion}
-        if len(completions) == len(ticket.orders):
-            return [completions[place] for place in sorted(completions)]
-        news = await ticket.news()
 
 
 def _event(piece: dict[str, Any]) -> str:

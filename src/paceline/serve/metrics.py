@@ -13,7 +13,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from paceline.completion import Completion
-from paceline.serve.ticket import Ticket
 from paceline.stats import Stats
 
 __all__ = ["Metrics"]
@@ -21,6 +20,11 @@ __all__ = ["Metrics"]
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1, 2.5, 5, 10)
 _LONG = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 20, 40, 80, 160, 640)
 _COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+_GAUGES = {
+    "num_requests_running": "Texts being written.",
+    "num_requests_waiting": "Requests waiting.",
+    "kv_cache_usage_perc": "Share of the cache in use, 0 to 1.",
+}
 _COUNTERS = {
     "spec_decode_num_drafts": "Rounds in which something was guessed.",
     "spec_decode_num_draft_tokens": "Guessed tokens.",
@@ -63,9 +67,7 @@ class Metrics:
             name: labelled(Histogram, name, text, buckets=buckets)
             for name, (text, buckets) in _HISTOGRAMS.items()
         }
-        self._running = labelled(Gauge, "num_requests_running", "Texts being written.")
-        self._waiting = labelled(Gauge, "num_requests_waiting", "Requests waiting.")
-        self._cache = labelled(Gauge, "kv_cache_usage_perc", "Share of the cache in use, 0 to 1.")
+        self._gauges = [labelled(Gauge, name, text) for name, text in _GAUGES.items()]
         self._accepted_at = self._counter(
             "spec_decode_num_accepted_tokens_per_pos",
             "Guessed tokens that were accepted, by depth.",
@@ -76,10 +78,8 @@ class Metrics:
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
-        running, waiting, cache = self._load()
-        self._running.set(running)
-        self._waiting.set(waiting)
-        self._cache.set(cache)
+        for gauge, value in zip(self._gauges, self._load(), strict=True):
+            gauge.set(value)
         return generate_latest(self._registry)
 
     def count(self, name: str, more: float) -> None:
@@ -116,10 +116,6 @@ class Metrics:
         if len(completion.tokens) > 1:
             each = seconds / (len(completion.tokens) - 1)
             self.observe("request_time_per_output_token_seconds", each)
-
-    def request_ended(self, ticket: Ticket) -> None:
-        """Record a request that is complete, failed or abandoned."""
-        self.observe("e2e_request_latency_seconds", ticket.times.ended - ticket.times.arrived)
 
     def _counter(self, name: str, text: str, label: str) -> Counter:
         return Counter(f"vllm:{name}", text, [*self._labels, label], registry=self._registry)

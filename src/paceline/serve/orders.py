@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from secrets import randbits
 from typing import Any
@@ -40,6 +40,15 @@ _MOST_SCORED = 1 << 21
 _SHORT = 16
 """Most new tokens of a completion by default, as at OpenAI."""
 
+_MAKERS: dict[str, Callable[[Any], Constraint]] = {
+    "json_": Constraint.json_schema,
+    "regex": Constraint.regex,
+    "choice": Constraint.choice,
+    "grammar": Constraint.grammar,
+    "json_object": lambda _: Constraint.json_object(),
+}
+"""By the field of `structured_outputs`."""
+
 
 @dataclass(frozen=True)
 class Orders:
@@ -63,7 +72,7 @@ class Orders:
             "constraint": self._constraint_of(request, tools),
             "max_new_tokens": self._limit(request.limit, len(prompt)),
         }
-        return self._orders(request, [prompt], changes, chat=True)
+        return self._orders(request, [(prompt, "")], changes, chat=True)
 
     def of_completion(self, request: CompletionRequest) -> list[Order]:
         """The `n` continuations of each prompt."""
@@ -77,23 +86,33 @@ class Orders:
         several = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
         prompts: Sequence[Any] = given if several else [given]
         self._check_count(request, len(prompts))
-        read = [self.reader.text(prompt) for prompt in prompts]
-        changes = {"logprobs": request.logprobs, "constraint": _constraint(request)}
-        changes["max_new_tokens"] = self._limit(request.limit or self._short)
-        return self._orders(request, read, changes)
+        starts = []
+        for prompt in prompts:
+            ids, echo = self.reader.text(prompt), ""
+            if request.echo:
+                echo = prompt if isinstance(prompt, str) else self.reader.decode(ids)
+            starts.append((ids, echo))
+        short = min(_SHORT, self.settings.max_tokens or _SHORT)
+        changes = {
+            "logprobs": request.logprobs,
+            "constraint": _constraint(request),
+            "max_new_tokens": self._limit(request.limit or short),
+        }
+        return self._orders(request, starts, changes)
 
     def _orders(
         self,
         request: TextRequest,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[tuple[Sequence[int], str]],
         changes: dict[str, Any],
         chat: bool = False,
     ) -> list[Order]:
+        """prompts: token ids, and the text that the answer repeats. changes: of the options."""
         n = self._check_count(request, len(prompts))
         if changes["logprobs"] is not None:
             most = max(1, _MOST_SCORED // (n * len(prompts) * (1 + changes["logprobs"])))
             # The context limits the longer answers, with or without log-probabilities.
-            room = self._room(min(map(len, prompts)))
+            room = self._room(min(len(ids) for ids, _ in prompts))
             if min(request.limit or 0, room) > most:
                 raise bad_request(
                     f"with so many log-probabilities per token ask for at most {most} tokens",
@@ -104,8 +123,8 @@ class Orders:
         references = self._references(request)
         return [
             # As in `Session.generate_batch`: equal prompts get their own noise.
-            Order(prompt, options.with_(seed=options.seed + (place << 64)), references, chat)
-            for place, prompt in enumerate(prompt for prompt in prompts for _ in range(n))
+            Order(ids, options.with_(seed=options.seed + (place << 64)), references, chat, echo)
+            for place, (ids, echo) in enumerate(each for each in prompts for _ in range(n))
         ]
 
     def _check_count(self, request: TextRequest, prompts: int) -> int:
@@ -161,10 +180,6 @@ class Orders:
             biases[int(token)] = bias
         return biases
 
-    @property
-    def _short(self) -> int:
-        return min(_SHORT, self.settings.max_tokens or _SHORT)
-
     def _limit(self, wanted: int | None, prompt: int = 0) -> int:
         """Most new tokens of a text; the model's context may limit it further."""
         most = self.settings.max_tokens
@@ -202,20 +217,17 @@ class Orders:
         return [*self.reader.references([text for text in texts if text], most)]
 
     def _constraint_of(self, request: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
+        """The constraint of a chat. It allows calls if one is required, or if the answer's format
+        alone would rule them out."""
         if tools and request.structured_outputs is not None:
             raise bad_request(
                 "'structured_outputs' would rule out calls: use 'response_format' beside 'tools'",
                 "structured_outputs",
             )
-        return self._tool_constraint(request, tools) or _constraint(request)
-
-    def _tool_constraint(self, request: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
-        """The constraint that allows calls: if one is required, or if the answer's format alone
-        would rule them out."""
         choice, answer = request.tool_choice, _answer_schema(request.response_format)
         must = choice == "required" or isinstance(choice, NamedTool)
         if not tools or not (must or answer is not None):
-            return None
+            return _constraint(request)
         if isinstance(choice, NamedTool):
             tools = [tool for tool in tools if tool.function.name == choice.function.name]
         several = request.parallel_tool_calls is not False and not isinstance(choice, NamedTool)
@@ -271,14 +283,6 @@ def _constraint(request: ChatRequest | CompletionRequest) -> Constraint | None:
     if len(given) != 1 or schema is not None:
         raise bad_request("constrain the answer in exactly one way", "structured_outputs")
     try:
-        if other.json_ is not None:
-            return Constraint.json_schema(other.json_)
-        if other.regex is not None:
-            return Constraint.regex(other.regex)
-        if other.choice is not None:
-            return Constraint.choice(other.choice)
-        if other.grammar is not None:
-            return Constraint.grammar(other.grammar)
-        return Constraint.json_object()
+        return _MAKERS[given[0]](getattr(other, given[0]))
     except UsageError as error:
         raise bad_request(str(error), "structured_outputs") from error

@@ -22,14 +22,15 @@ __all__ = ["News", "Order", "Ticket", "Times", "wake"]
 class Order:
     """One text to write.
 
-    prompt: token ids. references: texts that it may resemble. options: including its seed. chat:
-    whether the prompt is a conversation.
+    prompt: token ids. options: including its seed. references: texts that it may resemble. chat:
+    whether the prompt is a conversation. echo: the prompt, if the answer repeats it.
     """
 
     prompt: Sequence[int]
     options: Options
     references: Sequence[Reference] = ()
     chat: bool = False
+    echo: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,16 @@ class Ticket:
         self.outcome = ""
         self.tokens = 0
         self.asked: Any = None
-        self.answers: dict[int, str] = {}
         """For the log: how the request ended, how many tokens were written, and, if prompts are
-        logged, what was asked and answered."""
+        logged, what was asked."""
+        self.completions: dict[int, Completion] = {}
+        self.unheard = len(self.orders)
+        """Texts whose end was not taken by `news`."""
         self.held: object = None
         """The compiled constraint, which the engine must not have to wait for."""
         self.loop = asyncio.get_running_loop()
-        self._ready = asyncio.Event()
+        self.ready = asyncio.Event()
+        """Set in the event loop when there are news."""
         self._lock = Lock()
         self._news: list[News] = []
         self._error: ApiError | None = None
@@ -96,38 +100,41 @@ class Ticket:
         return len(self.orders) - self._next
 
     def begin_next(self) -> int:
-        """Let the next text join; returns its index."""
+        """The index of the next text, which joins now."""
         self.times.begun = self.times.begun or monotonic()
         self._next += 1
         return self._next - 1
 
     def put(self, news: News) -> None:
         """Leave news; called by the engine, which then wakes the handler."""
-        if self.asked is not None and news.completion is not None:
-            self.answers[news.index] = news.completion.text
+        if news.completion is not None:
+            self.completions[news.index] = news.completion
         with self._lock:
             self._news.append(news)
 
     def fail(self, error: ApiError) -> None:
-        """End the news with an error; the first one counts."""
+        """End the news with an error."""
         with self._lock:
-            self._error = self._error or error
+            self._error = error
 
     async def news(self) -> list[News]:
         """Wait for news and take it. Raises ApiError if the request has failed."""
         while True:
             with self._lock:
-                self._ready.clear()
+                self.ready.clear()
                 news, self._news = self._news, []
                 if not news and self._error is not None:
                     raise self._error
             if news:
+                self.unheard -= sum(each.completion is not None for each in news)
                 return news
-            await self._ready.wait()
+            await self.ready.wait()
 
-    def ring(self) -> None:
-        """Wake the handler; called in its event loop."""
-        self._ready.set()
+    async def ended(self) -> list[Completion]:
+        """Wait for the end of all texts, whatever the news. Raises ApiError like `news`."""
+        while self.unheard:
+            await self.news()
+        return [self.completions[place] for place in range(len(self.orders))]
 
 
 def wake(tickets: Iterable[Ticket]) -> None:
@@ -144,4 +151,4 @@ def wake(tickets: Iterable[Ticket]) -> None:
 
 def _ring_all(tickets: Sequence[Ticket]) -> None:
     for ticket in tickets:
-        ticket.ring()
+        ticket.ready.set()
