@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paceline.datastore import Datastore, log_file, recent_texts
+from paceline.datastore import Datastore, documents, log_file
 from paceline.datastore.sorting import sort_places
 
 MARK = "a" * 32
@@ -43,7 +43,7 @@ def test_to_add_costs_what_is_added(
         sizes.append(len(tokens))
         return sort_places(tokens)
 
-    monkeypatch.setattr(recent_texts, "sort_places", counted)
+    monkeypatch.setattr(documents, "sort_places", counted)
     store, other = Datastore(tmp_path, MARK), Datastore(tmp_path, MARK)
     length, count = 50, 400
     for number in range(count):

@@ -18,8 +18,8 @@ import httpx
 from tests.forked import Forked
 from tests.tiny import TEMPLATE, byte_tokenizer
 
+from paceline.serve.access import KnownHosts
 from paceline.serve.app import Server
-from paceline.serve.hosts import KnownHosts
 from paceline.serve.running_server import bound_socket, running_server
 from paceline.serve.settings import ServeSettings
 from paceline.session import Session

@@ -9,7 +9,7 @@ import pytest
 from tests.serve.live import Live, live, tool_session
 
 from paceline.errors import UsageError
-from paceline.serve.hosts import KnownHosts, is_loopback, known_hosts
+from paceline.serve.access import KnownHosts, is_loopback, known_hosts
 
 LOCAL = [
     "localhost",

@@ -22,7 +22,6 @@ from paceline.serve.app import Server
 from paceline.serve.bodies import checked
 from paceline.serve.conversations import Reader
 from paceline.serve.errors import ApiError
-from paceline.serve.names import public_name
 from paceline.serve.orders import Orders
 from paceline.serve.running_server import bound_socket, run
 from paceline.serve.schemas import (
@@ -32,7 +31,7 @@ from paceline.serve.schemas import (
     Message,
     Tool,
 )
-from paceline.serve.settings import ServeSettings
+from paceline.serve.settings import ServeSettings, public_name
 from paceline.session import Session
 
 USER = [{"role": "user", "content": "hi"}]

@@ -19,7 +19,7 @@ from paceline.cli.groups import Choice, Machine, grouped
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import AnswersOf, check_custom_ids, read_lines
 from paceline.serve.batch_results import results_in
-from paceline.serve.names import public_name
+from paceline.serve.settings import public_name
 
 if TYPE_CHECKING:
     from paceline.serve.batch_run import BatchCounts

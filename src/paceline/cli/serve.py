@@ -10,8 +10,13 @@ from paceline.cli.flags import option
 from paceline.cli.groups import Choice, Machine, grouped
 from paceline.errors import UsageError
 from paceline.serve.logs import log_to_stderr
-from paceline.serve.names import KEY_VARIABLE, checked_keys, keys_of_environment, public_name
-from paceline.serve.settings import ServeSettings
+from paceline.serve.settings import (
+    KEY_VARIABLE,
+    ServeSettings,
+    checked_keys,
+    keys_of_environment,
+    public_name,
+)
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,9 @@ def serve(
     common.request_options(budget=budget)
     chosen = choice.chosen
     common.check_installed()
+    from paceline.serve.access import known_hosts
     from paceline.serve.app import Server
     from paceline.serve.heap import share_one_heap
-    from paceline.serve.hosts import known_hosts
     from paceline.serve.running_server import bound_socket, run
 
     share_one_heap()

@@ -1,4 +1,8 @@
-"""What a document of a datastore may be, and which ones an index keeps."""
+"""Documents of a datastore: which may be added and which an index keeps, and the latest ones as
+sorted pieces, of which a new text re-sorts only the newest.
+
+tokens of the pieces, oldest first: 9000 2000 200; 40 more: 9000 2000 240; 900 more: 9000 3140
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.datastore.sorting import Int32
+from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.errors import UsageError
 
-__all__ = ["bounded", "check_limit", "checked"]
+__all__ = ["RecentTexts", "bounded", "checked", "joined"]
+
+_RATIO = 4
+"""A piece has at least this many times the tokens of the next newer one."""
+
+_SMALL = 1024
+"""Tokens; smaller pieces are always merged, as every lookup searches each piece."""
 
 
 def checked(document: Sequence[int] | Int32) -> Int32:
@@ -21,12 +31,6 @@ def checked(document: Sequence[int] | Int32) -> Int32:
     if len(tokens) and not 0 <= tokens.min() <= tokens.max() < 2**31 - 1:
         raise UsageError("a token id is negative or does not fit into 32 bits")
     return tokens.astype(np.int32)
-
-
-def check_limit(most: int | None) -> None:
-    """Raises UsageError for a limit that leaves no room for a token."""
-    if most is not None and most < 1:
-        raise UsageError(f"most is {most}: give a number of tokens above 0")
 
 
 def bounded(documents: Sequence[Int32], most: int) -> list[Int32]:
@@ -45,3 +49,31 @@ def bounded(documents: Sequence[Int32], most: int) -> list[Int32]:
             break
         kept[digest] = document
     return list(kept.values())[::-1]
+
+
+class RecentTexts:
+    """Sorted pieces of texts; their number grows with the logarithm of the tokens."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[Int32, Int32]] = []
+
+    @property
+    def pieces(self) -> list[tuple[Int32, Int32]]:
+        """Each piece's tokens, with borders, and the order of its places; newest first."""
+        return self._pieces[::-1]
+
+    def add(self, documents: Sequence[Int32]) -> None:
+        """Add texts newer than all present ones."""
+        tokens = joined(documents)
+        if not len(tokens):
+            return
+        while self._pieces and len(self._pieces[-1][0]) < max(_SMALL, _RATIO * len(tokens)):
+            tokens = joined([self._pieces.pop()[0], tokens])
+        self._pieces.append((tokens, sort_places(tokens)))
+
+
+def joined(documents: Sequence[Int32]) -> Int32:
+    """Concatenate documents, with borders between them."""
+    border = np.array([BORDER], dtype=np.int32)
+    parts = [part for document in documents for part in (border, document)][1:]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)

@@ -16,21 +16,13 @@ from threading import Lock, Thread
 
 import numpy as np
 
-from paceline.datastore.documents import bounded, check_limit, checked
-from paceline.datastore.index_file import (
-    INDEX,
-    INDEX_MAGIC,
-    Header,
-    Index,
-    read_index,
-    write_draft,
-)
+from paceline.datastore.documents import RecentTexts, bounded, checked, joined
+from paceline.datastore.index_file import INDEX, INDEX_MAGIC, Header, Index, read_index, write_draft
 from paceline.datastore.log_file import LOG_MAGIC, Log, logs_to_come
 from paceline.datastore.private_files import begins, check_folder, draft_of, put_in_place
-from paceline.datastore.recent_texts import RecentTexts, joined
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
-from paceline.errors import MergeError, StoreError
+from paceline.errors import MergeError, StoreError, UsageError
 from paceline.models.cache import LOCK, cache_root, held
 
 __all__ = ["MOST_TOKENS", "Datastore", "DatastoreInfo", "clear_datastore"]
@@ -140,7 +132,8 @@ class Datastore:
 
         Takes about a second per million tokens. Raises UsageError for invalid ids, and for a
         limit below 1."""
-        check_limit(most)
+        if most is not None and most < 1:
+            raise UsageError(f"most is {most}: give a number of tokens above 0")
         self._merge([checked(document) for document in documents], most)
 
     @property

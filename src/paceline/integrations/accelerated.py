@@ -8,12 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import (
-    GenerationConfig,
-    PreTrainedModel,
-    StoppingCriteriaList,
-    StopStringCriteria,
-)
+from transformers import GenerationConfig, PreTrainedModel, StoppingCriteriaList, StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 

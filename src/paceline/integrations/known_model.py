@@ -1,8 +1,8 @@
-"""What is kept about a model between calls of `generate`."""
+"""What is kept between calls of `generate`: about a model, and drafters that keep learning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,12 +19,12 @@ from paceline.models.fingerprint import loaded_fingerprint
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
 from paceline.planning.planner import TreePlanner
-from paceline.protocols import Target
+from paceline.protocols import Drafter, Target
 from paceline.shared_batch import Turns
 from paceline.targets.hidden_states import Watcher
 from paceline.targets.late_model import LateModel, ModelFacts
 
-__all__ = ["KnownModel", "form_of", "hooks_of"]
+__all__ = ["KnownModel", "LentDrafters", "form_of", "hooks_of"]
 
 
 @dataclass
@@ -91,6 +91,46 @@ class KnownModel:
             copies=False,  # the process is another's, and may make a new `Pace` for every call
             costs=self.planner.costs,
         )
+
+
+class LentDrafters:
+    """Lends each drafter to one call at a time, so that threads may share a `Pace`.
+
+    make: makes a drafter; the first is made at once, so that its errors come early.
+
+    A drafter that has read texts of one model is not lent for another, whose vocabulary may lack
+    the tokens it would guess.
+    """
+
+    def __init__(self, make: Callable[[], Drafter]) -> None:
+        self._make = make
+        self._idle: list[tuple[KnownModel | None, Drafter]] = [(None, make())]
+
+    @contextmanager
+    def lend(self, known: KnownModel) -> Iterator[Drafter]:
+        """A drafter for a text of this model, within the context; the one last used if idle. After
+        an error it is not lent again: it may be the cause."""
+        drafter, at_fault = self._take(known), False
+        try:
+            yield drafter
+        except Exception:
+            at_fault = True
+            raise
+        finally:
+            if not at_fault:
+                self._idle.append((known, drafter))
+
+    def _take(self, known: KnownModel) -> Drafter:
+        try:
+            # Looking first whether there is one would leave time for another thread to take it.
+            met, drafter = self._idle.pop()
+        except IndexError:
+            return self._make()
+        return drafter if met is None or met is known else self._make()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Two copies must not lend the same drafters.
+        return {**vars(self), "_idle": []}
 
 
 def form_of(model: PreTrainedModel) -> tuple[object, ...]:

@@ -8,12 +8,11 @@ plain text, and cuts streams off.)
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from paceline.serve.bodies import read_body, unless_left
@@ -22,7 +21,7 @@ from paceline.serve.inside import Head, Query
 
 __all__ = ["Front"]
 
-Replicas = Callable[[Query], AsyncIterator[Head | bytes]]
+Replicas = Callable[[Query], AsyncGenerator[Head | bytes, None]]
 """Asks one of the replicas: yields the head of the response, then the parts of its body."""
 
 _STREAMED = b"text/event-stream"
@@ -50,7 +49,7 @@ class Front:
         except ClientDisconnect:
             return
         except ApiError as error:
-            await _refusal(error)(scope, receive, send)
+            await error.response(scope, receive, send)
             return
         await unless_left(receive, self._answer(query, _Out(scope, receive, send)))
 
@@ -73,23 +72,26 @@ class Front:
                 return
             except self.lost:
                 if out.begun or tried == self.tries:
-                    await out.fail(_lost())
+                    message = "the replica that worked on this request has stopped: try again"
+                    soon = {"Retry-After": "1"}  # may well succeed
+                    lost = ApiError(503, message, code="replica_lost", headers=soon)
+                    await out.fail(lost)
                     return
 
     async def _once(self, query: Query, out: _Out) -> None:
         """Forward a replica's answer: a stream as it arrives, anything else once complete."""
         head, whole = Head(500, ()), bytearray()
-        async with aclosing(self.replicas(query)) as parts:  # type: ignore[type-var]
+        async with aclosing(self.replicas(query)) as parts:
             async for part in parts:
                 if isinstance(part, Head):
                     head = part
-                elif _is_stream(head):
+                elif dict(head.headers).get(b"content-type", b"").startswith(_STREAMED):
                     await out.begin(head)
-                    await out.part(part)
+                    await out.send(part, more=True)
                 else:
                     whole += part
         await out.begin(head)
-        await out.end(bytes(whole))
+        await out.send(bytes(whole))
 
 
 class _Out:
@@ -108,31 +110,13 @@ class _Out:
             headers = [each for each in head.headers if each[0] != b"x-request-id"]
             await self._send({**start, "headers": headers})
 
-    async def part(self, data: bytes) -> None:
-        """Send more of the body."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self, data: bytes = b"") -> None:
-        """Send the rest of the body."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+    async def send(self, data: bytes, more: bool = False) -> None:
+        """Send more of the body, or the rest of it."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def fail(self, error: ApiError) -> None:
         """Report an error; in a stream that has begun, as its last event."""
         if not self.begun:
-            await _refusal(error)(self._scope, self._receive, self._send)
+            await error.response(self._scope, self._receive, self._send)
             return
-        await self.end(f"data: {json.dumps(error.body)}\n\n".encode())
-
-
-def _is_stream(head: Head) -> bool:
-    return dict(head.headers).get(b"content-type", b"").startswith(_STREAMED)
-
-
-def _refusal(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body, error.status, error.headers)
-
-
-def _lost() -> ApiError:
-    """A retry may well succeed."""
-    message = "the replica that worked on this request has stopped: try again"
-    return ApiError(503, message, code="replica_lost", headers={"Retry-After": "1"})
+        await self.send(f"data: {json.dumps(error.body)}\n\n".encode())

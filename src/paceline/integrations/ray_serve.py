@@ -9,7 +9,7 @@ Needs `pip install paceline[ray]`. Replicas read keys, if any, from their PACELI
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import fields
 from typing import Any
@@ -25,8 +25,7 @@ from starlette.types import ASGIApp
 from paceline.errors import UsageError
 from paceline.integrations.ray_front import Front
 from paceline.serve.inside import Head, Query, ask
-from paceline.serve.names import keys_of_environment, public_name
-from paceline.serve.settings import ServeSettings
+from paceline.serve.settings import ServeSettings, keys_of_environment, public_name
 
 __all__ = ["Replica", "ReplicaArguments", "app"]
 
@@ -88,7 +87,7 @@ class Replica:
 
     async def answer(self, query: Query) -> AsyncIterator[Head | bytes]:
         """Yield the response in parts; cancelling this hangs up."""
-        async with aclosing(ask(self._app, query)) as parts:  # type: ignore[type-var]
+        async with aclosing(ask(self._app, query)) as parts:
             async for part in parts:
                 yield part
 
@@ -153,7 +152,7 @@ def _front(max_body: int) -> Any:
         name = serve.get_replica_context().app_name
         handle = serve.get_deployment_handle(_REPLICA, app_name=name).options(stream=True)
 
-        async def replicas(query: Query) -> AsyncIterator[Head | bytes]:
+        async def replicas(query: Query) -> AsyncGenerator[Head | bytes, None]:
             parts = handle.answer.remote(query)
             try:
                 async for part in parts:

@@ -29,8 +29,7 @@ from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import check_method, make_drafter, method_named
 from paceline.drafters.settings import parse_method
 from paceline.errors import UsageError
-from paceline.integrations.known_model import KnownModel, form_of, hooks_of
-from paceline.integrations.lent_drafters import LentDrafters
+from paceline.integrations.known_model import KnownModel, LentDrafters, form_of, hooks_of
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
 from paceline.integrations.rows import PromptRow, Rules, for_each_row, split_rows
 from paceline.kernels.attention import GROUPED, attending_by_text

@@ -18,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from paceline import __version__
 from paceline.constraints.own_thread import in_own_thread
 from paceline.errors import UsageError
-from paceline.serve.access import Access
+from paceline.serve.access import Access, KnownHosts
 from paceline.serve.answering import Answer, ChatAnswer, CompletionAnswer
 from paceline.serve.bodies import checked, json_body
 from paceline.serve.compiler import Compiler
@@ -26,7 +26,6 @@ from paceline.serve.conversations import Reader
 from paceline.serve.engine import Engine
 from paceline.serve.errors import ApiError, bad_request, shown
 from paceline.serve.handling import Handler
-from paceline.serve.hosts import KnownHosts
 from paceline.serve.metrics import Metrics
 from paceline.serve.orders import Orders
 from paceline.serve.schemas import (

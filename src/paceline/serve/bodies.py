@@ -22,16 +22,14 @@ __all__ = ["checked", "json_body", "read_body", "unless_left"]
 S = TypeVar("S", bound=BaseModel)
 T = TypeVar("T")
 
-_REFUSED = {
-    "audio": "this model writes text only",
-    "web_search_options": "nothing is searched",
-    "prompt_logprobs": "prompts are not scored",
-    "guided_json": "use 'response_format' or 'structured_outputs'",
-    "guided_regex": "use 'structured_outputs'",
-    "guided_choice": "use 'structured_outputs'",
-    "guided_grammar": "use 'structured_outputs'",
-}
-_REFUSED_UNLESS: dict[str, tuple[str, tuple[Any, ...]]] = {
+_REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "audio": ("this model writes text only", ()),
+    "web_search_options": ("nothing is searched", ()),
+    "prompt_logprobs": ("prompts are not scored", ()),
+    "guided_json": ("use 'response_format' or 'structured_outputs'", ()),
+    "guided_regex": ("use 'structured_outputs'", ()),
+    "guided_choice": ("use 'structured_outputs'", ()),
+    "guided_grammar": ("use 'structured_outputs'", ()),
     "functions": ("use 'tools'", ([],)),
     "function_call": ("use 'tool_choice'", ("none",)),
     "documents": ("put them into a message", ([],)),
@@ -53,9 +51,9 @@ _REFUSED_UNLESS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "bad_words": ("use 'logit_bias'", ([],)),
     "allowed_token_ids": ("use 'structured_outputs'", ([],)),
 }
-"""Fields that would change the answer, so ignoring them would be wrong; those of the second table
-are ignored if they hold one of the values that change nothing."""
-_REFUSED_IN_CHATS = _REFUSED_UNLESS | {
+"""Fields that would change the answer, so ignoring them would be wrong: what to do instead, and the
+values that change nothing."""
+_REFUSED_IN_CHATS = _REFUSED | {
     "add_special_tokens": ("the chat template writes all special tokens", (False,)),
 }
 
@@ -79,17 +77,11 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
 
 
 def _check_refused(body: Mapping[str, Any], chat: bool) -> None:
-    unless = _REFUSED_IN_CHATS if chat else _REFUSED_UNLESS
-    asked = [name for name in _REFUSED if body.get(name) is not None]
-    asked += [
-        name
-        for name, (_, harmless) in unless.items()
-        if body.get(name) is not None and body[name] not in harmless
-    ]
-    if asked:
-        instead = _REFUSED.get(asked[0]) or unless[asked[0]][0]
-        message = f"'{asked[0]}' is not supported: {instead}"
-        raise bad_request(message, asked[0], "unsupported_parameter")
+    refused = _REFUSED_IN_CHATS if chat else _REFUSED
+    for name, (instead, harmless) in refused.items():
+        if body.get(name) is not None and body[name] not in harmless:
+            message = f"'{name}' is not supported: {instead}"
+            raise bad_request(message, name, "unsupported_parameter")
 
 
 def checked(shape: type[S], body: dict[str, Any]) -> S:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, MutableMapping, Sequence
+from collections.abc import AsyncGenerator, MutableMapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -49,19 +49,37 @@ class Reply:
     body: Any
 
 
-async def ask(app: ASGIApp, query: Query) -> AsyncIterator[Head | bytes]:
+async def ask(app: ASGIApp, query: Query) -> AsyncGenerator[Head | bytes, None]:
     """Yield the head of the response, then the parts of its body as they arrive.
 
     Closing the iterator early hangs up.
     """
-    conversation = _Conversation(query.body)
-    working = asyncio.ensure_future(app(_scope(query), conversation.receive, conversation.send))
-    working.add_done_callback(lambda _: conversation.parts.put_nowait(None))
+    parts: asyncio.Queue[Head | bytes | None] = asyncio.Queue()
+    bodies, complete = iter([query.body]), False
+
+    async def receive() -> dict[str, Any]:
+        for body in bodies:
+            return {"type": "http.request", "body": body, "more_body": False}
+        # Nothing follows: hanging up cancels the application.
+        return await asyncio.get_running_loop().create_future()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        nonlocal complete
+        if message["type"] == "http.response.start":
+            headers = [(name.lower(), value) for name, value in message["headers"]]
+            parts.put_nowait(Head(message["status"], headers))
+        elif message["type"] == "http.response.body":
+            if message.get("body"):
+                parts.put_nowait(bytes(message["body"]))
+            complete = not message.get("more_body", False)
+
+    working = asyncio.ensure_future(app(_scope(query), receive, send))
+    working.add_done_callback(lambda _: parts.put_nowait(None))
     try:
-        while (part := await conversation.parts.get()) is not None:
+        while (part := await parts.get()) is not None:
             yield part
         # Starlette raises an error again after it has answered with 500.
-        if not conversation.complete:
+        if not complete:
             await working
     finally:
         working.cancel()
@@ -72,7 +90,7 @@ async def post(app: ASGIApp, path: str, body: dict[str, Any]) -> Reply:
     """Post JSON and wait for the whole response, which is JSON too."""
     query = Query("POST", path, json.dumps(body).encode())
     head, data = Head(500, ()), b""
-    async with aclosing(ask(app, query)) as parts:  # type: ignore[type-var]
+    async with aclosing(ask(app, query)) as parts:
         async for part in parts:
             if isinstance(part, Head):
                 head = part
@@ -80,32 +98,6 @@ async def post(app: ASGIApp, path: str, body: dict[str, Any]) -> Reply:
                 data += part
     name = dict(head.headers).get(b"x-request-id", b"").decode("latin-1")
     return Reply(head.status, name, json.loads(data))
-
-
-class _Conversation:
-    """Both ends of one ASGI request."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body: bytes | None = body
-        self.parts: asyncio.Queue[Head | bytes | None] = asyncio.Queue()
-        self.complete = False
-
-    async def receive(self) -> dict[str, Any]:
-        """The body, then nothing: hanging up cancels the application."""
-        if self._body is None:
-            await asyncio.Event().wait()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        """Queue a part of the response."""
-        if message["type"] == "http.response.start":
-            headers = [(name.lower(), value) for name, value in message["headers"]]
-            self.parts.put_nowait(Head(message["status"], headers))
-        elif message["type"] == "http.response.body":
-            if message.get("body"):
-                self.parts.put_nowait(bytes(message["body"]))
-            self.complete = not message.get("more_body", False)
 
 
 def _scope(query: Query) -> dict[str, Any]:

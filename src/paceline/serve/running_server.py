@@ -11,8 +11,8 @@ from types import FrameType
 import uvicorn
 
 from paceline.errors import UsageError
+from paceline.serve.access import KnownHosts
 from paceline.serve.app import Server, create_app
-from paceline.serve.hosts import KnownHosts
 from paceline.serve.logs import log
 
 __all__ = ["StoppableServer", "bound_socket", "run", "running_server"]
