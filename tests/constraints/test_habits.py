@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.constraints import habits
-from paceline.constraints.habits import Habits
+from paceline.constraints import grammar_matcher
+from paceline.constraints.grammar_matcher import Habits
 
 
 def test_what_was_drawn_last_is_recalled_and_surer_each_time_that_it_comes() -> None:
@@ -28,7 +28,7 @@ def test_what_was_drawn_last_is_recalled_and_surer_each_time_that_it_comes() -> 
 
 
 def test_places_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(habits, "_MOST", 3)
+    monkeypatch.setattr(grammar_matcher, "_MOST_KEPT", 3)
     known = Habits()
     for place in (1, 2, 3, 1, 4):
         known.learn(place, 0)

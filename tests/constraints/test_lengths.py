@@ -11,9 +11,8 @@ from tests.tiny import byte_tokenizer, toy_session
 
 from paceline.constraints import Constraint, grammar_matcher, grammars
 from paceline.constraints.grammar_length import grammar_length
-from paceline.constraints.grammar_matcher import GrammarMatcher, Tokens
+from paceline.constraints.grammar_matcher import GrammarMatcher, Habits, Tokens
 from paceline.constraints.grammars import Grammars
-from paceline.constraints.habits import Habits
 from paceline.constraints.lengths import LEVELS, pattern_length
 from paceline.constraints.schema_length import schema_length
 from paceline.errors import UsageError

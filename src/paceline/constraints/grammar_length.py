@@ -9,9 +9,9 @@ from typing import Any
 
 from paceline.constraints.lengths import (
     LEVELS,
+    MARKS,
     Part,
     longest,
-    marks,
     pattern_parts,
     repetition,
     solved,
@@ -111,7 +111,7 @@ def _parts(text: str) -> Iterator[Part]:
         elif value in (":", "}"):
             yield value, None
         elif kind == "mark":
-            yield from marks(value)
+            yield from MARKS.get(value, ())
 
 
 def _json(text: str, at: int, is_schema: bool) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""One text's place in a grammar."""
+"""One text's place in a grammar, and what a model writes where that leaves it a few choices."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import torch
 
-from paceline.constraints.habits import FEW, Habits
 from paceline.errors import UsageError
 
-__all__ = ["GrammarMatcher", "Tokens", "clock", "first_line"]
+__all__ = ["GrammarMatcher", "Habits", "Tokens", "clock", "first_line"]
 
 _LONGEST_REASON = 300
 _TOO_LONG = 0.5
 """Seconds of one call, for which all other texts wait."""
+
+_FEW = 256
+"""If more tokens are allowed, what was drawn last time says little."""
+
+_MOST_KEPT = 4096
+_FIRST, _STEP, _LEAST = 0.5, 0.5, 0.05
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -59,6 +64,30 @@ class _Limit:
                 "the constraint takes too long for one token: use a simpler schema, pattern or "
                 "grammar"
             )
+
+
+class Habits:
+    """Knows which token was drawn where the same were allowed, in all texts of a session.
+
+    Such places are alike: a model that breaks the line after one brace does so after the next. So
+    its way of writing JSON is known after a few lines, and guessed in the next text.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, float]] = {}
+
+    def learn(self, place: int, token: int) -> None:
+        """Record a drawn token. place: a hash of what was allowed."""
+        known, sure = self._known.pop(place, (token, _FIRST))
+        right = known == token
+        sure += (_STEP if right else -_STEP) * ((1 - sure) if right else sure)
+        self._known[place] = (token, max(_LEAST, sure))
+        if len(self._known) > _MOST_KEPT:
+            del self._known[next(iter(self._known))]
+
+    def recall(self, place: int) -> tuple[int, float] | None:
+        """The token drawn last, with a confidence in (0, 1); None for a place never seen."""
+        return self._known.get(place)
 
 
 @dataclass(frozen=True)
@@ -114,7 +143,7 @@ class GrammarMatcher:
         count = np.count_nonzero(bits)
         if not count:
             raise UsageError("the constraint allows no token of this model here")
-        self._place = hash(self._bits.tobytes()) if count <= FEW else None
+        self._place = hash(self._bits.tobytes()) if count <= _FEW else None
         return torch.from_numpy(bits.view(np.bool_))
 
     @_timed

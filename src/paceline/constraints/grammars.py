@@ -11,10 +11,15 @@ from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
-from paceline.constraints.constraint import Constraint, Kind
+from paceline.constraints import Constraint
 from paceline.constraints.grammar_length import grammar_length
-from paceline.constraints.grammar_matcher import GrammarMatcher, Tokens, clock, first_line
-from paceline.constraints.habits import Habits
+from paceline.constraints.grammar_matcher import (
+    GrammarMatcher,
+    Habits,
+    Tokens,
+    clock,
+    first_line,
+)
 from paceline.constraints.own_thread import in_own_thread
 from paceline.constraints.schema_length import schema_length
 from paceline.errors import UsageError
@@ -41,13 +46,6 @@ usual stack, which ends the process."""
 # small model writes white space forever.
 _FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-
-_NAMES: dict[Kind, str] = {
-    "json_schema": "the JSON schema",
-    "regex": "the regular expression",
-    "grammar": "the grammar",
-    "choice": "the list of choices",
-}
 
 
 class Grammars:
@@ -224,4 +222,4 @@ def _check_costs(constraint: Constraint, compiled: GrammarMatcher) -> None:
 
 
 def _unusable(constraint: Constraint, why: str) -> UsageError:
-    return UsageError(f"{_NAMES[constraint.kind]} cannot be used: {first_line(why)}")
+    return UsageError(f"the {constraint.what} cannot be used: {first_line(why)}")

@@ -13,9 +13,9 @@ from typing import Any
 
 __all__ = [
     "LEVELS",
+    "MARKS",
     "Part",
     "longest",
-    "marks",
     "pattern_length",
     "pattern_parts",
     "repetition",
@@ -31,7 +31,19 @@ as "times", how often what stands before comes at least and whether it may come 
 
 _ENOUGH = 1e15
 """What is longer counts as this, so that sums and products stay finite."""
-_OPERATORS = {"?": (0, True), "*": (0, True), "+": (1, True), "]": (0, True)}
+_ANY: Part = ("times", (0, True))
+MARKS: dict[str, list[Part]] = {
+    "(": [("(", None)],
+    "[": [("(", None)],
+    ")": [(")", None)],
+    "]": [(")", None), _ANY],
+    "|": [("|", None)],
+    "&": [("&", None)],
+    "?": [_ANY],
+    "*": [_ANY],
+    "+": [("times", (1, True))],
+}
+"""Of expressions, as parts; brackets enclose what may be left out. Others say nothing."""
 # No part of these can be read in two ways, so that they take linear time for any text.
 _REGEX = re.compile(
     r"(?P<skip>\(\?[a-zA-Z\-]+\))"
@@ -54,8 +66,9 @@ def longest(parts: Iterable[Part], known: Mapping[str, float]) -> float:
     for kind, value in parts:
         if kind == "(":
             levels.append(_Level())
-        elif kind == ")":
-            _close(levels)
+        elif kind == ")" and len(levels) > 1:
+            inner = levels.pop()
+            levels[-1].add(inner.ended())
         elif kind == "times":
             levels[-1].repeat(*value)
         elif kind in ("|", "&"):
@@ -65,7 +78,8 @@ def longest(parts: Iterable[Part], known: Mapping[str, float]) -> float:
         elif kind == "name":
             levels[-1].add(known.get(value, 1.0))
     while len(levels) > 1:
-        _close(levels)
+        inner = levels.pop()
+        levels[-1].add(inner.ended())
     return levels[0].ended()
 
 
@@ -113,21 +127,9 @@ def pattern_parts(pattern: str) -> Iterator[Part]:
         elif found.lastgroup == "times":
             yield repetition(found[0])
         elif found.lastgroup == "mark":
-            yield from marks(found[0][0])
+            yield from MARKS[found[0][0]]
         elif found.lastgroup == "one":
             yield "size", 1.0
-
-
-def marks(mark: str) -> Iterator[Part]:
-    """A parenthesis, an operator or another mark as parts; brackets enclose what may be left out."""
-    if mark in ("(", "["):
-        yield "(", None
-    elif mark in (")", "]"):
-        yield ")", None
-    elif mark in ("|", "&"):
-        yield mark, None
-    if mark in _OPERATORS:
-        yield "times", _OPERATORS[mark]
 
 
 def repetition(text: str) -> Part:
@@ -135,12 +137,6 @@ def repetition(text: str) -> Part:
     numbers = re.findall(r"\d+", re.split(r",|\.\.", text)[0])
     least = min(float(numbers[0]), _ENOUGH) if numbers else 0.0
     return "times", (least, "," in text or ".." in text)
-
-
-def _close(levels: list[_Level]) -> None:
-    if len(levels) > 1:
-        inner = levels.pop()
-        levels[-1].add(inner.ended())
 
 
 class _Level:

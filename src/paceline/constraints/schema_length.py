@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, prod
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from paceline.constraints.lengths import LEVELS, pattern_length, solved
 
 __all__ = ["schema_length"]
+
+_T = TypeVar("_T")
 
 _VALUE = 10.0
 """A value's own marks, digits and words; no string, which is either free or counted."""
@@ -78,11 +80,11 @@ class _Document:
         if not isinstance(schema, dict):
             return _VALUE
         inner = partial(self._length, known=known)
-        texts = [*_listed(schema, "enum"), schema.get("const")]
+        texts = [*_the(list, schema, "enum"), schema.get("const")]
         length = _VALUE + max(len(json.dumps(text)) for text in texts)
         if isinstance(schema.get("$ref"), str):
             length += known.get(self.name(schema["$ref"]), 0.0)
-        parts = _listed(schema, "allOf")
+        parts = _the(list, schema, "allOf")
         patterns = [
             max(1.0, pattern_length(each["pattern"]), _count(each, "minLength"))
             for each in (schema, *parts)
@@ -90,7 +92,7 @@ class _Document:
         ]
         # A text that follows several patterns can be as long as a multiple of all their lengths.
         length += prod(patterns) if patterns else 0.0
-        ways = [*_listed(schema, "anyOf"), *_listed(schema, "oneOf")]
+        ways = [*_the(list, schema, "anyOf"), *_the(list, schema, "oneOf")]
         ways += [schema[name] for name in _BRANCHES if name in schema]
         length += sum(map(inner, parts)) + max(map(inner, ways), default=0.0)
         if not schema.keys().isdisjoint(_ARRAY):
@@ -102,15 +104,15 @@ class _Document:
 
 def _array_length(schema: Mapping[str, Any], inner: Callable[[Any], float]) -> float:
     items, least = schema.get("items"), _count(schema, "minItems")
-    first = [*_listed(schema, "prefixItems"), *_listed(schema, "items")]
+    first = [*_the(list, schema, "prefixItems"), *_the(list, schema, "items")]
     others = [schema.get("additionalItems"), None if isinstance(items, list) else items]
     other = _BESIDE + max(map(inner, others))
     return sum(_BESIDE + inner(item) for item in first) + (least + 1) * other
 
 
 def _object_length(schema: Mapping[str, Any], inner: Callable[[Any], float]) -> float:
-    named, patterns = _mapping(schema, "properties"), _mapping(schema, "patternProperties")
-    required = {name for name in _listed(schema, "required") if isinstance(name, str)}
+    named, patterns = _the(dict, schema, "properties"), _the(dict, schema, "patternProperties")
+    required = {name for name in _the(list, schema, "required") if isinstance(name, str)}
     beyond = inner(schema.get("additionalProperties"))
 
     def length(name: str) -> float:
@@ -124,14 +126,10 @@ def _object_length(schema: Mapping[str, Any], inner: Callable[[Any], float]) -> 
     return sum(map(length, required)) + optional + (least + 1) * other
 
 
-def _listed(schema: Mapping[str, Any], name: str) -> list[Any]:
+def _the(kind: type[_T], schema: Mapping[str, Any], name: str) -> _T:
+    """What a schema has under this name, an empty one if it has nothing of this kind."""
     value = schema.get(name)
-    return value if isinstance(value, list) else []
-
-
-def _mapping(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = schema.get(name)
-    return value if isinstance(value, dict) else {}
+    return value if isinstance(value, kind) else kind()
 
 
 def _count(schema: Mapping[str, Any], name: str) -> float:
