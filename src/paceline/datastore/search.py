@@ -104,14 +104,12 @@ def look_up(tokens: Int32, order: Int32, tail: Sequence[int], budget: int, searc
 
 def insert_place(tokens: Int32, order: Int32, place: int) -> None:
     """Insert a place into the order, whose last entry is free for it."""
-    rank = _rank(tokens, order[:-1], place)
+    own = (_before(tokens, place, LONGEST), place)
+    rank = bisect_left(
+        order[:-1], own, key=lambda one: (_before(tokens, int(one), LONGEST), int(one))
+    )
     order[rank + 1 :] = order[rank:-1].copy()
     order[rank] = place
-
-
-def _rank(tokens: Int32, order: Int32, place: int) -> int:
-    own = (_before(tokens, place, LONGEST), place)
-    return bisect_left(order, own, key=lambda one: (_before(tokens, int(one), LONGEST), int(one)))
 
 
 def _before(tokens: Int32, place: int, count: int) -> list[int]:

@@ -225,29 +225,28 @@ def clear_datastore(folder: Path) -> int:
     """Delete a datastore's files, damaged or not, and return the bytes freed.
 
     Raises StoreError if they cannot be deleted, or none of them is a datastore's."""
-    freed, index, log = 0, folder / INDEX, folder / _LOG
+    freed = 0
     with _explained(folder, "change"):
-        _check_clearable(folder)
-    with _explained(folder, "change"), held(folder / _MERGING), held(folder / LOCK):
-        # Drafts are of a process that was killed.
-        for path in (index, log, draft_of(index), draft_of(log), *logs_to_come(log)):
-            if path.exists():
-                freed += path.stat().st_size
-                path.unlink()
+        files = _files(folder)
+        ours = any(begins(path, magic) for path, magic in files.items())
+        # Locks show that there was a datastore. Other programs use their names as well, so they say
+        # nothing about files that hold something.
+        locked = any((folder / name).exists() for name in (LOCK, _MERGING))
+        if not ours and (any(map(_size, files)) or not locked):
+            raise StoreError(f"{folder} holds no datastore: name another folder")
+        with held(folder / _MERGING), held(folder / LOCK):
+            for path in _files(folder):
+                freed += _size(path)
+                path.unlink(missing_ok=True)
     return freed
 
 
-def _check_clearable(folder: Path) -> None:
-    """Raises StoreError for a folder without a datastore. Locks show that there was one; other
-    programs use their names as well, so they say nothing about files that hold something."""
+def _files(folder: Path) -> dict[Path, bytes]:
+    """A datastore's files, each with what it begins with; drafts are of a process that was
+    killed."""
     index, log = folder / INDEX, folder / _LOG
-    indexes, logs = [index, draft_of(index)], [log, draft_of(log), *logs_to_come(log)]
-    ours = any(begins(path, INDEX_MAGIC) for path in indexes)
-    ours = ours or any(begins(path, LOG_MAGIC) for path in logs)
-    empty = not any(map(_size, (*indexes, *logs)))
-    locked = any((folder / name).exists() for name in (LOCK, _MERGING))
-    if not ours and not (empty and locked):
-        raise StoreError(f"{folder} holds no datastore: name another folder")
+    logs = (log, draft_of(log), *logs_to_come(log))
+    return {index: INDEX_MAGIC, draft_of(index): INDEX_MAGIC} | dict.fromkeys(logs, LOG_MAGIC)
 
 
 @contextmanager

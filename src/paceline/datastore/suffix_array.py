@@ -135,7 +135,10 @@ class SuffixArray:
         """Set the library's arguments."""
         call = self._call
         if search is not self._asked:
-            self._ask(search)
+            call.least, call.hits = search.least, min(search.hits, MOST_HITS)
+            call.depth, call.branches, call.doubt = search.depth, search.branches, search.doubt
+            call.per_match = search.per_match
+            self._asked = search
         if budget > self._room:
             self._make_room(budget)
         call.length, call.budget, call.tail = len(near), budget, self._tail_at
@@ -155,13 +158,6 @@ class SuffixArray:
         call = self._call
         call.tokens, call.order = self._tokens.ctypes.data, self._order.ctypes.data
         call.count, call.size = count, size
-
-    def _ask(self, search: Search) -> None:
-        call = self._call
-        call.least, call.hits = search.least, min(search.hits, MOST_HITS)
-        call.depth, call.branches, call.doubt = search.depth, search.branches, search.doubt
-        call.per_match = search.per_match
-        self._asked = search
 
     def _make_room(self, budget: int) -> None:
         """Make room for trees of `budget` nodes."""

@@ -120,15 +120,11 @@ def check_custom_ids(path: Path) -> int:
     if not lines:
         raise UsageError(f"the batch file {path} holds no requests")
     if len(errors) == lines:
-        raise UsageError(f"the batch file {path} holds no requests: {_why_none(path, errors[0])}")
+        with path.open("rb") as file:
+            gzipped = file.read(len(_GZIP)) == _GZIP
+        why = "it is gzipped, unpack it first" if gzipped else errors[0]
+        raise UsageError(f"the batch file {path} holds no requests: {why}")
     return lines
-
-
-def _why_none(path: Path, error: str) -> str:
-    """Why a file holds no requests. error: of its first line."""
-    with path.open("rb") as file:
-        gzipped = file.read(len(_GZIP)) == _GZIP
-    return "it is gzipped, unpack it first" if gzipped else error
 
 
 def _line(number: int, content: bytes) -> BatchLine:

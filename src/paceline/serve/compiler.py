@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from time import monotonic
 
@@ -37,27 +38,26 @@ _STUCK = (
 
 @dataclass(eq=False)
 class _Job:
-    """A constraint to compile. began: 0 while it waits for a thread. waiters: one per request."""
+    """A constraint to compile. began: 0 while it waits for a thread. wanted: by how many requests
+    that wait for it."""
 
     work: Callable[[], object]
     began: float = 0.0
-    waiters: list[Future[object]] = field(default_factory=list)
+    wanted: int = 0
+    outcome: Future[object] = field(default_factory=Future)
 
-    @property
-    def wanted(self) -> bool:
-        """Whether a request still waits for it."""
-        return not all(waiter.cancelled() for waiter in self.waiters)
+    def __post_init__(self) -> None:
+        self.outcome.set_running_or_notify_cancel()  # who leaves does not cancel it for others
 
     def end(self, outcome: object) -> None:
         """Tell those who wait how it went; nothing happens a second time. outcome: what `work`
         returned, or an Exception."""
-        for waiter in self.waiters:
-            if waiter.done() or not waiter.set_running_or_notify_cancel():
-                continue
-            if isinstance(outcome, Exception):
-                waiter.set_exception(outcome)
-            else:
-                waiter.set_result(outcome)
+        if self.outcome.done():
+            return
+        if isinstance(outcome, Exception):
+            self.outcome.set_exception(outcome)
+        else:
+            self.outcome.set_result(outcome)
 
 
 class Compiler:
@@ -87,9 +87,8 @@ class Compiler:
             return ()
         if (compiled := self._session.compiled(constraint)) is not None:
             return compiled
-        waiter: Future[object] = Future()
-        job = self._join(constraint, order, waiter)
-        waiting = asyncio.wrap_future(waiter)
+        job = self._join(constraint, order)
+        waiting = asyncio.wrap_future(job.outcome)
         try:
             while not waiting.done():
                 left = min(deadline, self._given_up_at(job)) - monotonic()
@@ -102,6 +101,8 @@ class Compiler:
             return waiting.result()
         finally:
             waiting.cancel()
+            with self._lock:
+                job.wanted -= 1
 
     def close(self) -> None:
         """Turn away all requests that wait, and those to come."""
@@ -110,15 +111,13 @@ class Compiler:
             for job in self._jobs.values():
                 job.end(stopping())
 
-    def _join(self, constraint: Constraint, order: Order, waiter: Future[object]) -> _Job:
-        def work() -> object:
-            return self._session.texts_of(order.options, order.prompt)
-
+    def _join(self, constraint: Constraint, order: Order) -> _Job:
         with self._lock:
             if self._closed:
                 raise stopping()
+            work = partial(self._session.texts_of, order.options, order.prompt)
             job = self._jobs.setdefault(constraint, _Job(work))
-            job.waiters.append(waiter)
+            job.wanted += 1
             if self._threads < self._most:
                 self._threads += 1
                 in_own_thread(self._work)
