@@ -39,9 +39,8 @@ INDEX = "index"
 class Header:
     """The header of an index.
 
-    vocabulary: mark of the tokenizer whose ids it holds. tokens: their number, borders included.
-    places, documents: their numbers. largest: the largest id, -1 without tokens. most: tokens that
-    it may grow to; None for the usual limit.
+    vocabulary: mark of its tokenizer. tokens, places, documents: their numbers; borders are tokens.
+    largest: id, -1 without tokens. most: tokens that it may grow to; None for the usual limit.
     """
 
     vocabulary: str
@@ -80,10 +79,8 @@ def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> tupl
 
 
 def read_index(path: Path) -> Index:
-    """Read an index. Reads the whole file to check its hash.
-
-    Raises StoreError if the file is damaged or not an index, OSError if it cannot be read.
-    """
+    """Read an index, the whole file to check its hash. Raises StoreError if it is damaged or not an
+    index, OSError if it cannot be read."""
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
         content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else b""

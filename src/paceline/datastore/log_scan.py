@@ -28,9 +28,8 @@ _HEAD = 2  # words before the tokens
 
 
 def records_after(data: bytes, at: int) -> list[int]:
-    """Return all places from `at` on, in steps of 4 bytes, where a whole record begins; records may
-    overlap by chance. Takes time in proportion to the bytes, times the logarithm of the longest
-    possible record."""
+    """All places from `at` on, in steps of 4 bytes, where a whole record begins; records may overlap
+    by chance."""
     words = np.frombuffer(data, dtype="<u4", count=(len(data) - at) // _WORD, offset=at)
     room = np.arange(len(words) - _HEAD, 0, -1)
     counts = words[: len(room)].astype(np.int64)

@@ -49,9 +49,8 @@ class DatastoreInfo:
 class Datastore:
     """The texts in a folder, as ids of one tokenizer.
 
-    vocabulary: the tokenizer's mark, see `paceline.models.vocabulary.vocabulary_mark`; ids of
-    another tokenizer are refused. "" reads those of any.
-    version: changes whenever there is something new to look up.
+    vocabulary: the tokenizer's mark, see `paceline.models.vocabulary.vocabulary_mark`; "" reads the
+    ids of any. version: changes whenever there is something new to look up.
 
     All methods raise StoreError if a file is damaged, of another tokenizer, or cannot be read or
     written. A missing or empty folder is an empty datastore; one with other files is refused.
@@ -96,13 +95,12 @@ class Datastore:
         return [SuffixArray(tokens, order) for tokens, order in found if len(order)]
 
     def add(self, documents: Iterable[Sequence[int] | Int32]) -> None:
-        """Add documents to the log. At 262,144 logged tokens, a thread moves all of them to the
-        index, as `build` does with its latest limit; a process that ends waits for it. The cost is
-        in proportion to these documents and those that other processes have added meanwhile.
+        """Add documents to the log; other processes see them when they open or change the datastore.
+        At 262,144 logged tokens, a thread moves all of them to the index, as `build` does with its
+        latest limit; a process that ends waits for it.
 
-        Other processes see the documents when they open or change the datastore. Raises UsageError
-        for invalid ids. An error of the thread is raised once, by the next call, which still adds
-        its documents, as MergeError."""
+        Raises UsageError for invalid ids, and an error of the thread once, as MergeError: the next
+        call still adds its documents."""
         new = [checked(document) for document in documents]
         trouble, self._trouble = self._trouble, None  # not that of a thread started below
         with self._changing():
@@ -126,12 +124,11 @@ class Datastore:
     def build(
         self, documents: Iterable[Sequence[int] | Int32] = (), most: int | None = None
     ) -> None:
-        """Merge the log and more documents into the index. Repeated documents are kept once; beyond
-        `most` tokens, borders included, the oldest documents are dropped. None: the limit of before,
-        at first `MOST_TOKENS`.
+        """Merge the log and more documents into the index, each once, in about a second per million
+        tokens. most: tokens, borders included, beyond which the oldest documents are dropped; None:
+        the limit of before, at first `MOST_TOKENS`.
 
-        Takes about a second per million tokens. Raises UsageError for invalid ids, and for a
-        limit below 1."""
+        Raises UsageError for invalid ids, and for a limit below 1."""
         if most is not None and most < 1:
             raise UsageError(f"most is {most}: give a number of tokens above 0")
         self._merge([checked(document) for document in documents], most)
@@ -149,9 +146,8 @@ class Datastore:
             self._merge_at = self._log.tokens + _MOST_LOGGED
 
     def _merge(self, new: list[Int32], most: int | None, least: int = 0) -> None:
-        """Write a new index; only the last step blocks other processes from adding to the log.
-
-        least: do nothing if the log has fewer tokens: another process was faster."""
+        """Write a new index; only the last step blocks other processes from adding to the log. least:
+        tokens of a log that is worth it; with fewer another process was faster."""
         with _explained(self.folder, "change"), held(self.folder / _MERGING):
             before = self._read_index()
             log = Log(self.folder / _LOG, self._vocabulary, before.name)

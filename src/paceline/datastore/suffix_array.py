@@ -45,12 +45,11 @@ class SuffixArray:
         (2, (9, 4))
 
     tokens: int32 [n], documents with a `BORDER` between them. order: of their places, see
-    `sort_places`; None computes it. Both may be mapped files, and are not changed.
+    `sort_places`; None computes it. Both may be mapped files, and are not changed. dropped: tokens
+    that stood before its first one.
 
-    dropped: tokens that stood before its first one and were dropped.
-
-    A lookup takes two or three binary searches. Not thread-safe: each thread makes its own array on
-    the same tokens. Matches have at most `LONGEST` tokens.
+    A lookup takes two or three binary searches; matches have at most `LONGEST` tokens. Not
+    thread-safe: each thread makes its own array on the same tokens.
     """
 
     dropped = 0
@@ -172,10 +171,8 @@ class SuffixArray:
 
 
 class GrowingSuffixArray(SuffixArray):
-    """A text that grows, and whose last tokens can be taken back.
-
-    Nothing follows the last token yet, so lookups find only earlier places.
-    """
+    """A text that grows, and whose last tokens can be taken back. Lookups find only places that a
+    token follows."""
 
     def __init__(self) -> None:
         super().__init__(np.zeros(0, dtype=np.int32))

@@ -1,7 +1,6 @@
-"""How similar queries are found: by shared words, or by the cosine of sentence embeddings.
-
-LLMA (Yang et al. 2023, arXiv 2304.04487, section 2.3) retrieves earlier queries similar to the new
-one and leaves open how. Words need nothing but SQLite; a sentence encoder also finds paraphrases.
+"""How similar queries are found, which LLMA (Yang et al. 2023, arXiv 2304.04487, section 2.3) leaves
+open: by shared words, which need nothing but SQLite, or by the cosine of sentence embeddings, which
+also finds paraphrases.
 """
 
 from __future__ import annotations
@@ -82,8 +81,7 @@ def match_expression(terms: Sequence[str]) -> str:
 def shared_weights(
     connection: sqlite3.Connection, terms: Sequence[str], entries: Sequence[int]
 ) -> dict[int, float]:
-    """Share of a query that each entry's query has: the weight of the terms in both over that of
-    all its terms."""
+    """For each entry, the share of these terms' weight that its query has."""
     (texts,) = connection.execute("SELECT count(*) FROM entries").fetchone()
     shared, total = dict.fromkeys(entries, 0.0), 0.0
     # Whole numbers from the table itself, so they are safe in the statement.
@@ -129,14 +127,13 @@ class SentenceEncoder(Protocol):
 class TransformersEncoder:
     """A transformers encoder with mean pooling, as all-MiniLM-L6-v2 is meant to be used.
 
-    folder_or_name: a local folder or a hub id; also the name under which vectors are kept.
-    device: where it runs.
-    batch_size: texts encoded at once.
-
         encoder = TransformersEncoder("sentence-transformers/all-MiniLM-L6-v2")
         encoder.encode(["How do I boil an egg?"]).shape  ->  (1, 384)
 
-    Raises ModelError if transformers cannot load it. Texts are cut after 256 tokens.
+    folder_or_name: a local folder or a hub id; also the name under which vectors are kept.
+    batch_size: texts encoded at once; they are cut after 256 tokens.
+
+    Raises ModelError if transformers cannot load it.
     """
 
     def __init__(
