@@ -104,7 +104,12 @@ def app(given: Mapping[str, Any]) -> serve.Application:
 
     Raises ValueError or UsageError for unknown fields and for values out of range.
     """
-    arguments, settings = _read(given)
+    names = {each.name for each in fields(ServeSettings)}
+    others = {name: value for name, value in given.items() if name not in names}
+    # On the command line all values are strings, which pydantic converts.
+    arguments = ReplicaArguments.model_validate(others)
+    own = {name: value for name, value in given.items() if name in names}
+    settings = TypeAdapter(ServeSettings).validate_python(own)
     most = arguments.max_replicas or arguments.min_replicas
     if most < arguments.min_replicas:
         raise UsageError(f"max_replicas must be at least min_replicas, got {most}")
@@ -120,15 +125,6 @@ def app(given: Mapping[str, Any]) -> serve.Application:
         name=_FRONT, max_ongoing_requests=_MOST_AT_FRONT, ray_actor_options={"num_cpus": 0}
     )
     return front.bind(replicas.bind(arguments, settings))
-
-
-def _read(given: Mapping[str, Any]) -> tuple[ReplicaArguments, ServeSettings]:
-    names = {each.name for each in fields(ServeSettings)}
-    settings = {name: value for name, value in given.items() if name in names}
-    others = {name: value for name, value in given.items() if name not in names}
-    # On the command line all values are strings, which pydantic converts.
-    adapter = TypeAdapter(ServeSettings)
-    return ReplicaArguments.model_validate(others), adapter.validate_python(settings)
 
 
 def _scale(arguments: ReplicaArguments, most: int, settings: ServeSettings) -> dict[str, Any]:

@@ -49,7 +49,14 @@ def check_request(
         raise UsageError(
             f"beam search (num_beams={config.num_beams}) is not supported: use num_beams=1"
         )
-    _check_hidden_changes(model, config)
+    prepares = getattr(model.prepare_inputs_for_generation, "__func__", None)
+    if prepares is not type(model).prepare_inputs_for_generation:
+        raise UsageError(
+            "prepare_inputs_for_generation of this model was replaced, as PEFT does for prompt "
+            "tuning and prefix tuning, and would not be called: use the model's own generate"
+        )
+    if config.token_healing:
+        raise UsageError(HEALING)
     method = config.get_generation_mode().value
     if method in _OTHER_METHODS:
         raise UsageError(
@@ -66,18 +73,6 @@ def check_request(
     for name, value in model_kwargs.items():
         if name not in _PREPARED and value is not None:
             raise UsageError(f"model input {name!r} is not supported: pass token ids only")
-
-
-def _check_hidden_changes(model: PreTrainedModel, config: GenerationConfig) -> None:
-    """Raise UsageError for what changes the text behind the scenes."""
-    prepares = getattr(model.prepare_inputs_for_generation, "__func__", None)
-    if prepares is not type(model).prepare_inputs_for_generation:
-        raise UsageError(
-            "prepare_inputs_for_generation of this model was replaced, as PEFT does for prompt "
-            "tuning and prefix tuning, and would not be called: use the model's own generate"
-        )
-    if config.token_healing:
-        raise UsageError(HEALING)
 
 
 def stopping_of(row: PromptRow, criteria: Sequence[Any]) -> Stopping:

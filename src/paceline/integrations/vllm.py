@@ -71,16 +71,24 @@ class Proposer:
 
     def __init__(self, vllm_config: Any) -> None:
         _check_version()
-        settings = _settings(vllm_config)
-        self._least_share = _share(settings.pop("least_share", LEAST_SHARE))
-        self._settings = settings
+        self._settings = _settings(vllm_config)
+        share = self._settings.pop("least_share", LEAST_SHARE)
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise UsageError(f"least_share must be a number from 0 to 1, got {share!r}")
+        self._least_share = float(share)
         self._most: int = vllm_config.speculative_config.num_speculative_tokens
         self._max_context: int = vllm_config.model_config.max_model_len
         self._host = Host(_VllmModel())
         self._keys = count()
         # Keyed by length and last tokens; texts may be equal.
         self._texts: dict[bytes, list[_Text]] = {}
-        self._check(self._make())
+        drafter = self._make()
+        check_capabilities(drafter, self._host.target)
+        if drafter.sized_by != "nodes":
+            raise UsageError(
+                f"trees of {self.method} must stay whole, but vLLM takes only chains: choose "
+                "another method"
+            )
 
     def load_model(self, *arguments: Any, **options: Any) -> None:
         """Do nothing: there is no model to load."""
@@ -148,14 +156,6 @@ class Proposer:
 
     def _make(self) -> Drafter:
         return make_drafter(self.method, self._host, **self._settings)
-
-    def _check(self, drafter: Drafter) -> None:
-        check_capabilities(drafter, self._host.target)
-        if drafter.sized_by != "nodes":
-            raise UsageError(
-                f"trees of {self.method} must stay whole, but vLLM takes only chains: choose "
-                "another method"
-            )
 
 
 class Anpd(Proposer):
@@ -251,9 +251,3 @@ def _settings(vllm_config: Any) -> dict[str, Any]:
             '{"paceline": {"least_share": 0.2}}'
         )
     return dict(settings)
-
-
-def _share(value: Any) -> float:
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UsageError(f"least_share must be a number from 0 to 1, got {value!r}")
-    return float(value)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -70,40 +70,43 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
         raise ApiError(408, "the request did not arrive in time", code="timeout") from error
     except ClientDisconnect as error:
         raise bad_request("the connection closed before the whole request arrived") from error
-    body = _parsed(data)
+    try:
+        text = data.decode("utf-8")
+        body = json.loads(text, parse_constant=_no_number, parse_float=_finite)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(body, ensure_ascii=False).encode("utf-8")
+    except UnicodeError as error:
+        raise bad_request("the request is not UTF-8 text, or has a lone surrogate") from error
+    except RecursionError as error:
+        raise bad_request("the request is nested too deeply") from error
+    except ValueError as error:
+        raise bad_request(f"the request is not JSON: {str(error)[:200]}") from error
     if not isinstance(body, dict):
         raise bad_request("the request must be a JSON object")
     return body
 
 
-def _check_refused(body: Mapping[str, Any], chat: bool) -> None:
-    refused = _REFUSED_IN_CHATS if chat else _REFUSED
-    for name, (instead, harmless) in refused.items():
-        if body.get(name) is not None and body[name] not in harmless:
-            message = f"'{name}' is not supported: {instead}"
-            raise bad_request(message, name, "unsupported_parameter")
-
-
 def checked(shape: type[S], body: dict[str, Any]) -> S:
     """Validate the body as `shape`. Raises ApiError naming the first wrong field."""
-    unknown = {name: body[name] for name in body.keys() - shape.model_fields.keys()}
-    _check_refused(unknown, chat=issubclass(shape, ChatRequest))
+    refused = _REFUSED_IN_CHATS if issubclass(shape, ChatRequest) else _REFUSED
+    for name, (instead, harmless) in refused.items():
+        unknown = name in body and name not in shape.model_fields
+        if unknown and body[name] is not None and body[name] not in harmless:
+            message = f"'{name}' is not supported: {instead}"
+            raise bad_request(message, name, "unsupported_parameter")
     try:
         return shape.model_validate(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = [str(part) for part in first["loc"] if _is_place(part)]
+        # For unions, pydantic adds the types that it tried.
+        tried = ("str", "int")
+        place = [f"{part}" for part in first["loc"] if part not in tried and "[" not in f"{part}"]
         missing = first["type"] == "missing"
         raise bad_request(
             f"{'.'.join(place) or 'the request'}: {first['msg'][:300]}",
             place[0] if place else None,
             "missing_required_parameter" if missing else "invalid_value",
         ) from error
-
-
-def _is_place(part: int | str) -> bool:
-    """Whether a part names a field: for unions, pydantic adds the types it tried."""
-    return isinstance(part, int) or not ("[" in part or part in ("str", "int"))
 
 
 async def read_body(request: Request, most: int) -> bytes:
@@ -118,21 +121,6 @@ async def read_body(request: Request, most: int) -> bytes:
         if len(data) > most:
             raise too_large
     return bytes(data)
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        text = data.decode("utf-8")
-        body = json.loads(text, parse_constant=_no_number, parse_float=_finite)
-        if "\\ud" in text or "\\uD" in text:
-            json.dumps(body, ensure_ascii=False).encode("utf-8")
-    except UnicodeError as error:
-        raise bad_request("the request is not UTF-8 text, or has a lone surrogate") from error
-    except RecursionError as error:
-        raise bad_request("the request is nested too deeply") from error
-    except ValueError as error:
-        raise bad_request(f"the request is not JSON: {str(error)[:200]}") from error
-    return body
 
 
 def _no_number(name: str) -> NoReturn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
@@ -30,7 +31,6 @@ class Reader:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._turn = Lock()
-        self._takes_tools: bool | None = None
 
     def chat(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
         """Token ids of a conversation. Raises ApiError if the model's template rejects it."""
@@ -139,21 +139,19 @@ class Reader:
     ) -> None:
         """Raise ApiError for tools, calls and results that the template would drop silently."""
         used = any(each["role"] == "tool" or "tool_calls" in each for each in conversation)
-        if not (tools or used) or self._knows_tools():
+        if not (tools or used) or self._takes_tools:
             return
         what = "does not support tools"
         if not tools:
             what += ": leave out the messages with calls and results"
         raise bad_request(f"this model's chat template {what}", "tools" if tools else "messages")
 
-    def _knows_tools(self) -> bool:
+    @cached_property
+    def _takes_tools(self) -> bool:
         """Whether the template takes tools: one that does not drops them silently."""
-        if self._takes_tools is None:
-            asked = [{"role": "user", "content": "?"}]
-            self._takes_tools = self._session.encode(asked) != self._session.encode(
-                asked, tools=[_ANY_TOOL]
-            )
-        return self._takes_tools
+        asked = [{"role": "user", "content": "?"}]
+        with_tool = self._session.encode(asked, tools=[_ANY_TOOL])
+        return self._session.encode(asked) != with_tool
 
     def _check_size(
         self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
