@@ -71,10 +71,8 @@ class Constraint:
 
     @classmethod
     def json_schema(cls, schema: Mapping[str, Any], compact: bool = False) -> Constraint:
-        """JSON that matches a schema, with properties in its order.
-
-        Raises UsageError for what is not JSON.
-        """
+        """JSON that matches a schema, with properties in its order. Raises UsageError for what is
+        not JSON."""
         if not isinstance(schema, Mapping):
             raise UsageError(f"a JSON schema must be an object, got {type(schema).__name__}")
         return cls("json_schema", _as_json(schema, "the JSON schema"), compact)

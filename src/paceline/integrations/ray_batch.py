@@ -36,10 +36,8 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class Pool:
-    """Number of actors, and the resources of each.
-
-    num_cpus, num_gpus: what Ray reserves for one actor, whatever it uses.
-    """
+    """Number of actors, and the resources of each. num_cpus, num_gpus: what Ray reserves for one
+    actor, whatever it uses."""
 
     actors: int = 1
     num_cpus: float = 1.0

@@ -184,10 +184,8 @@ class Auto(Proposer):
 
 @dataclass
 class _Text:
-    """A request's text as last seen.
-
-    tokens: [length]. draft: guesses that follow them. missed: steps without the text since.
-    """
+    """A request's text as last seen. tokens: [length]. draft: guesses that follow them. missed:
+    steps without the text since."""
 
     key: int
     drafter: Drafter

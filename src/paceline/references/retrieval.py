@@ -102,10 +102,8 @@ def shared_weights(
 def nearest(
     vector: NDArray[np.float32], others: NDArray[np.float32], limit: int
 ) -> list[tuple[int, float]]:
-    """Rows of `others` [n, dim] by falling cosine with `vector` [dim], at most `limit` of them.
-
-    All are unit vectors. Ties keep their order.
-    """
+    """Rows of `others` [n, dim] by falling cosine with `vector` [dim], at most `limit` of them. All
+    are unit vectors. Ties keep their order."""
     cosines = others @ vector
     order = np.argsort(-cosines, kind="stable")[:limit]
     return [(int(row), float(cosines[row])) for row in order]

@@ -122,10 +122,8 @@ class ReferenceStore:
         self._database.close()
 
     def add(self, query: str, output: str) -> None:
-        """Keep a pair, or renew the time of a kept one; then enforce the limits.
-
-        A pair larger than `max_bytes` is not kept.
-        """
+        """Keep a pair, or renew the time of a kept one; then enforce the limits. A pair larger than
+        `max_bytes` is not kept."""
         query, output = _storable(query), _storable(output)
         size = len(query.encode()) + len(output.encode())
         if size > self._max_bytes:

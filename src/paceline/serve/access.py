@@ -41,10 +41,8 @@ class KnownHosts:
     names: frozenset[str] = frozenset()
 
     def stranger(self, given: Iterable[str]) -> str | None:
-        """The first unknown name in a request's Host headers, without its port.
-
-        A request without the header does not come from a browser, and so from no page.
-        """
+        """The first unknown name in a request's Host headers, without its port. A request without
+        the header does not come from a browser, and so from no page."""
         names = filter(None, map(_name, given))
         return next(
             (each for each in names if each not in self.names and not is_loopback(each)), None

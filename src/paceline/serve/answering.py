@@ -29,11 +29,8 @@ __all__ = ["Answer", "ChatAnswer", "CompletionAnswer"]
 
 
 class Answer(ABC):
-    """Answers to one kind of request.
-
-    kind: of the objects. suffix: of the kind for pieces of a stream. fingerprint: of model and
-    server.
-    """
+    """Answers to one kind of request. kind: of the objects. suffix: of the kind for pieces of a
+    stream. fingerprint: of model and server."""
 
     kind: str
     suffix: str

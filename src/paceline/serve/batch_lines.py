@@ -58,10 +58,8 @@ class BatchLine:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a line.
-
-    status, request_id, body: of the response; unset if the line is no request.
-    """
+    """The result of a line. status, request_id, body: of the response; unset if the line is no
+    request."""
 
     line: BatchLine
     status: int = 0
@@ -84,10 +82,8 @@ class Outcome:
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
-    """Yield the lines of an input file, without blank ones.
-
-    Raises UsageError if the file cannot be read.
-    """
+    """Yield the lines of an input file, without blank ones. Raises UsageError if the file cannot be
+    read."""
     try:
         with path.open("rb") as file:
             for number, data in enumerate(file, start=1):
@@ -99,10 +95,8 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
 
 
 def check_custom_ids(path: Path) -> int:
-    """Count the lines of an input file.
-
-    Raises UsageError if there are none, none is a request, or two share a custom_id.
-    """
+    """Count the lines of an input file. Raises UsageError if there are none, none is a request, or
+    two share a custom_id."""
     first: dict[str, int] = {}
     lines, errors = 0, []
     for line in read_lines(path):
@@ -184,10 +178,8 @@ def row(line: BatchLine) -> dict[str, str]:
 
 
 def outcomes(batches: Iterable[Batch], waiting: dict[int, BatchLine]) -> Iterable[Outcome]:
-    """Yield the outcome of each line once, and remove it from `waiting` (lines by number).
-
-    Raises PacelineError for errors in the actors' arguments.
-    """
+    """Yield the outcome of each line once, and remove it from `waiting` (lines by number). Raises
+    PacelineError for errors in the actors' arguments."""
     for batch in batches:
         columns = (batch[name] for name in ("number", "status", "request_id", "body", "refusal"))
         for number, status, request_id, body, refusal in zip(*columns, strict=True):

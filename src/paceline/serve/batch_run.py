@@ -30,10 +30,8 @@ _DAY = 86_400.0
 
 @dataclass
 class BatchCounts:
-    """Progress of a batch.
-
-    known: lines that already had a result. answered, failed: of the others. tokens: written.
-    """
+    """Progress of a batch. known: lines that already had a result. answered, failed: of the others.
+    tokens: written."""
 
     known: int = 0
     answered: int = 0
@@ -55,10 +53,8 @@ Heard = Callable[[BatchCounts], None]
 
 
 def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Server:
-    """The server that answers a batch on a session. names: of the model in requests.
-
-    max_batch: most texts written at a time.
-    """
+    """The server that answers a batch on a session. names: of the model in requests. max_batch:
+    most texts written at a time."""
     settings = ServeSettings(max_batch=max_batch, max_queue=_UNREFUSED, time_limit=_DAY, grace=0.0)
     return Server(session, names, settings)
 

@@ -135,10 +135,8 @@ def _finite(digits: str) -> float:
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`; None if the client hangs up first, which cancels it.
-
-    receive: of the request, whose body has been read.
-    """
+    """The result of `work`; None if the client hangs up first, which cancels it. receive: of the
+    request, whose body has been read."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_hung_up(receive))
     try:

@@ -26,10 +26,7 @@ _TIDY = 60.0
 
 
 class RunningText:
-    """One text of a request, which joins the session's batch.
-
-    Raises the error if it cannot.
-    """
+    """One text of a request, which joins the session's batch. Raises the error if it cannot."""
 
     def __init__(self, session: Session, ticket: Ticket, index: int) -> None:
         self.ticket, self.index = ticket, index
@@ -83,10 +80,8 @@ class RunningText:
 
 
 class Engine:
-    """Writes the texts of requests on one session, which nothing else may use meanwhile.
-
-    Any thread may submit requests; all other work happens in the engine's own thread.
-    """
+    """Writes the texts of requests on one session, which nothing else may use meanwhile. Any thread
+    may submit requests; all other work happens in the engine's own thread."""
 
     def __init__(self, session: Session, settings: ServeSettings, metrics: Metrics) -> None:
         self._session, self._settings, self._metrics = session, settings, metrics

@@ -46,9 +46,7 @@ class Handler:
         asked: Any = None,
     ) -> Response:
         """Answer whole or as a stream, which begins with the first news, so that errors before that
-        have a status. asked: for the log, if prompts are logged.
-
-        Raises ApiError."""
+        have a status. asked: for the log, if prompts are logged. Raises ApiError."""
         name = request.state.request_id
         ticket = Ticket(name, orders, monotonic() + self.settings.time_limit)
         ticket.asked = asked if self.settings.log_prompts else None

@@ -39,10 +39,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Reply:
-    """A complete response.
-
-    body: parsed JSON. request_id: as in the server's log.
-    """
+    """A complete response. body: parsed JSON. request_id: as in the server's log."""
 
     status: int
     request_id: str
@@ -50,10 +47,8 @@ class Reply:
 
 
 async def ask(app: ASGIApp, query: Query) -> AsyncGenerator[Head | bytes, None]:
-    """Yield the head of the response, then the parts of its body as they arrive.
-
-    Closing the iterator early hangs up.
-    """
+    """Yield the head of the response, then the parts of its body as they arrive. Closing the
+    iterator early hangs up."""
     parts: asyncio.Queue[Head | bytes | None] = asyncio.Queue()
     bodies, complete = iter([query.body]), False
 

@@ -29,9 +29,7 @@ def _setting(default: Any, text: str) -> Any:
 @dataclass(frozen=True)
 class ServeSettings:
     """Settings of a server. Each is an option of `paceline serve`, and its help describes it.
-
-    Raises UsageError for a number out of range.
-    """
+    Raises UsageError for a number out of range."""
 
     max_batch: int = _setting(16, "Most texts written at once.")
     max_queue: int = _setting(64, "Most waiting requests; further ones get status 429.")
@@ -66,10 +64,8 @@ def public_name(model: str) -> str:
 
 
 def keys_of_environment() -> list[str]:
-    """The keys in the variable; none if it is unset or empty.
-
-    Raises UsageError for one that is easily guessed, and for blanks alone: a secret got lost.
-    """
+    """The keys in the variable; none if it is unset or empty. Raises UsageError for one that is
+    easily guessed, and for blanks alone: a secret got lost."""
     value = os.environ.get(KEY_VARIABLE, "")
     keys = value.split()
     if value and not keys:
