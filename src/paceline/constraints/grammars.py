@@ -50,11 +50,9 @@ _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 
 class Grammars:
     """Compiles constraints for texts of one tokenizer and model, and keeps what was compiled.
-
-    tokenizer: a fast one of transformers. vocab_size: of the model. eos_ids: tokens that end a
-    text.
-
     Thread-safe.
+
+    tokenizer: a fast one of transformers. vocab_size: of the model. eos_ids: end a text.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:

@@ -39,12 +39,9 @@ _CHANGES = {
 
 
 class Accelerated:
-    """A model whose `generate` is accelerated; everything else is the model's own, attributes that
-    are set included. Methods that change the model and return it, like `to`, return this wrapper;
-    keep the model for its own `generate`.
-
-    Made by `accelerate`.
-    """
+    """A model whose `generate` is accelerated, made by `accelerate`. Everything else is the model's
+    own, attributes that are set included; methods that change it and return it, like `to`, return
+    this wrapper."""
 
     def __init__(self, model: PreTrainedModel, pace: Pace) -> None:
         self._wrapped = model
@@ -71,9 +68,18 @@ class Accelerated:
                 "an accelerated model generates in its own way: leave out custom_generate, or call "
                 "generate of the model itself"
             )
-        self._refuse_healing(generation_config, kwargs)
+        # For healing, `generate` would want the tokenizer, which it drops.
+        if self._chosen("token_healing", generation_config, kwargs):
+            raise UsageError(HEALING)
         criteria = StoppingCriteriaList(stopping_criteria or ())
-        strings, generation_config = self._take_stop_strings(generation_config, kwargs)
+        strings = self._chosen("stop_strings", generation_config, kwargs)
+        # `generate` must find none, for the same reason.
+        kwargs.pop("stop_strings", None)
+        if self._wrapped.generation_config.stop_strings is not None:
+            kwargs["stop_strings"] = None
+        if generation_config is not None and generation_config.stop_strings is not None:
+            generation_config = copy(generation_config)
+            generation_config.stop_strings = None
         if strings is not None:
             if tokenizer is None:
                 raise UsageError("stop_strings need the tokenizer: pass tokenizer=… as well")
@@ -90,28 +96,12 @@ class Accelerated:
             **kwargs,
         )
 
-    def _refuse_healing(self, config: GenerationConfig | None, options: dict[str, Any]) -> None:
-        """Raise UsageError if tokens are to be healed, for which `generate` would want the
-        tokenizer that it drops."""
-        chosen = getattr(config, "token_healing", None)
+    def _chosen(self, name: str, config: GenerationConfig | None, options: dict[str, Any]) -> Any:
+        """A setting: as an option, else of the configuration, else of the model."""
+        chosen = getattr(config, name, None)
         if chosen is None:
-            chosen = self._wrapped.generation_config.token_healing
-        if options.get("token_healing", chosen):
-            raise UsageError(HEALING)
-
-    def _take_stop_strings(
-        self, config: GenerationConfig | None, options: dict[str, Any]
-    ) -> tuple[str | list[str] | None, GenerationConfig | None]:
-        """The stop strings that apply, and the configuration without them; `generate` must find
-        none, since it drops the tokenizer."""
-        strings = own = self._wrapped.generation_config.stop_strings
-        if config is not None and config.stop_strings is not None:
-            strings, config = config.stop_strings, copy(config)
-            config.stop_strings = None
-        strings = options.pop("stop_strings", strings)
-        if own is not None:
-            options["stop_strings"] = None
-        return strings, config
+            chosen = getattr(self._wrapped.generation_config, name)
+        return options.get(name, chosen)
 
     @property
     def stats(self) -> list[Stats]:

@@ -29,12 +29,8 @@ __all__ = ["KnownModel", "LentDrafters", "form_of", "hooks_of"]
 
 @dataclass
 class KnownModel:
-    """One model in one form; every call has its own target.
-
-    form: see `form_of`.
-
-    Does not keep the model alive unless something that drafters have opened for it does.
-    """
+    """One model in one form, see `form_of`; every call has its own target. Does not keep the model
+    alive unless something that drafters have opened for it does."""
 
     model: ReferenceType[PreTrainedModel]
     form: tuple[object, ...]
@@ -94,12 +90,10 @@ class KnownModel:
 
 
 class LentDrafters:
-    """Lends each drafter to one call at a time, so that threads may share a `Pace`.
+    """Lends each drafter to one call at a time, so that threads may share a `Pace`; one that has
+    read texts of a model is not lent for another, whose vocabulary may lack what it would guess.
 
     make: makes a drafter; the first is made at once, so that its errors come early.
-
-    A drafter that has read texts of one model is not lent for another, whose vocabulary may lack
-    the tokens it would guess.
     """
 
     def __init__(self, make: Callable[[], Drafter]) -> None:

@@ -98,12 +98,9 @@ class Replica:
 
 
 def app(given: Mapping[str, Any]) -> serve.Application:
-    """Build the application from arguments of `serve run` or of a configuration file.
-
-    given: fields of `ReplicaArguments` and `ServeSettings`.
-
-    Raises ValueError or UsageError for unknown fields and for values out of range.
-    """
+    """Build the application from arguments of `serve run` or of a configuration file: fields of
+    `ReplicaArguments` and `ServeSettings`. Raises ValueError or UsageError for unknown fields and
+    for values out of range."""
     names = {each.name for each in fields(ServeSettings)}
     others = {name: value for name, value in given.items() if name not in names}
     # On the command line all values are strings, which pydantic converts.

@@ -54,11 +54,10 @@ _log = logging.getLogger(__name__)
 
 
 class Proposer:
-    """Drafts chains for vLLM, with one drafter per running request.
+    """Drafts chains for vLLM, with one drafter per running request; they share what they keep of
+    other texts.
 
-    method: of the drafters, in paceline's notation. It may need nothing from the model but its
-    text. A proposer's drafters share what they keep of other texts.
-
+    method: in paceline's notation. It may need nothing from the model but its text.
     vllm_config: vLLM's. The entry "paceline" of its `additional_config` may hold settings of the
     method, and `least_share`: how likely the last token of a chain must be, by the drafter's own
     estimate, from 0.0 to 1.0.

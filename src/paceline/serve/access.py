@@ -28,8 +28,6 @@ __all__ = ["Access", "KnownHosts", "is_loopback", "known_hosts"]
 _PROTECTED = ("/v1/", "/tokenize", "/detokenize")
 _PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
-_ANY = "*"
-_LOCAL = "localhost"
 _NAME = re.compile(r"[^\s:/@\[\]]+")
 _HEADER = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
 
@@ -114,26 +112,25 @@ class Access:
 
 
 def known_hosts(address: str, host: str, allowed: Sequence[str]) -> KnownHosts | None:
-    """The names to check requests against; None for no check.
+    """The names to check requests against, if the address is loopback or names are given; None for
+    no check. Raises UsageError for a name with a scheme or a port.
 
     address: that the server's socket is bound to. host: the same as given by the user. allowed:
-    further names; "*" for any. Requests are checked if the address is loopback or names are given.
-
-    Raises UsageError for a name with a scheme or a port.
+    further names; "*" for any.
     """
     for each in allowed:
-        if each != _ANY and not (_NAME.fullmatch(each) or _address(_bare(each))):
+        if each != "*" and not (_NAME.fullmatch(each) or _address(_bare(each))):
             raise UsageError(
                 f"an allowed host must be a name or address without scheme or port, got {each!r}"
             )
-    if _ANY in allowed or not (allowed or is_loopback(address)):
+    if "*" in allowed or not (allowed or is_loopback(address)):
         return None
     return KnownHosts(frozenset(map(_bare, [host, *allowed])))
 
 
 def is_loopback(name: str) -> bool:
     """Whether a name without a port, or an address, always means the machine itself."""
-    if name == _LOCAL or name.endswith(f".{_LOCAL}"):
+    if name == "localhost" or name.endswith(".localhost"):
         return True
     address = _address(name)
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None

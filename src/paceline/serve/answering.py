@@ -110,7 +110,7 @@ class Answer(ABC):
         predicted = request.prediction is not None or bool(extension and extension.references)
         end: dict[str, Any] = {"usage": usage_of(completions, request.n or 1, predicted)}
         if extension and extension.metrics and len(completions) == 1:
-            end["metrics"] = metrics_of(completions[0].stats, ticket.times)
+            end["metrics"] = metrics_of(completions[0].stats, ticket)
         return end
 
     def _part(

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.completion import Completion
 from paceline.records import TokenLogprob
-from paceline.serve.ticket import Times
+from paceline.serve.ticket import Ticket
 from paceline.stats import SourceStats, Stats
 from paceline.text import Tokenizer, hidden_ids
 
@@ -80,14 +80,14 @@ def _predicted(completions: Sequence[Completion]) -> tuple[int, int]:
     return accepted, rejected
 
 
-def metrics_of(stats: Stats, times: Times) -> dict[str, Any]:
+def metrics_of(stats: Stats, ticket: Ticket) -> dict[str, Any]:
     """One text's metrics, as in vLLM. Drafts are trees: `num_draft_tokens` counts their nodes."""
     deepest = max(stats.depth_histogram, default=0)
-    milliseconds = 1000 * (times.ended - times.first_token)
+    milliseconds = 1000 * (ticket.ended - ticket.first_token)
     return {
-        "time_to_first_token_ms": 1000 * (times.first_token - times.arrived),
+        "time_to_first_token_ms": 1000 * (ticket.first_token - ticket.arrived),
         "generation_time_ms": milliseconds,
-        "queue_time_ms": 1000 * (times.begun - times.arrived),
+        "queue_time_ms": 1000 * (ticket.begun - ticket.arrived),
         "mean_itl_ms": milliseconds / max(1, stats.tokens - 1),
         "tokens_per_second": 1000 * (stats.tokens - 1) / milliseconds if milliseconds else 0.0,
         "speculative_decoding": {

@@ -62,12 +62,9 @@ def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Serv
 async def run_batch(
     server: Server, lines: Iterable[BatchLine], results: Results, heard: Heard
 ) -> BatchCounts:
-    """Answer all lines that have no result yet, and write results as they complete.
-
-    heard: called after each. If this is cancelled, unwritten results are lost.
-
-    Raises UsageError if a result cannot be written, or belongs to another request.
-    """
+    """Answer all lines that have no result yet, and write results as they complete; `heard` is
+    called after each. If this is cancelled, unwritten results are lost. Raises UsageError if a
+    result cannot be written, or belongs to another request."""
     app, counts, waiting = create_app(server), BatchCounts(), iter(lines)
 
     async def work() -> None:

@@ -67,10 +67,9 @@ class RunningText:
         self.ticket.tokens += stats.tokens - self._counted.tokens
         if not self._counted.tokens:
             self._first = now
-            times = self.ticket.times
-            if not times.first_token:
-                times.first_token = now
-                metrics.observe("time_to_first_token_seconds", now - times.arrived)
+            if not self.ticket.first_token:
+                self.ticket.first_token = now
+                metrics.observe("time_to_first_token_seconds", now - self.ticket.arrived)
         else:
             metrics.observe("inter_token_latency_seconds", now - self._last)
         self._last = now
@@ -207,9 +206,8 @@ class Engine:
                 if not ticket.texts_waiting:
                     self._waiting.popleft()
             if index == 0:
-                self._metrics.observe(
-                    "request_queue_time_seconds", ticket.times.begun - ticket.times.arrived
-                )
+                waited = ticket.begun - ticket.arrived
+                self._metrics.observe("request_queue_time_seconds", waited)
             try:
                 self._texts.append(RunningText(self._session, ticket, index))
             except BaseException as error:  # else its ticket, no longer waiting, would be lost
@@ -257,9 +255,8 @@ class Engine:
         self._touched.add(ticket)
 
     def _close(self, ticket: Ticket, outcome: str) -> None:
-        times, ticket.outcome = ticket.times, outcome
-        times.ended = monotonic()
-        self._metrics.observe("e2e_request_latency_seconds", times.ended - times.arrived)
+        ticket.outcome, ticket.ended = outcome, monotonic()
+        self._metrics.observe("e2e_request_latency_seconds", ticket.ended - ticket.arrived)
 
 
 def _as_answer(error: BaseException) -> ApiError:

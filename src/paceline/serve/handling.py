@@ -43,7 +43,7 @@ class Handler:
         orders: Sequence[Order],
         answer_for: Callable[[Ticket], Answer],
         stream: bool,
-        asked: Any = None,
+        asked: Any,
     ) -> Response:
         """Answer whole or as a stream, which begins with the first news, so that errors before that
         have a status. asked: for the log, if prompts are logged. Raises ApiError."""
@@ -64,7 +64,7 @@ class Handler:
                 return self._left(ticket)
             if stream:
                 return _Events(self._pieces(ticket, answer, first), lambda: self._finish(ticket))
-            completions = await unless_left(request.receive, ticket.ended())
+            completions = await unless_left(request.receive, ticket.completed())
         except BaseException:
             self._finish(ticket)
             raise
@@ -86,7 +86,7 @@ class Handler:
                 for piece in chain.from_iterable(map(answer.pieces, news)):
                     yield _event(piece)
                 news = await ticket.news() if ticket.unheard else []
-            for piece in answer.end(await ticket.ended()):
+            for piece in answer.end(await ticket.completed()):
                 yield _event(piece)
             yield "data: [DONE]\n\n"
         except ApiError as error:
@@ -100,17 +100,16 @@ class Handler:
     def _finish(self, ticket: Ticket) -> None:
         """Release the request in the engine, whatever its outcome, and log it."""
         ticket.cancelled = True
-        times, options = ticket.times, ticket.orders[0].options
         line: dict[str, Any] = {
             "request": ticket.name,
             "outcome": ticket.outcome or "left",
             "texts": len(ticket.orders),
             "prompt_tokens": len(ticket.orders[0].prompt),
             "tokens": ticket.tokens,
-            "seed": options.seed,
-            "queue_seconds": round(max(0.0, times.begun - times.arrived), 4),
-            "first_token_seconds": round(max(0.0, times.first_token - times.arrived), 4),
-            "seconds": round(monotonic() - times.arrived, 4),
+            "seed": ticket.orders[0].options.seed,
+            "queue_seconds": round(max(0.0, ticket.begun - ticket.arrived), 4),
+            "first_token_seconds": round(max(0.0, ticket.first_token - ticket.arrived), 4),
+            "seconds": round(monotonic() - ticket.arrived, 4),
         }
         if ticket.asked is not None:
             ended = dict(ticket.completions)  # the engine may add others

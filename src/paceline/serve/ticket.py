@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import Any
@@ -15,7 +15,7 @@ from paceline.options import Options
 from paceline.serve.errors import ApiError
 from paceline.text import Chunk
 
-__all__ = ["News", "Order", "Ticket", "Times", "wake"]
+__all__ = ["News", "Order", "Ticket", "wake"]
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,6 @@ class News:
     completion: Completion | None = None
 
 
-@dataclass
-class Times:
-    """Times of a request, by the monotonic clock; 0 for what has not happened yet."""
-
-    arrived: float = field(default_factory=monotonic)
-    begun: float = 0.0
-    first_token: float = 0.0
-    ended: float = 0.0
-
-
 class Ticket:
     """Where the engine's thread leaves news of a request, and its handler picks it up.
 
@@ -64,7 +54,9 @@ class Ticket:
         self.name = name
         self.orders = list(orders)
         self.deadline = deadline
-        self.times = Times()
+        # By the monotonic clock; 0 for what has not happened yet.
+        self.arrived = monotonic()
+        self.begun = self.first_token = self.ended = 0.0
         self.cancelled = False
         """Nobody waits for the answer any more; the engine checks this before every round."""
         self.texts_left = len(self.orders)
@@ -98,7 +90,7 @@ class Ticket:
 
     def begin_next(self) -> int:
         """The index of the next text, which joins now."""
-        self.times.begun = self.times.begun or monotonic()
+        self.begun = self.begun or monotonic()
         self._next += 1
         return self._next - 1
 
@@ -127,7 +119,7 @@ class Ticket:
                 return news
             await self.ready.wait()
 
-    async def ended(self) -> list[Completion]:
+    async def completed(self) -> list[Completion]:
         """Wait for the end of all texts, whatever the news. Raises ApiError like `news`."""
         while self.unheard:
             await self.news()
