@@ -110,7 +110,8 @@ class Datastore:
                 if not self._log.append([one for one in new if len(one)]):
                     self._recent, self._sorted = RecentTexts(), 0
                 self.version += 1
-            if self._log.tokens >= self._merge_at and not self._merging:
+            merging = self._merger is not None and self._merger.is_alive()
+            if self._log.tokens >= self._merge_at and not merging:
                 self._merger = Thread(target=self._merge_log, name="paceline-merge")
                 self._merger.start()
         if trouble is not None:
@@ -133,10 +134,6 @@ class Datastore:
             raise UsageError(f"most is {most}: give a number of tokens above 0")
         self._merge([checked(document) for document in documents], most)
 
-    @property
-    def _merging(self) -> bool:
-        return self._merger is not None and self._merger.is_alive()
-
     def _merge_log(self) -> None:
         try:
             self._merge([], None, least=_MOST_LOGGED)
@@ -151,27 +148,23 @@ class Datastore:
         with _explained(self.folder, "change"), held(self.folder / _MERGING):
             before = self._read_index()
             log = Log(self.folder / _LOG, self._vocabulary, before.name)
-            if log.tokens >= least:
-                most = before.header.most if most is None else most
-                every = [*_documents(before.tokens), *log.documents, *new]
-                kept = bounded(every, MOST_TOKENS if most is None else most)
-                self._put(kept, most, before.name, len(log.documents))
-
-    def _put(self, documents: list[Int32], most: int | None, before: str, logged: int) -> None:
-        """Sort the texts and make them the index. It includes the first `logged` documents of the
-        log; those added since stay in the log. before: the name of the index that it replaces."""
-        tokens = joined(documents)
-        order = sort_places(tokens)
-        sizes = len(tokens), len(order), len(documents), _largest(tokens)
-        header = Header(self._vocabulary, *sizes, most)
-        draft, name = write_draft(self.folder / INDEX, header, tokens, order)
-        with self._changing():
-            log = Log(self.folder / _LOG, self._vocabulary, before)
-            log.keep(logged, name)
-            put_in_place(draft, self.folder / INDEX)  # not mapped yet, which Windows would refuse
-            log.drop(name)
-            # As others have it: not what was built in memory.
-            self._now(self._index_stamp(), read_index(self.folder / INDEX))
+            if log.tokens < least:
+                return
+            most = before.header.most if most is None else most
+            every = [*_documents(before.tokens), *log.documents, *new]
+            kept = bounded(every, MOST_TOKENS if most is None else most)
+            tokens = joined(kept)
+            order = sort_places(tokens)
+            sizes = len(tokens), len(order), len(kept), _largest(tokens)
+            header = Header(self._vocabulary, *sizes, most)
+            draft, name = write_draft(self.folder / INDEX, header, tokens, order)
+            with self._changing():
+                now = Log(self.folder / _LOG, self._vocabulary, before.name)
+                now.keep(len(log.documents), name)  # those added meanwhile stay in it
+                put_in_place(draft, self.folder / INDEX)  # not mapped, which Windows would refuse
+                now.drop(name)
+                # As others have it: not what was built in memory.
+                self._now(self._index_stamp(), read_index(self.folder / INDEX))
 
     def _open(self) -> None:
         """Read the index and the log."""

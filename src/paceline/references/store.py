@@ -28,6 +28,9 @@ from paceline.references.retrieval import (
 
 __all__ = ["Entry", "ReferenceStore", "StoreInfo"]
 
+_Ranked = list[tuple[int, float]]
+"""Entries, each with its score."""
+
 _DAY = 86400.0
 # More would stall a search for minutes when an encoder first meets a full store.
 _EMBED_AT_ONCE = 256
@@ -201,9 +204,7 @@ class ReferenceStore:
         by_use.close()
         connection.executemany("DELETE FROM entries WHERE id = ?", doomed)
 
-    def _rank_by_words(
-        self, terms: Sequence[str], since: float, limit: int
-    ) -> list[tuple[int, float]]:
+    def _rank_by_words(self, terms: Sequence[str], since: float, limit: int) -> _Ranked:
         with self._database.connected() as connection:
             ranked = connection.execute(
                 "SELECT id, -rank FROM query_terms JOIN entries ON id = query_terms.rowid"
@@ -215,7 +216,7 @@ class ReferenceStore:
 
     def _rank_by_meaning(
         self, encoder: SentenceEncoder, query: str, since: float, limit: int
-    ) -> list[tuple[int, float]]:
+    ) -> _Ranked:
         vector = np.asarray(encoder.encode([query])[0], dtype="<f4")
         self._embed_missing(encoder, vector.nbytes)
         with self._database.connected() as connection:
@@ -248,7 +249,7 @@ class ReferenceStore:
                     (encoder.name, vector.tobytes(), entry),
                 )
 
-    def _fetch(self, ranked: Sequence[tuple[int, float]]) -> list[Entry]:
+    def _fetch(self, ranked: _Ranked) -> list[Entry]:
         """The ranked entries, marked as used."""
         found: list[Entry] = []
         if not ranked:

@@ -27,6 +27,9 @@ from paceline.text import Chunk, Tokenizer
 
 __all__ = ["Answer", "ChatAnswer", "CompletionAnswer"]
 
+Object = dict[str, Any]
+Scores = Sequence[TokenLogprob]
+
 
 class Answer(ABC):
     """Answers to one kind of request. kind: of the objects. suffix: of the kind for pieces of a
@@ -39,7 +42,7 @@ class Answer(ABC):
         self, request: TextRequest, ticket: Ticket, tokenizer: Tokenizer, fingerprint: str
     ) -> None:
         prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
-        self._heading: dict[str, Any] = {
+        self._heading: Object = {
             "id": f"{prefix}-{uuid4().hex}",
             "object": self.kind,
             "created": int(time()),
@@ -54,16 +57,16 @@ class Answer(ABC):
         options = request.stream_options
         self._with_usage = bool(options and options.include_usage)
 
-    def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
+    def whole(self, completions: Sequence[Completion]) -> Object:
         """The answer in one piece."""
         choices = [self._choice(place, each) for place, each in enumerate(completions)]
         return {**self._heading, "choices": choices, **self._end(completions)}
 
     @abstractmethod
-    def begin(self) -> list[dict[str, Any]]:
+    def begin(self) -> list[Object]:
         """The first pieces of a stream, before any text."""
 
-    def pieces(self, news: News) -> list[dict[str, Any]]:
+    def pieces(self, news: News) -> list[Object]:
         """One round's news of one text, as pieces of a stream."""
         text = "".join(chunk.text for chunk in news.chunks)
         logprobs = self._logprobs_of(news)
@@ -83,14 +86,14 @@ class Answer(ABC):
                 self._held[news.index] = held
         return [self._piece(choice) for choice in choices]
 
-    def end(self, completions: Sequence[Completion]) -> list[dict[str, Any]]:
+    def end(self, completions: Sequence[Completion]) -> list[Object]:
         """The last piece of a stream, with the usage, if requested."""
         end = self._end(completions)
         if not (self._with_usage or "metrics" in end):
             return []
         return [{**self._piece(), **end}]
 
-    def _logprobs_of(self, news: News) -> Sequence[TokenLogprob]:
+    def _logprobs_of(self, news: News) -> Scores:
         """Those of a round's news, so that all pieces together have those of the whole answer:
         the last tokens may have no text, and text that ends with an end token does not have it."""
         found = tuple(each for chunk in news.chunks for each in chunk.logprobs)
@@ -100,26 +103,22 @@ class Answer(ABC):
         self._scored[news.index] += len(found)
         return found
 
-    def _piece(self, *choices: dict[str, Any]) -> dict[str, Any]:
+    def _piece(self, *choices: Object) -> Object:
         piece = {**self._heading, "object": f"{self.kind}{self.suffix}", "choices": list(choices)}
         return {**piece, "usage": None} if self._with_usage else piece
 
-    def _end(self, completions: Sequence[Completion]) -> dict[str, Any]:
+    def _end(self, completions: Sequence[Completion]) -> Object:
         request, ticket = self._request, self._ticket
         extension = request.paceline
         predicted = request.prediction is not None or bool(extension and extension.references)
-        end: dict[str, Any] = {"usage": usage_of(completions, request.n or 1, predicted)}
+        end: Object = {"usage": usage_of(completions, request.n or 1, predicted)}
         if extension and extension.metrics and len(completions) == 1:
             end["metrics"] = metrics_of(completions[0].stats, ticket)
         return end
 
     def _part(
-        self,
-        index: int,
-        found: Sequence[TokenLogprob] | None = None,
-        reason: str | None = None,
-        **content: Any,
-    ) -> dict[str, Any]:
+        self, index: int, found: Scores | None = None, reason: str | None = None, **content: Any
+    ) -> Object:
         """A choice. found: log-probabilities, if it has any. reason: why the text has ended, if it
         has."""
         scored = None
@@ -128,21 +127,19 @@ class Answer(ABC):
         return {"index": index, **content, "logprobs": scored, "finish_reason": reason}
 
     @abstractmethod
-    def _logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _logprobs(self, index: int, found: Scores) -> Object:
         """Log-probabilities of the next tokens of one text."""
 
     @abstractmethod
-    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+    def _choice(self, index: int, completion: Completion) -> Object:
         """One complete text."""
 
     @abstractmethod
-    def _text_pieces(
-        self, index: int, text: str, logprobs: Sequence[TokenLogprob]
-    ) -> list[dict[str, Any]]:
+    def _text_pieces(self, index: int, text: str, logprobs: Scores) -> list[Object]:
         """More of one text."""
 
     @abstractmethod
-    def _last_pieces(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+    def _last_pieces(self, index: int, completion: Completion) -> list[Object]:
         """The end of one text."""
 
 
@@ -160,18 +157,18 @@ class ChatAnswer(Answer):
         self._readers = [CallReader(self._names) for _ in ticket.orders]
         self._calls = [0] * len(ticket.orders)
 
-    def begin(self) -> list[dict[str, Any]]:
+    def begin(self) -> list[Object]:
         """Every text's role, since clients expect texts to begin in index order."""
         return [
             self._piece(self._part(index, delta={"role": "assistant", "content": ""}))
             for index in range(len(self._ticket.orders))
         ]
 
-    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+    def _choice(self, index: int, completion: Completion) -> Object:
         found = [*self._read(index, completion.text), *self._readers[index].finish()]
         calls = [_whole_call(each) for each in found if isinstance(each, ToolCall)]
         text = "".join(each for each in found if isinstance(each, str))
-        message: dict[str, Any] = {
+        message: Object = {
             "role": "assistant",
             "content": text if text or not calls else None,
             "refusal": None,
@@ -181,16 +178,14 @@ class ChatAnswer(Answer):
         said = completion.logprobs[: in_text(completion)]
         return self._part(index, said, self._reason(completion, bool(calls)), message=message)
 
-    def _text_pieces(
-        self, index: int, text: str, logprobs: Sequence[TokenLogprob]
-    ) -> list[dict[str, Any]]:
+    def _text_pieces(self, index: int, text: str, logprobs: Scores) -> list[Object]:
         pieces = self._found(index, self._read(index, text))
         if logprobs:
             pieces = pieces or [self._part(index, delta={})]
             pieces[0]["logprobs"] = self._logprobs(index, logprobs)
         return pieces
 
-    def _last_pieces(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+    def _last_pieces(self, index: int, completion: Completion) -> list[Object]:
         pieces = self._found(index, self._readers[index].finish())
         reason = self._reason(completion, bool(self._calls[index]))
         return [*pieces, self._part(index, reason=reason, delta={})]
@@ -198,8 +193,8 @@ class ChatAnswer(Answer):
     def _read(self, index: int, text: str) -> list[str | ToolCall]:
         return self._readers[index].feed(text) if self._names else [text]
 
-    def _found(self, index: int, found: Sequence[str | ToolCall]) -> list[dict[str, Any]]:
-        deltas: list[dict[str, Any]] = []
+    def _found(self, index: int, found: Sequence[str | ToolCall]) -> list[Object]:
+        deltas: list[Object] = []
         for each in found:
             if isinstance(each, str):
                 deltas.append({"content": each})
@@ -211,7 +206,7 @@ class ChatAnswer(Answer):
             deltas += [{"tool_calls": [part]} for part in (head, rest)]
         return [self._part(index, delta=delta) for delta in deltas]
 
-    def _logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _logprobs(self, index: int, found: Scores) -> Object:
         return chat_logprobs(self._tokenizer, found)
 
     def _reason(self, completion: Completion, called: bool) -> str:
@@ -231,7 +226,7 @@ class CompletionAnswer(Answer):
         super().__init__(request, ticket, tokenizer, fingerprint)
         self._places = [Places() for _ in ticket.orders]
 
-    def begin(self) -> list[dict[str, Any]]:
+    def begin(self) -> list[Object]:
         """The prompts to repeat."""
         return [
             self._piece(self._part(index, text=order.echo))
@@ -239,23 +234,21 @@ class CompletionAnswer(Answer):
             if order.echo
         ]
 
-    def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
+    def _choice(self, index: int, completion: Completion) -> Object:
         said = completion.logprobs[: in_text(completion)]
         text = self._ticket.orders[index].echo + completion.text
         return self._part(index, said, finish_reason(completion), text=text)
 
-    def _text_pieces(
-        self, index: int, text: str, logprobs: Sequence[TokenLogprob]
-    ) -> list[dict[str, Any]]:
+    def _text_pieces(self, index: int, text: str, logprobs: Scores) -> list[Object]:
         return [self._part(index, logprobs, text=text)]
 
-    def _last_pieces(self, index: int, completion: Completion) -> list[dict[str, Any]]:
+    def _last_pieces(self, index: int, completion: Completion) -> list[Object]:
         return [self._part(index, reason=finish_reason(completion), text="")]
 
-    def _logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _logprobs(self, index: int, found: Scores) -> Object:
         return completion_logprobs(self._tokenizer, found, self._places[index])
 
 
-def _whole_call(call: ToolCall) -> dict[str, Any]:
+def _whole_call(call: ToolCall) -> Object:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}

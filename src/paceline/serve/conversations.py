@@ -23,6 +23,8 @@ _PIECE = 1 << 16
 """Characters of a reference that are read at once: then others take their turn."""
 _ANY_TOOL = {"type": "function", "function": {"name": "f", "description": "f", "parameters": {}}}
 
+_Objects = Sequence[Mapping[str, Any]]
+
 
 class Reader:
     """Reads prompts for a session. Thread-safe: threads take turns, since not all of a tokenizer
@@ -95,9 +97,7 @@ class Reader:
         if tokens and max(tokens) >= size:
             raise bad_request(f"token ids must be below {size}, got {max(tokens)}", param)
 
-    def _encode(
-        self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-    ) -> list[int]:
+    def _encode(self, conversation: _Objects, tools: _Objects) -> list[int]:
         if self._holds_control_tokens(conversation, tools):
             # User input is text, even if it looks like control tokens.
             try:
@@ -114,9 +114,7 @@ class Reader:
             return [int(token) for token in encoded["input_ids"]]
         return self._session.encode(conversation, tools=tools)
 
-    def _holds_control_tokens(
-        self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-    ) -> bool:
+    def _holds_control_tokens(self, conversation: _Objects, tools: _Objects) -> bool:
         """Whether anybody wrote a control token. What the model may have written, such as the mark
         of a thought or call, is one only in the words of others."""
         answers = [each["content"] for each in conversation if each["role"] == "assistant"]
@@ -134,9 +132,7 @@ class Reader:
         except RecursionError:
             return True  # the template will say so
 
-    def _check_tools(
-        self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def _check_tools(self, conversation: _Objects, tools: _Objects) -> None:
         """Raise ApiError for tools, calls and results that the template would drop silently."""
         used = any(each["role"] == "tool" or "tool_calls" in each for each in conversation)
         if not (tools or used) or self._takes_tools:
@@ -153,9 +149,7 @@ class Reader:
         with_tool = self._session.encode(asked, tools=[_ANY_TOOL])
         return self._session.encode(asked) != with_tool
 
-    def _check_size(
-        self, conversation: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def _check_size(self, conversation: _Objects, tools: _Objects) -> None:
         """Raise ApiError for a conversation that cannot fit."""
         self._check_room(len(conversation), "messages", "messages")
         self._check_room(_characters(tools), "characters", "tools")
@@ -182,7 +176,7 @@ class Reader:
         return tokens
 
 
-def joined_text(content: str | Sequence[Mapping[str, Any]] | None, param: str, between: str) -> str:
+def joined_text(content: str | _Objects | None, param: str, between: str) -> str:
     """The text of a content field. Raises ApiError for parts that are not text: no image, file or
     URL is ever fetched."""
     if content is None or isinstance(content, str):
