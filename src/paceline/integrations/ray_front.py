@@ -13,16 +13,16 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from paceline.serve.bodies import read_body, unless_left
 from paceline.serve.errors import ApiError, too_many
-from paceline.serve.inside import Head, Query
+from paceline.serve.inside import Query
 
 __all__ = ["Front"]
 
-Replicas = Callable[[Query], AsyncGenerator[Head | bytes, None]]
-"""Asks one of the replicas: yields the head of the response, then the parts of its body."""
+Replicas = Callable[[Query], AsyncGenerator[Message, None]]
+"""Asks one of the replicas: yields the messages of its response, see `ask`."""
 
 _STREAMED = b"text/event-stream"
 
@@ -45,78 +45,61 @@ class Front:
         """Serve one ASGI request."""
         request = Request(scope, receive)
         try:
-            query = await self._query(request)
+            body = await read_body(request, self.max_body)
         except ClientDisconnect:
             return
         except ApiError as error:
             await error.response(scope, receive, send)
             return
-        await unless_left(receive, self._answer(query, _Out(scope, receive, send)))
-
-    async def _query(self, request: Request) -> Query:
-        return Query(
-            request.method,
-            request.scope["path"],
-            await read_body(request, self.max_body),
-            request.headers.raw,
-            request.scope["query_string"],
+        query = Query(
+            request.method, scope["path"], body, request.headers.raw, scope["query_string"]
         )
+        await unless_left(receive, self._answer(query, scope, receive, send))
 
-    async def _answer(self, query: Query, out: _Out) -> None:
-        for tried in range(1, self.tries + 1):
+    async def _answer(self, query: Query, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def begin(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        for _ in range(self.tries):
             try:
-                await self._once(query, out)
+                await self._once(query, begin)
                 return
             except self.busy:
-                await out.fail(too_many())
-                return
+                error = too_many()
+                break
             except self.lost:
-                if out.begun or tried == self.tries:
-                    message = "the replica that worked on this request has stopped: try again"
-                    soon = {"Retry-After": "1"}  # may well succeed
-                    lost = ApiError(503, message, code="replica_lost", headers=soon)
-                    await out.fail(lost)
-                    return
+                what = "the replica that worked on this request has stopped: try again"
+                soon = {"Retry-After": "1"}  # it may well succeed
+                error = ApiError(503, what, code="replica_lost", headers=soon)
+                if begun:
+                    break
+        if begun:
+            event = f"data: {json.dumps(error.body)}\n\n".encode()
+            await send({"type": "http.response.body", "body": event, "more_body": False})
+        else:
+            await error.response(scope, receive, send)
 
-    async def _once(self, query: Query, out: _Out) -> None:
+    async def _once(self, query: Query, send: Send) -> None:
         """Forward a replica's answer: a stream as it arrives, anything else once complete."""
-        head, whole = Head(500, ()), bytearray()
-        async with aclosing(self.replicas(query)) as parts:
-            async for part in parts:
-                if isinstance(part, Head):
-                    head = part
-                elif dict(head.headers).get(b"content-type", b"").startswith(_STREAMED):
-                    await out.begin(head)
-                    await out.send(part, more=True)
-                else:
-                    whole += part
-        await out.begin(head)
-        await out.send(bytes(whole))
+        waiting: list[Message] = []
+        streamed = False
 
+        async def forward() -> None:
+            while waiting:
+                await send(waiting.pop(0))
 
-class _Out:
-    """The response to the client."""
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope, self._receive, self._send = scope, receive, send
-        self.begun = False
-
-    async def begin(self, head: Head) -> None:
-        """Send the head, once."""
-        if not self.begun:
-            self.begun = True
-            start = {"type": "http.response.start", "status": head.status}
-            # Ray's proxy sets this header too.
-            headers = [each for each in head.headers if each[0] != b"x-request-id"]
-            await self._send({**start, "headers": headers})
-
-    async def send(self, data: bytes, more: bool = False) -> None:
-        """Send more of the body, or the rest of it."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
-
-    async def fail(self, error: ApiError) -> None:
-        """Report an error; in a stream that has begun, as its last event."""
-        if not self.begun:
-            await error.response(self._scope, self._receive, self._send)
-            return
-        await self.send(f"data: {json.dumps(error.body)}\n\n".encode())
+        async with aclosing(self.replicas(query)) as messages:
+            async for message in messages:
+                if message["type"] == "http.response.start":
+                    # Ray's proxy sets this header too.
+                    headers = [each for each in message["headers"] if each[0] != b"x-request-id"]
+                    streamed = dict(headers).get(b"content-type", b"").startswith(_STREAMED)
+                    message = {**message, "headers": headers}
+                waiting.append(message)
+                if streamed and "body" in message:
+                    await forward()
+        await forward()

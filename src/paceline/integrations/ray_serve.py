@@ -20,11 +20,11 @@ from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from starlette.applications import Starlette
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 
 from paceline.errors import UsageError
 from paceline.integrations.ray_front import Front
-from paceline.serve.inside import Head, Query, ask
+from paceline.serve.inside import Query, ask
 from paceline.serve.settings import ServeSettings, keys_of_environment, public_name
 
 __all__ = ["Replica", "ReplicaArguments", "app"]
@@ -85,8 +85,8 @@ class Replica:
         self._app: ASGIApp = create_app(self._server, keys)
         self._server.engine.start()
 
-    async def answer(self, query: Query) -> AsyncIterator[Head | bytes]:
-        """Yield the response in parts; cancelling this hangs up."""
+    async def answer(self, query: Query) -> AsyncIterator[Message]:
+        """Yield the messages of the response; cancelling this hangs up."""
         async with aclosing(ask(self._app, query)) as parts:
             async for part in parts:
                 yield part
@@ -145,7 +145,7 @@ def _front(max_body: int) -> Any:
         name = serve.get_replica_context().app_name
         handle = serve.get_deployment_handle(_REPLICA, app_name=name).options(stream=True)
 
-        async def replicas(query: Query) -> AsyncGenerator[Head | bytes, None]:
+        async def replicas(query: Query) -> AsyncGenerator[Message, None]:
             parts = handle.answer.remote(query)
             try:
                 async for part in parts:

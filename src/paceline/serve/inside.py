@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, MutableMapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 
-__all__ = ["Head", "Query", "Reply", "ask", "post"]
+__all__ = ["Query", "Reply", "ask", "post"]
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -30,14 +29,6 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Head:
-    """Status and headers of a response."""
-
-    status: int
-    headers: Headers
-
-
-@dataclass(frozen=True)
 class Reply:
     """A complete response. body: parsed JSON. request_id: as in the server's log."""
 
@@ -46,33 +37,29 @@ class Reply:
     body: Any
 
 
-async def ask(app: ASGIApp, query: Query) -> AsyncGenerator[Head | bytes, None]:
-    """Yield the head of the response, then the parts of its body as they arrive. Closing the
-    iterator early hangs up."""
-    parts: asyncio.Queue[Head | bytes | None] = asyncio.Queue()
+async def ask(app: ASGIApp, query: Query) -> AsyncGenerator[Message, None]:
+    """Yield the response as ASGI messages: the first has status and headers, each other a part of
+    the body. Closing the iterator early hangs up."""
+    messages: asyncio.Queue[Message | None] = asyncio.Queue()
     bodies, complete = iter([query.body]), False
 
-    async def receive() -> dict[str, Any]:
+    async def receive() -> Message:
         for body in bodies:
             return {"type": "http.request", "body": body, "more_body": False}
         # Nothing follows: hanging up cancels the application.
         return await asyncio.get_running_loop().create_future()
 
-    async def send(message: MutableMapping[str, Any]) -> None:
+    async def send(message: Message) -> None:
         nonlocal complete
-        if message["type"] == "http.response.start":
-            headers = [(name.lower(), value) for name, value in message["headers"]]
-            parts.put_nowait(Head(message["status"], headers))
-        elif message["type"] == "http.response.body":
-            if message.get("body"):
-                parts.put_nowait(bytes(message["body"]))
+        messages.put_nowait(message)
+        if message["type"] == "http.response.body":
             complete = not message.get("more_body", False)
 
     working = asyncio.ensure_future(app(_scope(query), receive, send))
-    working.add_done_callback(lambda _: parts.put_nowait(None))
+    working.add_done_callback(lambda _: messages.put_nowait(None))
     try:
-        while (part := await parts.get()) is not None:
-            yield part
+        while (message := await messages.get()) is not None:
+            yield message
         # Starlette raises an error again after it has answered with 500.
         if not complete:
             await working
@@ -84,15 +71,10 @@ async def ask(app: ASGIApp, query: Query) -> AsyncGenerator[Head | bytes, None]:
 async def post(app: ASGIApp, path: str, body: dict[str, Any]) -> Reply:
     """Post JSON and wait for the whole response, which is JSON too."""
     query = Query("POST", path, json.dumps(body).encode())
-    head, data = Head(500, ()), b""
-    async with aclosing(ask(app, query)) as parts:
-        async for part in parts:
-            if isinstance(part, Head):
-                head = part
-            else:
-                data += part
-    name = dict(head.headers).get(b"x-request-id", b"").decode("latin-1")
-    return Reply(head.status, name, json.loads(data))
+    head, *parts = [message async for message in ask(app, query)]
+    name = dict(head["headers"]).get(b"x-request-id", b"").decode("latin-1")
+    data = b"".join(part.get("body", b"") for part in parts)
+    return Reply(head["status"], name, json.loads(data))
 
 
 def _scope(query: Query) -> dict[str, Any]:
