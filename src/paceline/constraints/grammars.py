@@ -150,7 +150,6 @@ class Grammars:
 
 
 def _spelled(tokenizer: Any, vocabulary: Any, size: int) -> dict[int, tuple[int, ...]]:
-    """See `Tokens.spelled`."""
     added = tokenizer.added_tokens_decoder.items()
     texts = {token: each.content for token, each in added if each.special}
     found = {token: tuple(vocabulary.greedy_tokenize(text)) for token, text in texts.items()}
@@ -168,7 +167,6 @@ def _llguidance() -> Any:
 
 
 def _grammar(maker: Any, constraint: Constraint) -> str:
-    """The constraint in llguidance's own notation."""
     text = constraint.text
     made: Any
     if constraint.kind == "json_schema":

@@ -167,7 +167,6 @@ class Datastore:
                 self._now(self._index_stamp(), read_index(self.folder / INDEX))
 
     def _open(self) -> None:
-        """Read the index and the log."""
         while True:
             stamp = self._index_stamp()
             self._now(stamp, self._read_index())

@@ -131,7 +131,6 @@ class SuffixArray:
         return best, most
 
     def _put(self, near: Sequence[int], budget: int, search: Search) -> None:
-        """Set the library's arguments."""
         call = self._call
         if search is not self._asked:
             call.least, call.hits = search.least, min(search.hits, MOST_HITS)
@@ -144,7 +143,6 @@ class SuffixArray:
         self._tail[: len(near)] = list(near)
 
     def _tree(self) -> Tree:
-        """Return what the library has found."""
         nodes = self._call.nodes
         return Tree.of_columns(
             tuple(self._node_tokens[:nodes]),
@@ -159,7 +157,6 @@ class SuffixArray:
         call.count, call.size = count, size
 
     def _make_room(self, budget: int) -> None:
-        """Make room for trees of `budget` nodes."""
         self._room = max(budget, 64)
         self._node_tokens = (ctypes.c_int32 * self._room)()
         self._node_parents = (ctypes.c_int32 * self._room)()

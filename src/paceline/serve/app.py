@@ -152,7 +152,6 @@ class Server:
         orders_of: Callable[[R], list[Order]],
         answer_to: Callable[[R, Ticket, Tokenizer, str], Answer],
     ) -> Response:
-        """Write the texts of a request. Raises ApiError or UsageError."""
         body = await json_body(request, self.settings)
         wanted = checked(shape, body)
         self._check_model(wanted.model)

@@ -150,7 +150,6 @@ class Reader:
         return self._session.encode(asked) != with_tool
 
     def _check_size(self, conversation: _Objects, tools: _Objects) -> None:
-        """Raise ApiError for a conversation that cannot fit."""
         self._check_room(len(conversation), "messages", "messages")
         self._check_room(_characters(tools), "characters", "tools")
         beside = [
@@ -207,7 +206,6 @@ def _characters(values: Sequence[Any]) -> int:
 
 
 def _names_any(tokens: Iterable[str], values: Sequence[Any]) -> bool:
-    """Whether one of the tokens is anywhere in these values."""
     said = json.dumps(values, ensure_ascii=False)
     return any(json.dumps(token, ensure_ascii=False)[1:-1] in said for token in tokens)
 

@@ -260,7 +260,6 @@ class Engine:
 
 
 def _as_answer(error: BaseException) -> ApiError:
-    """The error that a client receives for an error in its text."""
     known = shown(error)
     if known.status >= 500:
         log("text failed", level=logging.ERROR, error=error)

@@ -93,7 +93,6 @@ class Handler:
             yield _event(error.body)
 
     def _left(self, ticket: Ticket) -> Response:
-        """The response to a client that has left."""
         self._finish(ticket)
         return Response(status_code=_CLIENT_LEFT)
 

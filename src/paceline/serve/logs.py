@@ -34,7 +34,6 @@ class _JsonLines(logging.Formatter):
     """Formats a record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter.format`."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
