@@ -13,24 +13,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import transformers
 from torch import nn
-from transformers import (
-    EpsilonLogitsWarper,
-    InfNanRemoveLogitsProcessor,
-    LogitNormalization,
-    MaxTimeCriteria,
-    MinPLogitsWarper,
-    NoRepeatNGramLogitsProcessor,
-    PrefixConstrainedLogitsProcessor,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    RepetitionPenaltyLogitsProcessor,
-    StopStringCriteria,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
 
 from paceline.errors import UsageError
 
@@ -38,25 +22,25 @@ __all__ = ["PromptRow", "RowProcessor", "Rules", "for_each_row", "split_rows"]
 
 # Their result depends on their arguments alone, on any device.
 _STATELESS = {
-    EpsilonLogitsWarper,
-    InfNanRemoveLogitsProcessor,
-    LogitNormalization,
-    MinPLogitsWarper,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
+    transformers.EpsilonLogitsWarper,
+    transformers.InfNanRemoveLogitsProcessor,
+    transformers.LogitNormalization,
+    transformers.MinPLogitsWarper,
+    transformers.NoRepeatNGramLogitsProcessor,
+    transformers.RepetitionPenaltyLogitsProcessor,
+    transformers.TemperatureLogitsWarper,
+    transformers.TopKLogitsWarper,
+    transformers.TopPLogitsWarper,
+    transformers.TypicalLogitsWarper,
 }
 
 # Of these, what a row gets is the same without the others; of penalties, `prompt_ignore_length`
 # may name every row's.
-_ALONE = _STATELESS - {RepetitionPenaltyLogitsProcessor}
+_ALONE = _STATELESS - {transformers.RepetitionPenaltyLogitsProcessor}
 
 # What rows may share: it keeps nothing of a text, and some of it is large.
-_SHARED = _STATELESS | {MaxTimeCriteria, StopStringCriteria}
-_SHARED_PARTS = (nn.Module, PreTrainedTokenizerBase)
+_SHARED = _STATELESS | {transformers.MaxTimeCriteria, transformers.StopStringCriteria}
+_SHARED_PARTS = (nn.Module, transformers.PreTrainedTokenizerBase)
 
 Rules = Sequence[Callable[..., Any]]
 """Logits processors, or stopping criteria, of transformers."""
@@ -120,9 +104,11 @@ class RowProcessor:
         result: torch.Tensor
         if type(processor) in _ALONE:
             result = processor(full, own)
-        elif type(processor) is PrefixConstrainedLogitsProcessor:
+        elif type(processor) is transformers.PrefixConstrainedLogitsProcessor:
             rule = processor._prefix_allowed_tokens_fn  # it is told which row it is asked about
-            alone = PrefixConstrainedLogitsProcessor(lambda _, ids: rule(row.index, ids), 1)
+            alone = transformers.PrefixConstrainedLogitsProcessor(
+                lambda _, ids: rule(row.index, ids), 1
+            )
             result = alone(full, own)
         else:
             result = processor(full.repeat(row.batch, 1), own.repeat(row.batch, 1))
@@ -133,7 +119,7 @@ class RowProcessor:
     def temperature(self) -> float:
         """What it divides all scores by; see `Sampler.noise_scale`."""
         warper: Any = self.processor
-        return warper.temperature if type(warper) is TemperatureLogitsWarper else 1.0
+        return warper.temperature if type(warper) is transformers.TemperatureLogitsWarper else 1.0
 
     @property
     def stateless(self) -> bool:
@@ -142,7 +128,10 @@ class RowProcessor:
 
 
 def for_each_row(
-    rows: Sequence[PromptRow], model: PreTrainedModel, processors: Rules, criteria: Rules
+    rows: Sequence[PromptRow],
+    model: transformers.PreTrainedModel,
+    processors: Rules,
+    criteria: Rules,
 ) -> list[tuple[Rules, Rules]]:
     """Processors and criteria for every row. They may keep state, and rows are not in step, so each
     of several rows gets copies.
@@ -160,7 +149,7 @@ def for_each_row(
     ]
 
 
-def _shared_by_rows(model: PreTrainedModel, rules: Rules) -> dict[int, Any]:
+def _shared_by_rows(model: transformers.PreTrainedModel, rules: Rules) -> dict[int, Any]:
     """What is not copied, by id: a memo of `deepcopy`."""
     parts = [part for rule in rules for part in getattr(rule, "__dict__", {}).values()]
     shared = [rule for rule in rules if type(rule) in _SHARED]

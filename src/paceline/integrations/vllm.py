@@ -1,14 +1,4 @@
-"""Inside vLLM: drafters as its speculative method `custom_class`.
-
-    LLM(
-        model,
-        speculative_config={
-            "method": "custom_class",
-            "model": "paceline.integrations.vllm.Suffix",
-            "num_speculative_tokens": 8,
-        },
-        additional_config={"paceline": {"least_share": 0.2, "persist": False}},
-    )
+"""Inside vLLM: drafters as its speculative method `custom_class`, see docs/vllm.md.
 
 vLLM verifies one chain per request and step. It shows a proposer the tokens of its batch, but not
 whose they are, nor which requests have ended, and rows move as requests come and go. So a text is
