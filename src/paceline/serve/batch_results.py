@@ -51,11 +51,9 @@ class Results:
         """Append a result as a whole line. Raises UsageError if it cannot be written."""
         file = self._errors if outcome.failed and self._errors is not None else self._output
         line = json.dumps(outcome.as_json(), ensure_ascii=False) + "\n"
-        try:
+        with _writing("the result of a batch"):
             file.write(line.encode())
             file.flush()
-        except OSError as error:
-            raise UsageError(f"cannot write the result of a batch: {error.strerror}") from error
 
     def remember(self, line: bytes, place: str, errors: bool) -> bool:
         """Remember an existing line; False if it is no result. place: the file's name. errors:
@@ -102,25 +100,25 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise UsageError(f"cannot write {path}: results can only be continued in a file")
     lock = lock_beside(path)
     with alone(lock, path, f"{path}"):
-        try:
+        with _writing(path):
             path.touch()
             file = path.open("r+b")
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}") from error
         try:
             yield file
         finally:
-            _close(file, path)
+            with _writing(path):
+                file.close()  # which tries to write again what could not be written
             # Whoever takes the lock from now on finds a finished file. Windows keeps it.
             with suppress(OSError):
                 lock.unlink()
 
 
-def _close(file: BinaryIO, path: Path) -> None:
+@contextmanager
+def _writing(what: object) -> Iterator[None]:
     try:
-        file.close()  # which tries to write again what could not be written
+        yield
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        raise UsageError(f"cannot write {what}: {error.strerror}") from error
 
 
 def _take_in(results: Results, file: BinaryIO, name: str, errors: bool) -> None:

@@ -61,8 +61,7 @@ class CallReader:
         found: list[str | ToolCall] = []
         while self._inside:
             body = self._rest[self._body :]
-            halves = (size for size in range(len(CLOSE), 0, -1) if body.endswith(CLOSE[:size]))
-            if call := self._call(body[: len(body) - next(halves, 0)]):
+            if call := self._call(body[: len(body) - _begun(body, CLOSE)]):
                 self._inside, self._rest = False, ""
                 found.append(call)
             else:
@@ -89,7 +88,8 @@ class CallReader:
         """The text before a mark, or before what may become one; returns whether there is one.
         White space before a call is part of its notation."""
         begin = self._rest.find(OPEN)
-        said = self._held() if begin < 0 else len(self._rest[:begin].rstrip())
+        end = begin if begin >= 0 else len(self._rest) - _begun(self._rest, OPEN)
+        said = len(self._rest[:end].rstrip())
         if said:
             yield self._rest[:said]
         self._rest = self._rest[said:]
@@ -102,13 +102,6 @@ class CallReader:
         said, self._rest = self._rest[: self._body], self._rest[self._body :]
         self._inside = False
         return said
-
-    def _held(self) -> int:
-        """Where the part of the rest begins that may belong to a call."""
-        for size in range(min(len(OPEN) - 1, len(self._rest)), -1, -1):
-            if not size or self._rest.endswith(OPEN[:size]):
-                return len(self._rest[: len(self._rest) - size].rstrip())
-        return len(self._rest)
 
     def _end_of_call(self) -> int | None:
         """The end of the call that the rest begins with; None while it is unknown."""
@@ -164,6 +157,11 @@ def call_grammar(
     if answer is not None:
         rules.append(f"answer: %json {_compact(answer)}")
     return "\n".join(rules)
+
+
+def _begun(text: str, mark: str) -> int:
+    """Length of the longest part of the mark that the text ends with and the mark begins with."""
+    return next((n for n in range(len(mark), 0, -1) if text.endswith(mark[:n])), 0)
 
 
 def _quoted(text: str) -> str:
