@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tests.datastore.test_datastore_store import MARK, OTHER, TEXTS, known
 
-from paceline.datastore import Datastore, clear_datastore, log_file, log_scan
+from paceline.datastore import Datastore, clear_datastore, log_file
 from paceline.datastore import store as module
 from paceline.errors import StoreError
 
@@ -74,7 +74,7 @@ def test_every_whole_record_is_found_and_nothing_else() -> None:
             for _ in range(12)
         ]
         data = random.bytes(5) + b"".join(parts) + random.bytes(int(random.integers(0, 5)))
-        found = log_scan.records_after(data, 5)
+        found = log_file.records_after(data, 5)
         places = range(5, len(data) - 8, 4)
         assert found == [at for at in places if log_file._document(data, at) is not None]
         assert len(found) >= sum(log_file._document(part, 0) is not None for part in parts)
@@ -89,7 +89,6 @@ def test_to_look_behind_damage_takes_time_in_proportion(monkeypatch: pytest.Monk
         return crc32(data, *known)
 
     monkeypatch.setattr(log_file, "crc32", counting)
-    monkeypatch.setattr(log_scan, "crc32", counting)
     count = 4000
     tokens = list(range(count // 2, 0, -1)) * 2
     data = flipped(record(tokens), 0) + record([1])

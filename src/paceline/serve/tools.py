@@ -160,7 +160,7 @@ def call_grammar(
 
 
 def _begun(text: str, mark: str) -> int:
-    """Length of the longest part of the mark that the text ends with and the mark begins with."""
+    """Length of the longest beginning of the mark that the text ends with."""
     return next((n for n in range(len(mark), 0, -1) if text.endswith(mark[:n])), 0)
 
 
