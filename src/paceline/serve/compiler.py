@@ -70,7 +70,6 @@ class Compiler:
         self._session, self._patience, self._most = session, patience, threads
         self._lock = Lock()
         self._jobs: dict[Constraint, _Job] = {}  # in the order in which they came
-        self._threads = 0
         self._closed = False
 
     async def compiled(self, order: Order, deadline: float) -> object:
@@ -85,7 +84,13 @@ class Compiler:
             return ()
         if (compiled := self._session.compiled(constraint)) is not None:
             return compiled
-        job = self._join(constraint, order)
+        with self._lock:
+            if self._closed:
+                raise stopping()
+            work = partial(self._session.texts_of, order.options, order.prompt)
+            job = self._jobs.setdefault(constraint, _Job(work))
+            job.wanted += 1
+            self._begin()
         waiting = asyncio.wrap_future(job.outcome)
         try:
             while not waiting.done():
@@ -109,18 +114,6 @@ class Compiler:
             for job in self._jobs.values():
                 job.end(stopping())
 
-    def _join(self, constraint: Constraint, order: Order) -> _Job:
-        with self._lock:
-            if self._closed:
-                raise stopping()
-            work = partial(self._session.texts_of, order.options, order.prompt)
-            job = self._jobs.setdefault(constraint, _Job(work))
-            job.wanted += 1
-            if self._threads < self._most:
-                self._threads += 1
-                in_own_thread(self._work)
-        return job
-
     def _given_up_at(self, job: _Job) -> float:
         """When it is too late for a job: it takes too long, or all others that have a thread do."""
         with self._lock:
@@ -128,28 +121,25 @@ class Compiler:
             since = monotonic() if len(began) < self._most else max(began)
             return (job.began or since) + self._patience
 
-    def _work(self) -> None:
-        """Compile what waits, until nothing does."""
-        while (found := self._next()) is not None:
-            constraint, job = found
-            outcome: object
-            try:
-                outcome = job.work()
-            except Exception as error:
-                outcome = error
-            except BaseException as error:  # such as a panic in a library written in Rust
-                log("constraint failed", level=logging.ERROR, error=error)
-                outcome = failed()
-            with self._lock:
-                del self._jobs[constraint]  # later requests find it in the session
-                job.end(outcome)
+    def _begin(self) -> None:
+        """Begin what is still wanted, in a thread for each while there are any; needs the lock."""
+        self._jobs = {key: job for key, job in self._jobs.items() if job.began or job.wanted}
+        free = self._most - sum(job.began > 0 for job in self._jobs.values())
+        waiting = [(key, job) for key, job in self._jobs.items() if not job.began]
+        for constraint, job in waiting[: max(0, free)]:
+            job.began = monotonic()
+            in_own_thread(partial(self._compile, constraint, job))
 
-    def _next(self) -> tuple[Constraint, _Job] | None:
+    def _compile(self, constraint: Constraint, job: _Job) -> None:
+        outcome: object
+        try:
+            outcome = job.work()
+        except Exception as error:
+            outcome = error
+        except BaseException as error:  # such as a panic in a library written in Rust
+            log("constraint failed", level=logging.ERROR, error=error)
+            outcome = failed()
         with self._lock:
-            self._jobs = {key: job for key, job in self._jobs.items() if job.began or job.wanted}
-            for constraint, job in self._jobs.items():
-                if not job.began:
-                    job.began = monotonic()
-                    return constraint, job
-            self._threads -= 1
-            return None
+            del self._jobs[constraint]  # later requests find it in the session
+            job.end(outcome)
+            self._begin()
