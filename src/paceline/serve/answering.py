@@ -21,70 +21,51 @@ from paceline.serve.answers import (
 )
 from paceline.serve.orders import tools_of
 from paceline.serve.schemas import ChatRequest, NamedTool, TextRequest
-from paceline.serve.ticket import News, Ticket
+from paceline.serve.ticket import News, Order, Ticket
 from paceline.serve.tools import CallReader, ToolCall
 from paceline.text import Chunk, Tokenizer
 
-__all__ = ["Answer", "ChatAnswer", "CompletionAnswer"]
+__all__ = ["Answer"]
 
 Object = dict[str, Any]
 Scores = Sequence[TokenLogprob]
 
 
-class Answer(ABC):
-    """Answers to one kind of request. kind: of the objects. suffix: of the kind for pieces of a
-    stream. fingerprint: of model and server."""
-
-    kind: str
-    suffix: str
+class Answer:
+    """The answer to a request. fingerprint: of model and server."""
 
     def __init__(
         self, request: TextRequest, ticket: Ticket, tokenizer: Tokenizer, fingerprint: str
     ) -> None:
-        prefix = "chatcmpl" if self.kind.startswith("chat") else "cmpl"
+        chat = isinstance(request, ChatRequest)
+        kind = "chat.completion" if chat else "text_completion"
+        self._kind_of_pieces = f"{kind}.chunk" if chat else kind
         self._heading: Object = {
-            "id": f"{prefix}-{uuid4().hex}",
-            "object": self.kind,
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid4().hex}",
+            "object": kind,
             "created": int(time()),
             "model": request.model,
             "system_fingerprint": fingerprint,
         }
-        self._request, self._ticket, self._tokenizer = request, ticket, tokenizer
-        self._with_logprobs = ticket.orders[0].options.logprobs is not None
-        self._with_sources = bool(request.paceline and request.paceline.sources)
-        self._held: dict[int, list[Chunk]] = {}
-        self._scored = [0] * len(ticket.orders)  # tokens whose log-probabilities are in pieces
+        self._request, self._ticket = request, ticket
+        text: type[_Text] = _Message if chat else _Continuation
+        orders = enumerate(ticket.orders)
+        self._texts = [text(request, index, order, tokenizer) for index, order in orders]
         options = request.stream_options
         self._with_usage = bool(options and options.include_usage)
 
     def whole(self, completions: Sequence[Completion]) -> Object:
         """The answer in one piece."""
-        choices = [self._choice(place, each) for place, each in enumerate(completions)]
+        choices = [text.whole(each) for text, each in zip(self._texts, completions, strict=True)]
         return {**self._heading, "choices": choices, **self._end(completions)}
 
-    @abstractmethod
     def begin(self) -> list[Object]:
-        """The first pieces of a stream, before any text."""
+        """The first pieces of a stream, before any new text."""
+        return [self._piece(choice) for text in self._texts for choice in text.begin()]
 
     def pieces(self, news: News) -> list[Object]:
         """One round's news of one text, as pieces of a stream."""
-        text = "".join(chunk.text for chunk in news.chunks)
-        logprobs = self._logprobs_of(news)
-        choices = self._text_pieces(news.index, text, logprobs) if text or logprobs else []
-        if news.completion is not None:
-            choices += self._last_pieces(news.index, news.completion)
-        if self._with_sources:
-            # Text that may be part of a call is held back, and so are its sources.
-            held = [*self._held.pop(news.index, ()), *news.chunks]
-            if choices and held:
-                sources = [
-                    {"text": each.text, "drafted": each.drafted, "sources": list(each.sources)}
-                    for each in held
-                ]
-                choices[0]["paceline"] = {"pieces": sources}
-            elif held:
-                self._held[news.index] = held
-        return [self._piece(choice) for choice in choices]
+        return [self._piece(choice) for choice in self._texts[news.index].pieces(news)]
 
     def end(self, completions: Sequence[Completion]) -> list[Object]:
         """The last piece of a stream, with the usage, if requested."""
@@ -93,18 +74,8 @@ class Answer(ABC):
             return []
         return [{**self._piece(), **end}]
 
-    def _logprobs_of(self, news: News) -> Scores:
-        """Those of a round's news, so that all pieces together have those of the whole answer:
-        the last tokens may have no text, and text that ends with an end token does not have it."""
-        found = tuple(each for chunk in news.chunks for each in chunk.logprobs)
-        if news.completion is not None:
-            known = slice(self._scored[news.index], in_text(news.completion))
-            found = news.completion.logprobs[known]
-        self._scored[news.index] += len(found)
-        return found
-
     def _piece(self, *choices: Object) -> Object:
-        piece = {**self._heading, "object": f"{self.kind}{self.suffix}", "choices": list(choices)}
+        piece = {**self._heading, "object": self._kind_of_pieces, "choices": list(choices)}
         return {**piece, "usage": None} if self._with_usage else piece
 
     def _end(self, completions: Sequence[Completion]) -> Object:
@@ -116,56 +87,96 @@ class Answer(ABC):
             end["metrics"] = metrics_of(completions[0].stats, ticket)
         return end
 
-    def _part(
-        self, index: int, found: Scores | None = None, reason: str | None = None, **content: Any
-    ) -> Object:
-        """A choice. found: log-probabilities, if it has any. reason: why the text has ended, if it
-        has."""
-        scored = None
-        if found is not None and self._with_logprobs:
-            scored = self._logprobs(index, found)
-        return {"index": index, **content, "logprobs": scored, "finish_reason": reason}
 
-    @abstractmethod
-    def _logprobs(self, index: int, found: Scores) -> Object:
-        """Log-probabilities of the next tokens of one text."""
-
-    @abstractmethod
-    def _choice(self, index: int, completion: Completion) -> Object:
-        """One complete text."""
-
-    @abstractmethod
-    def _text_pieces(self, index: int, text: str, logprobs: Scores) -> list[Object]:
-        """More of one text."""
-
-    @abstractmethod
-    def _last_pieces(self, index: int, completion: Completion) -> list[Object]:
-        """The end of one text."""
-
-
-class ChatAnswer(Answer):
-    """Messages of the assistant, with their tool calls."""
-
-    kind, suffix = "chat.completion", ".chunk"
+class _Text(ABC):
+    """One text of an answer: its choices."""
 
     def __init__(
-        self, request: ChatRequest, ticket: Ticket, tokenizer: Tokenizer, fingerprint: str
+        self, request: TextRequest, index: int, order: Order, tokenizer: Tokenizer
     ) -> None:
-        super().__init__(request, ticket, tokenizer, fingerprint)
+        self._index, self._order, self._tokenizer = index, order, tokenizer
+        self._places = Places()
+        self._with_sources = bool(request.paceline and request.paceline.sources)
+        self._held: list[Chunk] = []
+        self._scored = 0  # tokens whose log-probabilities are in pieces
+
+    def pieces(self, news: News) -> list[Object]:
+        """A round's news, as choices of as many pieces."""
+        text = "".join(chunk.text for chunk in news.chunks)
+        scores = self._new_scores(news)
+        choices = self._more(text, scores) if text or scores else []
+        if news.completion is not None:
+            choices += self._last(news.completion)
+        if self._with_sources:
+            # Text that may be part of a call is held back, and so are its sources.
+            self._held += news.chunks
+            if choices and self._held:
+                sources = [
+                    {"text": each.text, "drafted": each.drafted, "sources": list(each.sources)}
+                    for each in self._held
+                ]
+                choices[0]["paceline"] = {"pieces": sources}
+                self._held = []
+        return choices
+
+    def _new_scores(self, news: News) -> Scores:
+        """Those of a round's news, so that all pieces together have those of the whole answer:
+        the last tokens may have no text, and text that ends with an end token does not have it."""
+        found = tuple(each for chunk in news.chunks for each in chunk.logprobs)
+        if news.completion is not None:
+            found = news.completion.logprobs[self._scored : in_text(news.completion)]
+        self._scored += len(found)
+        return found
+
+    def _choice(
+        self, scores: Scores | None = None, reason: str | None = None, **content: Any
+    ) -> Object:
+        """scores: of its text, if it has any. reason: why the text has ended, if it has."""
+        logprobs = None
+        if scores is not None and self._order.options.logprobs is not None:
+            logprobs = self._logprobs(scores)
+        return {"index": self._index, **content, "logprobs": logprobs, "finish_reason": reason}
+
+    @abstractmethod
+    def begin(self) -> list[Object]:
+        """What comes before any new text."""
+
+    @abstractmethod
+    def whole(self, completion: Completion) -> Object:
+        """The complete text."""
+
+    @abstractmethod
+    def _more(self, text: str, scores: Scores) -> list[Object]:
+        """More of the text."""
+
+    @abstractmethod
+    def _last(self, completion: Completion) -> list[Object]:
+        """The end of the text."""
+
+    @abstractmethod
+    def _logprobs(self, scores: Scores) -> Object:
+        """Log-probabilities of the text's next tokens."""
+
+
+class _Message(_Text):
+    """A message of the assistant, with its tool calls."""
+
+    def __init__(
+        self, request: ChatRequest, index: int, order: Order, tokenizer: Tokenizer
+    ) -> None:
+        super().__init__(request, index, order, tokenizer)
         self._names = [tool.function.name for tool in tools_of(request)]
         self._named = isinstance(request.tool_choice, NamedTool)
-        self._readers = [CallReader(self._names) for _ in ticket.orders]
-        self._calls = [0] * len(ticket.orders)
+        self._reader = CallReader(self._names)
+        self._calls = 0
 
     def begin(self) -> list[Object]:
-        """Every text's role, since clients expect texts to begin in index order."""
-        return [
-            self._piece(self._part(index, delta={"role": "assistant", "content": ""}))
-            for index in range(len(self._ticket.orders))
-        ]
+        """The role, since clients expect texts to begin in index order."""
+        return [self._choice(delta={"role": "assistant", "content": ""})]
 
-    def _choice(self, index: int, completion: Completion) -> Object:
-        found = [*self._read(index, completion.text), *self._readers[index].finish()]
+    def whole(self, completion: Completion) -> Object:
+        """The complete text."""
+        found = [*self._read(completion.text), *self._reader.finish()]
         calls = [_whole_call(each) for each in found if isinstance(each, ToolCall)]
         text = "".join(each for each in found if isinstance(each, str))
         message: Object = {
@@ -176,38 +187,38 @@ class ChatAnswer(Answer):
         if calls:
             message["tool_calls"] = calls
         said = completion.logprobs[: in_text(completion)]
-        return self._part(index, said, self._reason(completion, bool(calls)), message=message)
+        return self._choice(said, self._reason(completion, bool(calls)), message=message)
 
-    def _text_pieces(self, index: int, text: str, logprobs: Scores) -> list[Object]:
-        pieces = self._found(index, self._read(index, text))
-        if logprobs:
-            pieces = pieces or [self._part(index, delta={})]
-            pieces[0]["logprobs"] = self._logprobs(index, logprobs)
-        return pieces
+    def _more(self, text: str, scores: Scores) -> list[Object]:
+        choices = self._found(self._read(text))
+        if scores:
+            choices = choices or [self._choice(delta={})]
+            choices[0]["logprobs"] = self._logprobs(scores)
+        return choices
 
-    def _last_pieces(self, index: int, completion: Completion) -> list[Object]:
-        pieces = self._found(index, self._readers[index].finish())
-        reason = self._reason(completion, bool(self._calls[index]))
-        return [*pieces, self._part(index, reason=reason, delta={})]
+    def _last(self, completion: Completion) -> list[Object]:
+        choices = self._found(self._reader.finish())
+        reason = self._reason(completion, bool(self._calls))
+        return [*choices, self._choice(reason=reason, delta={})]
 
-    def _read(self, index: int, text: str) -> list[str | ToolCall]:
-        return self._readers[index].feed(text) if self._names else [text]
+    def _read(self, text: str) -> list[str | ToolCall]:
+        return self._reader.feed(text) if self._names else [text]
 
-    def _found(self, index: int, found: Sequence[str | ToolCall]) -> list[Object]:
+    def _found(self, found: Sequence[str | ToolCall]) -> list[Object]:
         deltas: list[Object] = []
         for each in found:
             if isinstance(each, str):
                 deltas.append({"content": each})
                 continue
-            place, self._calls[index] = self._calls[index], self._calls[index] + 1
-            whole = _whole_call(each)
+            whole, place = _whole_call(each), self._calls
             head = {**whole, "index": place, "function": {**whole["function"], "arguments": ""}}
             rest = {"index": place, "function": {"arguments": each.arguments}}
             deltas += [{"tool_calls": [part]} for part in (head, rest)]
-        return [self._part(index, delta=delta) for delta in deltas]
+            self._calls += 1
+        return [self._choice(delta=delta) for delta in deltas]
 
-    def _logprobs(self, index: int, found: Scores) -> Object:
-        return chat_logprobs(self._tokenizer, found)
+    def _logprobs(self, scores: Scores) -> Object:
+        return chat_logprobs(self._tokenizer, scores)
 
     def _reason(self, completion: Completion, called: bool) -> str:
         """The finish reason; as at OpenAI, calls requested by name end with "stop"."""
@@ -215,38 +226,27 @@ class ChatAnswer(Answer):
         return "tool_calls" if called and reason == "stop" and not self._named else reason
 
 
-class CompletionAnswer(Answer):
-    """Continuations of prompts, which may be repeated."""
-
-    kind, suffix = "text_completion", ""
-
-    def __init__(
-        self, request: TextRequest, ticket: Ticket, tokenizer: Tokenizer, fingerprint: str
-    ) -> None:
-        super().__init__(request, ticket, tokenizer, fingerprint)
-        self._places = [Places() for _ in ticket.orders]
+class _Continuation(_Text):
+    """A continuation of a prompt, which may be repeated."""
 
     def begin(self) -> list[Object]:
-        """The prompts to repeat."""
-        return [
-            self._piece(self._part(index, text=order.echo))
-            for index, order in enumerate(self._ticket.orders)
-            if order.echo
-        ]
+        """The prompt to repeat."""
+        return [self._choice(text=self._order.echo)] if self._order.echo else []
 
-    def _choice(self, index: int, completion: Completion) -> Object:
+    def whole(self, completion: Completion) -> Object:
+        """The complete text."""
         said = completion.logprobs[: in_text(completion)]
-        text = self._ticket.orders[index].echo + completion.text
-        return self._part(index, said, finish_reason(completion), text=text)
+        text = self._order.echo + completion.text
+        return self._choice(said, finish_reason(completion), text=text)
 
-    def _text_pieces(self, index: int, text: str, logprobs: Scores) -> list[Object]:
-        return [self._part(index, logprobs, text=text)]
+    def _more(self, text: str, scores: Scores) -> list[Object]:
+        return [self._choice(scores, text=text)]
 
-    def _last_pieces(self, index: int, completion: Completion) -> list[Object]:
-        return [self._part(index, reason=finish_reason(completion), text="")]
+    def _last(self, completion: Completion) -> list[Object]:
+        return [self._choice(reason=finish_reason(completion), text="")]
 
-    def _logprobs(self, index: int, found: Scores) -> Object:
-        return completion_logprobs(self._tokenizer, found, self._places[index])
+    def _logprobs(self, scores: Scores) -> Object:
+        return completion_logprobs(self._tokenizer, scores, self._places)
 
 
 def _whole_call(call: ToolCall) -> Object:

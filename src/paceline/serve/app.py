@@ -19,7 +19,7 @@ from paceline import __version__
 from paceline.constraints.own_thread import in_own_thread
 from paceline.errors import UsageError
 from paceline.serve.access import Access, KnownHosts
-from paceline.serve.answering import Answer, ChatAnswer, CompletionAnswer
+from paceline.serve.answering import Answer
 from paceline.serve.bodies import checked, json_body
 from paceline.serve.compiler import Compiler
 from paceline.serve.conversations import Reader
@@ -36,9 +36,8 @@ from paceline.serve.schemas import (
     TokenizeRequest,
 )
 from paceline.serve.settings import ServeSettings
-from paceline.serve.ticket import Order, Ticket
+from paceline.serve.ticket import Order
 from paceline.session import Session
-from paceline.text import Tokenizer
 
 __all__ = ["Server", "create_app"]
 
@@ -84,12 +83,11 @@ class Server:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        return await self._written(request, ChatRequest, self.orders.of_chat, ChatAnswer)
+        return await self._written(request, ChatRequest, self.orders.of_chat)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
-        made = self.orders.of_completion
-        return await self._written(request, CompletionRequest, made, CompletionAnswer)
+        return await self._written(request, CompletionRequest, self.orders.of_completion)
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -146,20 +144,14 @@ class Server:
         )  # fmt: skip
 
     async def _written(
-        self,
-        request: Request,
-        shape: type[R],
-        orders_of: Callable[[R], list[Order]],
-        answer_to: Callable[[R, Ticket, Tokenizer, str], Answer],
+        self, request: Request, shape: type[R], orders_of: Callable[[R], list[Order]]
     ) -> Response:
         body = await json_body(request, self.settings)
         wanted = checked(shape, body)
         self._check_model(wanted.model)
         orders = await asyncio.to_thread(orders_of, wanted)
-
-        def answer_for(ticket: Ticket) -> Answer:
-            return answer_to(wanted, ticket, self.session.tokenizer, self.fingerprint)
-
+        tokenizer, fingerprint = self.session.tokenizer, self.fingerprint
+        answer_for = partial(Answer, wanted, tokenizer=tokenizer, fingerprint=fingerprint)
         return await self.handler.serve(request, orders, answer_for, bool(wanted.stream), body)
 
     def _tokens(self, wanted: TokenizeRequest) -> tuple[list[int], list[str] | None]:
