@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
@@ -16,7 +15,6 @@ from paceline.draft_models import DraftModels
 from paceline.drafters import Host
 from paceline.errors import ModelError
 from paceline.models.fingerprint import loaded_fingerprint
-from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target
@@ -27,34 +25,29 @@ from paceline.targets.late_model import LateModel, ModelFacts
 __all__ = ["KnownModel", "LentDrafters", "form_of", "hooks_of"]
 
 
-@dataclass
 class KnownModel:
     """One model in one form, see `form_of`; every call has its own target. Does not keep the model
-    alive unless something that drafters have opened for it does."""
+    alive unless something that drafters have opened for it does.
 
-    model: ReferenceType[PreTrainedModel]
-    form: tuple[object, ...]
-    fingerprint: str
-    curve: CostCurve | None
-    planner: TreePlanner
-    measure: bool = False
-    drafts: DraftModels | None = None
-    shared: dict[Any, Any] = field(default_factory=dict)
-    learned: dict[Any, Any] = field(default_factory=dict)
-    worth: dict[Any, Any] = field(default_factory=dict)
-    _turns: Turns = field(default_factory=Turns)
+    target: runs the model. measure: whether to measure pass costs, and those of draft models, if no
+    curve is stored.
+    """
 
-    @classmethod
-    def of(cls, model: PreTrainedModel, target: Target, measure: bool) -> KnownModel:
-        """target: runs `model`. measure: whether to measure pass costs, and those of
-        draft models, if no curve is stored."""
-        fingerprint = loaded_fingerprint(model)
-        curve = known_curve(target, fingerprint, measure)
-        return cls(ref(model), form_of(model), fingerprint, curve, TreePlanner(curve), measure)
+    def __init__(self, model: PreTrainedModel, target: Target, measure: bool) -> None:
+        self._model, self._form = ref(model), form_of(model)
+        self._fingerprint = loaded_fingerprint(model)
+        self._curve = known_curve(target, self._fingerprint, measure)
+        self.planner = TreePlanner(self._curve)
+        self._measure = measure
+        self.drafts: DraftModels | None = None
+        self.shared: dict[Any, Any] = {}
+        self._learned: dict[Any, Any] = {}
+        self._worth: dict[Any, Any] = {}
+        self._turns = Turns()
 
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, in the same form."""
-        return self.model() is model and self.form == form_of(model)
+        return self._model() is model and self._form == form_of(model)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -70,20 +63,20 @@ class KnownModel:
         """The host for the drafters of one call."""
         if self.drafts is None:
             self.drafts = DraftModels(
-                LateModel(ModelFacts.of(model), partial(_alive, self.model)),
-                self.fingerprint,
+                LateModel(ModelFacts.of(model), partial(_alive, self._model)),
+                self._fingerprint,
                 device=torch.device(model.device),
                 dtype=model.dtype,
-                measure=self.measure,
+                measure=self._measure,
             )
         return Host(
             target,
-            self.fingerprint,
-            self.curve,
+            self._fingerprint,
+            self._curve,
             open=self.drafts,
             shared=self.shared,
-            learned=self.learned,
-            worth=self.worth,
+            learned=self._learned,
+            worth=self._worth,
             copies=False,  # the process is another's, and may make a new `Pace` for every call
             costs=self.planner.costs,
         )

@@ -156,7 +156,7 @@ class Pace:
                         checked.clear()
                     checked.add(form)
                 if known is None:
-                    known = self._known = KnownModel.of(model, target, measure=self._plans)
+                    known = self._known = KnownModel(model, target, self._plans)
             try:
                 yield target, known
             finally:

@@ -211,7 +211,7 @@ class Engine:
             try:
                 self._texts.append(RunningText(self._session, ticket, index))
             except BaseException as error:  # else its ticket, no longer waiting, would be lost
-                self._fail(ticket, _as_answer(error))
+                self._fail(ticket, error)
 
     def _play(self) -> None:
         """Play one round, and deliver every text's news."""
@@ -222,7 +222,7 @@ class Engine:
             try:
                 news = text.poll(self._metrics)
             except Exception as error:
-                self._fail(text.ticket, _as_answer(error))
+                self._fail(text.ticket, error)
                 continue
             if news is not None:
                 self._deliver(text, news)
@@ -238,8 +238,11 @@ class Engine:
         ticket.put(news)
         self._touched.add(ticket)
 
-    def _fail(self, ticket: Ticket, reason: ApiError, outcome: str = "failed") -> None:
+    def _fail(self, ticket: Ticket, reason: BaseException, outcome: str = "failed") -> None:
         """Fail a request: all its texts leave."""
+        answer = shown(reason)
+        if answer is not reason and answer.status >= 500:
+            log("text failed", level=logging.ERROR, error=reason)
         for text in [text for text in self._texts if text.ticket is ticket]:
             self._texts.remove(text)
             try:
@@ -250,17 +253,10 @@ class Engine:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
         if not ticket.failed:
-            ticket.fail(reason)
+            ticket.fail(answer)
             self._close(ticket, outcome)
         self._touched.add(ticket)
 
     def _close(self, ticket: Ticket, outcome: str) -> None:
         ticket.outcome, ticket.ended = outcome, monotonic()
         self._metrics.observe("e2e_request_latency_seconds", ticket.ended - ticket.arrived)
-
-
-def _as_answer(error: BaseException) -> ApiError:
-    known = shown(error)
-    if known.status >= 500:
-        log("text failed", level=logging.ERROR, error=error)
-    return known
