@@ -31,12 +31,11 @@ from paceline.drafters.settings import parse_method
 from paceline.errors import UsageError
 from paceline.integrations.known_model import KnownModel, LentDrafters, form_of, hooks_of
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
-from paceline.integrations.rows import PromptRow, Rules, for_each_row, split_rows
+from paceline.integrations.rows import for_each_row, split_rows
 from paceline.kernels.attention import GROUPED, attending_by_text
 from paceline.loop import Generation, decode
 from paceline.messages import as_references
 from paceline.options import check_budget, whole_number
-from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target
 from paceline.records import Round
 from paceline.stats import Stats
@@ -127,9 +126,21 @@ class Pace:
         with self._opened(model, several=len(rows) > 1) as (target, known):
             if streamer is not None:
                 streamer.put(input_ids.cpu())
-            generations = self._generate(
-                model, known, target, rows, rules, config, references, streamer
-            )
+            seed = self.seed
+            if seed is None and config.do_sample:
+                seed = int(torch.randint(2**62, (1,)))
+            with self._drafters(known, model, target, len(rows)) as drafters:
+                generations = [
+                    Generation(
+                        row.tokens,
+                        drafter,
+                        stopping_of(row, criteria),
+                        sampler_of(row, config, processors, seed or 0),
+                        references,
+                    )
+                    for row, (processors, criteria), drafter in zip(rows, rules, drafters)
+                ]
+                self._play(known, target, generations, streamer)
             if streamer is not None:
                 streamer.end()
         return packed(input_ids, generations, config)
@@ -162,35 +173,6 @@ class Pace:
             finally:
                 target.release()  # parts that are kept may refer to it
 
-    def _generate(
-        self,
-        model: PreTrainedModel,
-        known: KnownModel,
-        target: Target,
-        rows: Sequence[PromptRow],
-        rules: Sequence[tuple[Rules, Rules]],
-        config: GenerationConfig,
-        references: Sequence[Sequence[int]],
-        streamer: BaseStreamer | None,
-    ) -> list[Generation]:
-        seed = self.seed
-        if seed is None and config.do_sample:
-            seed = int(torch.randint(2**62, (1,)))
-        sizing = known.planner if self.budget is None else self.budget
-        with self._drafters(known, model, target, len(rows)) as drafters:
-            generations = [
-                Generation(
-                    row.tokens,
-                    drafter,
-                    stopping_of(row, criteria),
-                    sampler_of(row, config, processors, seed or 0),
-                    references,
-                )
-                for row, (processors, criteria), drafter in zip(rows, rules, drafters)
-            ]
-            self._play(known, target, generations, sizing, streamer)
-        return generations
-
     @contextmanager
     def _drafters(
         self, known: KnownModel, model: PreTrainedModel, target: Target, count: int
@@ -212,10 +194,10 @@ class Pace:
         known: KnownModel,
         target: Target,
         generations: Sequence[Generation],
-        sizing: int | TreePlanner,
         streamer: BaseStreamer | None,
     ) -> None:
         stats = [Stats() for _ in generations]
+        sizing = known.planner if self.budget is None else self.budget
         rounds = cast("Generator[Round, None, None]", decode(target, generations, sizing))
 
         def next_round() -> Round | None:
