@@ -109,30 +109,15 @@ class Grammars:
 
     def _compile(self, constraint: Constraint) -> GrammarMatcher:
         library = _llguidance()
-        _check_length(constraint)
         with self._reading:
             if self._known is None:
                 self._known = self._read_vocabulary()
             vocabulary, tokens = self._known
         try:
-            grammar = _grammar(library.LLMatcher, constraint)
-        except ValueError as error:  # if it is nested too deeply, for example
-            raise _unusable(constraint, str(error)) from error
-        # `verbose_errors` would report the parser's state; a state takes one or two kB.
-        limits = library.LLParserLimits(verbose_errors=False, max_lexer_states=_MOST_STATES)
-        matcher = library.LLMatcher(vocabulary, grammar, limits=limits, log_level=0)
-        if matcher.is_error():
-            raise _unusable(constraint, matcher.get_error())
-        compiled = GrammarMatcher(matcher, tokens)
-        # A contradiction may show only here.
-        try:
-            compiled.allowed()
-        except UsageError as error:
-            raise _unusable(constraint, str(error)) from error
-        if matcher.is_stopped() and not matcher.is_accepting():
-            raise _unusable(constraint, "no text can satisfy it")
-        _check_costs(constraint, compiled)
-        return compiled
+            return _compiled(library, constraint, vocabulary, tokens)
+        except ValueError as error:
+            why = first_line(str(error))
+            raise UsageError(f"the {constraint.what} cannot be used: {why}") from error
 
     def _read_vocabulary(self) -> tuple[Any, Tokens]:
         from llguidance.hf import from_tokenizer
@@ -166,6 +151,25 @@ def _llguidance() -> Any:
     return llguidance
 
 
+def _compiled(
+    library: Any, constraint: Constraint, vocabulary: Any, tokens: Tokens
+) -> GrammarMatcher:
+    """Raises ValueError for a constraint that cannot be used."""
+    _check_length(constraint)
+    grammar = _grammar(library.LLMatcher, constraint)
+    # `verbose_errors` would report the parser's state; a state takes one or two kB.
+    limits = library.LLParserLimits(verbose_errors=False, max_lexer_states=_MOST_STATES)
+    matcher = library.LLMatcher(vocabulary, grammar, limits=limits, log_level=0)
+    if matcher.is_error():
+        raise ValueError(matcher.get_error())
+    compiled = GrammarMatcher(matcher, tokens)
+    compiled.allowed()  # a contradiction may show only here
+    if matcher.is_stopped() and not matcher.is_accepting():
+        raise ValueError("no text can satisfy it")
+    _check_costs(compiled)
+    return compiled
+
+
 def _grammar(maker: Any, constraint: Constraint) -> str:
     text = constraint.text
     made: Any
@@ -185,7 +189,7 @@ def _grammar(maker: Any, constraint: Constraint) -> str:
 
 
 def _check_length(constraint: Constraint) -> None:
-    """Raise UsageError for a constraint with which llguidance would fill the memory."""
+    """Raise ValueError for a constraint with which llguidance would fill the memory."""
     if constraint.kind == "grammar":
         length = grammar_length(constraint.text)
     elif constraint.kind == "json_schema":
@@ -196,26 +200,20 @@ def _check_length(constraint: Constraint) -> None:
     else:
         return  # one terminal, whose states are limited
     if length > _MOST_LENGTH:
-        raise _unusable(
-            constraint,
-            f"its repetitions stand for more than {_MOST_LENGTH:,} characters: use lower counts",
+        raise ValueError(
+            f"its repetitions stand for more than {_MOST_LENGTH:,} characters: use lower counts"
         )
 
 
-def _check_costs(constraint: Constraint, compiled: GrammarMatcher) -> None:
-    """Raise UsageError for a constraint that would take too long in every round."""
+def _check_costs(compiled: GrammarMatcher) -> None:
+    """Raise ValueError for a constraint that would take too long in every round."""
     if len(compiled.forced()) > _MOST_FORCED:
-        raise _unusable(
-            constraint,
+        raise ValueError(
             f"it forces more than {_MOST_FORCED} tokens at once, which is too costly: use shorter "
-            "texts or lower counts",
+            "texts or lower counts"
         )
     for call in (compiled.allowed, compiled.forced):
         began = clock()
         call()
         if clock() - began > _SLOW:
-            raise _unusable(constraint, "it takes too long for every token: use a simpler one")
-
-
-def _unusable(constraint: Constraint, why: str) -> UsageError:
-    return UsageError(f"the {constraint.what} cannot be used: {first_line(why)}")
+            raise ValueError("it takes too long for every token: use a simpler one")
