@@ -24,7 +24,7 @@ from paceline.constraints.own_thread import in_own_thread
 from paceline.constraints.schema_length import schema_length
 from paceline.errors import UsageError
 
-__all__ = ["MOST_COMPILED", "Grammars"]
+__all__ = ["COMPACT", "MOST_COMPILED", "Grammars"]
 
 MOST_COMPILED = 64
 """Compiled constraints to keep, those used last."""
@@ -45,7 +45,7 @@ usual stack, which ends the process."""
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
 # small model writes white space forever.
 _FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
-_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class Grammars:
@@ -174,7 +174,7 @@ def _grammar(maker: Any, constraint: Constraint) -> str:
     text = constraint.text
     made: Any
     if constraint.kind == "json_schema":
-        spaces = _COMPACT if constraint.compact else _FREE
+        spaces = COMPACT if constraint.compact else _FREE
         made = maker.grammar_from_json_schema(text, defaults=spaces)
     elif constraint.kind == "regex":
         made = maker.grammar_from_regex(text)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from paceline.constraints.grammars import COMPACT
 from paceline.serve.schemas import Tool
 from paceline.text import CALL_MARKS
 
@@ -170,5 +171,4 @@ def _quoted(text: str) -> str:
 
 def _compact(schema: dict[str, Any]) -> str:
     """The schema with exactly the white space that these models are trained on."""
-    layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    return json.dumps({"x-guidance": layout, **schema}, ensure_ascii=False)
+    return json.dumps({"x-guidance": COMPACT, **schema}, ensure_ascii=False)
