@@ -46,8 +46,8 @@ async def ask(app: ASGIApp, query: Query) -> AsyncGenerator[Message, None]:
     async def receive() -> Message:
         for body in bodies:
             return {"type": "http.request", "body": body, "more_body": False}
-        # Nothing follows: hanging up cancels the application.
-        return await asyncio.get_running_loop().create_future()
+        never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        return await never  # hanging up cancels the application
 
     async def send(message: Message) -> None:
         nonlocal complete
