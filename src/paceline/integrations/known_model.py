@@ -34,20 +34,20 @@ class KnownModel:
     """
 
     def __init__(self, model: PreTrainedModel, target: Target, measure: bool) -> None:
-        self._model, self._form = ref(model), form_of(model)
-        self._fingerprint = loaded_fingerprint(model)
-        self._curve = known_curve(target, self._fingerprint, measure)
-        self.planner = TreePlanner(self._curve)
+        self.model, self.form = ref(model), form_of(model)
+        self.fingerprint = loaded_fingerprint(model)
+        self.curve = known_curve(target, self.fingerprint, measure)
+        self.planner = TreePlanner(self.curve)
         self._measure = measure
         self.drafts: DraftModels | None = None
         self.shared: dict[Any, Any] = {}
-        self._learned: dict[Any, Any] = {}
-        self._worth: dict[Any, Any] = {}
+        self.learned: dict[Any, Any] = {}
+        self.worth: dict[Any, Any] = {}
         self._turns = Turns()
 
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, in the same form."""
-        return self._model() is model and self._form == form_of(model)
+        return self.model() is model and self.form == form_of(model)
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -63,20 +63,20 @@ class KnownModel:
         """The host for the drafters of one call."""
         if self.drafts is None:
             self.drafts = DraftModels(
-                LateModel(ModelFacts.of(model), partial(_alive, self._model)),
-                self._fingerprint,
+                LateModel(ModelFacts.of(model), partial(_alive, self.model)),
+                self.fingerprint,
                 device=torch.device(model.device),
                 dtype=model.dtype,
                 measure=self._measure,
             )
         return Host(
             target,
-            self._fingerprint,
-            self._curve,
+            self.fingerprint,
+            self.curve,
             open=self.drafts,
             shared=self.shared,
-            learned=self._learned,
-            worth=self._worth,
+            learned=self.learned,
+            worth=self.worth,
             copies=False,  # the process is another's, and may make a new `Pace` for every call
             costs=self.planner.costs,
         )
