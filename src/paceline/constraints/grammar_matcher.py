@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import wraps
 from itertools import chain, takewhile
 from time import thread_time
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ _FEW = 256
 _MOST_KEPT = 4096
 _FIRST, _STEP, _LEAST = 0.5, 0.5, 0.05
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+_Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def clock() -> float:
@@ -35,21 +34,19 @@ def clock() -> float:
     return thread_time()
 
 
-def _timed(
-    call: Callable[Concatenate[GrammarMatcher, _P], _T],
-) -> Callable[Concatenate[GrammarMatcher, _P], _T]:
+def _timed(call: _Call) -> _Call:
     """A method that ends the text if it takes too long."""
 
     @wraps(call)
-    def timed(self: GrammarMatcher, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def timed(self: GrammarMatcher, *args: Any) -> Any:
         self._limit.check()
         began = clock()
-        found = call(self, *args, **kwargs)
+        found = call(self, *args)
         self._limit.late |= self._origin is not None and clock() - began > _TOO_LONG
         self._limit.check()
         return found
 
-    return timed
+    return cast("_Call", timed)
 
 
 class _Limit:

@@ -27,7 +27,7 @@ __all__ = ["INDEX", "INDEX_MAGIC", "Header", "Index", "read_index", "write_draft
 
 INDEX_MAGIC = b"PLINDEX1"
 _DIGEST = 32
-_NAMED = 8  # bytes of it that tell an index from others
+_NAMED = 16  # hex digits of it that tell an index from others
 _ALIGNED = 64
 _TYPE = np.dtype("<i4")
 
@@ -75,7 +75,7 @@ def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> tupl
         stream.write(digest.digest())
         stream.flush()
         os.fsync(stream.fileno())  # before it replaces what a power failure must not take
-    return draft, _name(digest.digest())
+    return draft, digest.hexdigest()[:_NAMED]
 
 
 def read_index(path: Path) -> Index:
@@ -98,8 +98,4 @@ def read_index(path: Path) -> Index:
         raise wrong from error
     if len(numbers) != header.tokens + header.places:
         raise wrong
-    return Index(header, numbers[: header.tokens], numbers[header.tokens :], _name(digest))
-
-
-def _name(digest: bytes) -> str:
-    return digest[:_NAMED].hex()
+    return Index(header, numbers[: header.tokens], numbers[header.tokens :], digest.hex()[:_NAMED])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
@@ -56,21 +57,19 @@ class Handler:
         compiling = self.compiler.compiled(orders[0], ticket.deadline)
         ticket.held = await unless_left(request.receive, compiling)
         if ticket.held is None:
-            return self._left(ticket)
-        self.engine.submit(ticket)
-        try:
-            first = await unless_left(request.receive, ticket.news())
-            if first is None:
-                return self._left(ticket)
-            if stream:
-                return _Events(self._pieces(ticket, answer, first), lambda: self._finish(ticket))
-            completions = await unless_left(request.receive, ticket.completed())
-        except BaseException:
             self._finish(ticket)
-            raise
+            return Response(status_code=_CLIENT_LEFT)
+        self.engine.submit(ticket)
+        completions = None
+        with ExitStack() as ending:
+            ending.callback(self._finish, ticket)
+            first = await unless_left(request.receive, ticket.news())
+            if first is not None and stream:
+                return _Events(self._pieces(ticket, answer, first), ending.pop_all().close)
+            if first is not None:
+                completions = await unless_left(request.receive, ticket.completed())
         if completions is None:
-            return self._left(ticket)
-        self._finish(ticket)
+            return Response(status_code=_CLIENT_LEFT)
         # An answer with log-probabilities may be long: other requests do not wait for it.
         return await asyncio.to_thread(lambda: JSONResponse(answer.whole(completions)))
 
@@ -91,10 +90,6 @@ class Handler:
             yield "data: [DONE]\n\n"
         except ApiError as error:
             yield _event(error.body)
-
-    def _left(self, ticket: Ticket) -> Response:
-        self._finish(ticket)
-        return Response(status_code=_CLIENT_LEFT)
 
     def _finish(self, ticket: Ticket) -> None:
         """Release the request in the engine, whatever its outcome, and log it."""
