@@ -37,7 +37,6 @@ CORE = {
     "typical",
     "verify",
     "generation",
-    "fixed_budget",
     "defaults",
     "prompt_reading",
     "loop",

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from paceline.drafters.plain import Plain
-from paceline.fixed_budget import FixedBudget
 from paceline.generation import Generation
-from paceline.loop import Batch
+from paceline.loop import Batch, FixedBudget
 from paceline.prompt_reading import BatchText
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget

@@ -23,21 +23,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Accelerated": "integrations",
-    "Chunk": "session",
-    "Completion": "session",
-    "ModelError": "errors",
-    "Options": "options",
-    "Pace": "integrations",
-    "PacelineError": "errors",
-    "ReferenceStore": "references",
-    "Session": "session",
-    "StoreError": "errors",
-    "Stream": "session",
-    "UsageError": "errors",
-    "accelerate": "integrations",
-    "load": "api",
+_NAMES = {
+    "api": ("load",),
+    "errors": ("ModelError", "PacelineError", "StoreError", "UsageError"),
+    "integrations": ("Accelerated", "Pace", "accelerate"),
+    "options": ("Options",),
+    "references": ("ReferenceStore",),
+    "session": ("Chunk", "Completion", "Session", "Stream"),
 }
 
 __all__ = [
@@ -60,9 +52,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    for home, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

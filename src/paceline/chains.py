@@ -15,23 +15,16 @@ __all__ = ["ChainEnd", "ChainFound", "ChainRequest", "ChanceTable", "certain_end
 
 
 class ChanceTable:
-    """How likely guesses are to be right, by their share in the model's softmax and their depth.
-
-    Each class of shares and depths has a linear function of the share.
+    """How likely guesses are to be right, by their share in the model's softmax and their depth:
+    a linear function of the share for each class of both.
 
     borders: ascending, where each class of shares after the first begins. depths: the same for
     depths, >= 2. low, high: shares are clamped to this range. longest: greatest depth asked for.
-
     trust: factor on a clamped share; the product is at most `high`.
     """
 
     def __init__(
-        self,
-        borders: Sequence[float],
-        depths: Sequence[int],
-        low: float,
-        high: float,
-        longest: int,
+        self, borders: Sequence[float], depths: Sequence[int], low: float, high: float, longest: int
     ) -> None:
         self.trust, self.low, self.high = 1.0, low, high
         self.borders = array("d", borders)

@@ -8,7 +8,7 @@ from paceline.errors import StoreError
 from paceline.records import FinishReason, TokenLogprob
 from paceline.stats import Stats
 
-__all__ = ["Completion", "cut_off_reason"]
+__all__ = ["Completion"]
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,3 @@ class Completion:
     error: BaseException | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     unkept: StoreError | None = None
-
-
-def cut_off_reason(error: BaseException | None) -> FinishReason:
-    """The finish reason of a text that was cut off."""
-    return "error" if isinstance(error, Exception) else "interrupted"

@@ -12,10 +12,10 @@ from paceline.errors import UsageError
 from paceline.logprobs import path_logprobs
 from paceline.matching import Matcher
 from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Target, check_capabilities
-from paceline.records import FinishReason, Path, Round, TextStart, TokenLogprob
+from paceline.records import Path, Round, TextStart, TokenLogprob
 from paceline.sampling import GREEDY, Sampler
 from paceline.scout import Scout
-from paceline.stopping import Stopping
+from paceline.stopping import Stopping, cut_off_reason
 from paceline.tree import Tree
 from paceline.typical import Typical, check_typical, typical_walk
 from paceline.verify import walk
@@ -31,12 +31,11 @@ class Generation:
     """One text in progress.
 
     prompt: at least one token; `context` grows from it by every committed token.
-    references: tokenised texts that the output may resemble, for drafters that copy.
+    references: tokenised texts that the output may resemble. record: see `TextStart`.
     typical: accept what is likely enough; the text then differs from plain decoding's.
     budget: most nodes of a tree; None leaves that to the planner.
     matcher: says which tokens may come next; its `push` is a condition of `stopping`.
     logprobs: alternatives reported with each token's log-probability; None reports neither.
-    record: see `TextStart`.
     reused: prompt tokens found in the target's cache, known once the text has joined a batch.
     error: why the text was aborted.
 
@@ -99,16 +98,14 @@ class Generation:
         check_capabilities(self.drafter, target)
         self._vocab_size = target.vocab_size
         self._chains_only = TREES not in target.capabilities
-        if not 0 <= min(self.prompt) <= max(self.prompt) < target.vocab_size:
+        if not _within(self.prompt, target.vocab_size):
             wrong = next(token for token in self.prompt if not 0 <= token < target.vocab_size)
             raise UsageError(
                 f"the prompt holds token {wrong} but the model's vocabulary ends at "
                 f"{target.vocab_size}: the tokenizer belongs to another model"
             )
         # Tokens that the model does not have cannot be guesses.
-        self.references = [
-            reference for reference in self.references if _within(reference, target.vocab_size)
-        ]
+        self.references = [one for one in self.references if _within(one, target.vocab_size)]
         if target.max_context is not None:
             room = target.max_context - len(self.prompt)
             if room < 1:
@@ -129,32 +126,27 @@ class Generation:
         """The drafter's tree with forced tokens added, without guesses that the constraint forbids
         or beyond the token limit: they could never be accepted, nor fit the model's context."""
         self._asked = True
-        return self._fitting(self.drafter.propose(budget), budget)
+        tree = self.drafter.propose(budget)
+        if self._scout is not None:
+            virtual = any(token >= self._vocab_size for token in tree.tokens)
+            whole = virtual or self.drafter.sized_by == "whole"
+            tree = self._scout.extend(tree, budget) if whole else self._scout.admit(tree, budget)
+        tree = tree.clip(self.stopping.remaining - 1)
+        return tree.spine() if self._chains_only else tree
 
     def complete(self, tree: Tree) -> Tree:
         """The tree that the planner left, with the drafter's additions; if the drafter was not
         asked, forced tokens."""
         asked, self._asked = self._asked, False
-        if asked and not self._chains_only and self.error is None:
-            return self._completed(tree)
-        if asked or self._scout is None:
-            return tree
-        return self._scout.forced(min(MOST_FORCED, self.stopping.remaining - 1))
-
-    def _completed(self, tree: Tree) -> Tree:
-        try:
-            return self.drafter.complete(tree).clip(self.stopping.remaining - 1)
-        except Exception as error:
-            self.fail(error)
-            return tree
-
-    def _fitting(self, tree: Tree, most: int) -> Tree:
-        if self._scout is not None:
-            virtual = any(token >= self._vocab_size for token in tree.tokens)
-            whole = virtual or self.drafter.sized_by == "whole"
-            tree = self._scout.extend(tree, most) if whole else self._scout.admit(tree, most)
-        tree = tree.clip(self.stopping.remaining - 1)
-        return tree.spine() if self._chains_only else tree
+        most = self.stopping.remaining - 1
+        if not asked:
+            return tree if self._scout is None else self._scout.forced(min(MOST_FORCED, most))
+        if not self._chains_only and self.error is None:
+            try:
+                return self.drafter.complete(tree).clip(most)
+            except Exception as error:
+                self.fail(error)
+        return tree
 
     def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
         """The path that plain decoding takes in `tree`; with `typical`, one of likely guesses."""
@@ -171,9 +163,7 @@ class Generation:
         self, key: int, tree: Tree, logits: torch.Tensor, path: Path, prefill: bool
     ) -> Round:
         """Append the committed path to the context and let the drafter learn from the round.
-
-        prefill: the pass also read a prompt.
-        """
+        prefill: the pass also read a prompt."""
         begin = len(self.context) - len(self.prompt)
         self.context.extend(path.tokens)
         sources = self.drafter.report()
@@ -199,8 +189,7 @@ class Generation:
     def fail(self, error: BaseException) -> None:
         """Abort the text, for an error or an interruption."""
         self.error = self.error or error
-        why: FinishReason = "error" if isinstance(error, Exception) else "interrupted"
-        self.stopping.reason = self.stopping.reason or why
+        self.stopping.reason = self.stopping.reason or cut_off_reason(error)
 
 
 def _within(tokens: Sequence[int], vocab_size: int) -> bool:

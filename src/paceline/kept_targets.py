@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -47,10 +46,8 @@ class KeptTarget:
     def target(
         self, open: Callable[[], PreTrainedModel], cache_dtype: str = FLOAT32
     ) -> CausalLMTarget:
-        """A target that opens its model only if something besides passes needs it.
-
-        open: opens and prepares the model. cache_dtype: of keys and values.
-        """
+        """A target that calls `open`, which opens and prepares its model, only if something besides
+        passes needs it. cache_dtype: of keys and values."""
 
         def open_late() -> PreTrainedModel:
             model, running = open(), owner()
@@ -66,11 +63,10 @@ class KeptTarget:
 
 def mark_of(parts: Mapping[str, Any]) -> str:
     """A mark of everything that determines what is kept: what the caller names as JSON values,
-    versions, code, library and processor."""
+    versions, with this package's sources, library and processor."""
     everything = {
         **parts,
         "versions": describe_versions(),
-        "code": _code(),
         "library": [kernels().sources, kernels().tier],
         "processor": describe_machine()["processor"],
     }
@@ -80,25 +76,21 @@ def mark_of(parts: Mapping[str, Any]) -> str:
 def keep_target(
     mark: str, target: CausalLMTarget, more: Mapping[str, Any], lender: CausalLMTarget | None = None
 ) -> None:
-    """Keep a target under a mark, if its passes are compiled.
-
-    more: JSON values to keep with it. lender: the target from which it borrows tensors, if any.
-    """
+    """Keep a target under a mark, if its passes are compiled. more: JSON values to keep with it.
+    lender: the target from which it borrows tensors, if any."""
     lent = _lent(lender)
     written = target.steps and written_steps(target.steps, target.max_context, lent)
     if not written:
         return
     steps, tensors = written
-    used = {name: _sample(each) for name, each in tensors.items() if name in lent}
     record = {
         "facts": target.late_model.facts.as_json(),
         "preparation": target.preparation.as_json(),
         "steps": steps,
-        "lent": used,
+        "lent": {name: _sample(each) for name, each in tensors.items() if name in lent},
         "more": more,
     }
-    own = {name: each for name, each in tensors.items() if name not in lent}
-    keep_prepared(mark, record, own)
+    keep_prepared(mark, record, {n: each for n, each in tensors.items() if n not in lent})
 
 
 def find_target(mark: str, lender: CausalLMTarget | None = None) -> KeptTarget | None:
@@ -131,13 +123,3 @@ def _sample(tensor: torch.Tensor) -> list[Any]:
     places = range(0, len(data), max(_BYTES, len(data) // _PIECES))
     pieces = b"".join(data[place : place + _BYTES] for place in places)
     return [str(tensor.dtype), [*tensor.shape], hashlib.sha256(pieces).hexdigest()]
-
-
-def _code() -> str:
-    """A hash of this package's modules that prepare models; a version alone does not tell working
-    copies apart."""
-    digest, root = hashlib.sha256(), Path(__file__).parent
-    for pattern in ("*.py", "kernels/**/*.py", "targets/**/*.py", "models/*.py"):
-        for path in sorted(root.glob(pattern)):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()

@@ -6,25 +6,56 @@ models, the command line and benchmarks consume the rounds it yields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count, pairwise
 from time import perf_counter
+from typing import TypeVar
 
 import torch
 
-from paceline.fixed_budget import DEFAULT_BUDGET, FixedBudget
 from paceline.generation import Generation
 from paceline.prompt_reading import PREFILL_ALONE, BatchText, pieces_within, sorted_texts
-from paceline.protocols import Planner, Target
-from paceline.records import Path, Round, Seconds
+from paceline.protocols import Drafter, Planner, Propose, Target
+from paceline.records import Round, Seconds
 from paceline.tree import Tree
 
 __all__ = ["DEFAULT_BUDGET", "Batch", "Clock", "FixedBudget", "Generation", "decode"]
 
 Clock = Callable[[], float]
 
+_Result = TypeVar("_Result")
+
+DEFAULT_BUDGET = 64
+_PREFILL_BESIDE = 32
+"""Prompt tokens read in a pass with other texts while the cost of a row is unknown."""
+
 _keys = count()  # unique within the process, so that batches may share a planner
+
+
+@dataclass(frozen=True)
+class FixedBudget:
+    """The planner that plans nothing: at most `budget` nodes in every round."""
+
+    budget: int
+
+    def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
+        """Nothing to prepare."""
+
+    def drop(self, key: int) -> None:
+        """Nothing to forget."""
+
+    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
+        """Whatever the drafters propose."""
+        return {key: propose(self.budget) for key, propose in proposals.items()}
+
+    def prefill(self, rows: int, texts: int, tokens: int) -> int:
+        """A few tens of tokens."""
+        return _PREFILL_BESIDE
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """Nothing to learn."""
 
 
 class Batch:
@@ -32,8 +63,8 @@ class Batch:
 
     planner: sizes their trees. clock: in seconds, times the rounds.
 
-    An error in one text (a processor that raises, a drafter that fails) ends only that text: it
-    leaves the batch, and `Generation.error` says why.
+    An error in one text (of a processor, or a drafter) ends only that text: it leaves the batch,
+    and `Generation.error` says why.
     """
 
     def __init__(self, target: Target, planner: Planner, clock: Clock = perf_counter) -> None:
@@ -105,37 +136,39 @@ class Batch:
         writing, waiting = sorted_texts(taking_part, self.target)
         plans = self._planner.plan({k: text.propose(self.target) for k, text in writing.items()})
         trees = {key: writing[key].generation.complete(tree) for key, tree in plans.items()}
-        rows = sum(1 + len(tree) for tree in trees.values())
-        room = self._room(rows, waiting) if waiting and rows else PREFILL_ALONE
+        rows, room = sum(1 + len(tree) for tree in trees.values()), PREFILL_ALONE
+        if waiting and rows:
+            ahead = sum(text.ahead for text in waiting.values())
+            room = self._planner.prefill(rows, len(waiting), ahead)
         pieces = pieces_within(room, waiting)
         times.append(self._clock())
         scores = self._score(trees, pieces)
         with self._all_or_none(scores):
-            paths = {key: path for key in scores if (path := self._walk(key, trees, scores))}
+            paths = self._each(scores, lambda key, text: text.walk(trees[key], scores[key]))
             times.append(self._clock())
             self.target.commit({self._texts[key].slot: path for key, path in paths.items()})
             times.append(self._clock())
-            beside = bool(pieces)
-            heard = [self._observe(k, trees, scores, path, beside) for k, path in paths.items()]
+            # The time of a pass that read prompts, too, says little.
+            beside = {key for key in paths if pieces or self._texts[key].has_read}
+            heard = self._each(
+                paths,
+                lambda key, text: text.observe(
+                    key, trees[key], scores[key], paths[key], key in beside
+                ),
+            )
             times.append(self._clock())
-            rounds = self._timed([round for round in heard if round], pieces, times)
+            rounds = self._timed(list(heard.values()), pieces, times)
             self._planner.observe(rounds)
         for key, text in taking_part.items():
             if text.generation.finished:
                 self.drop(key)
         return rounds
 
-    def _room(self, rows: int, waiting: Mapping[int, BatchText]) -> int:
-        """Prompt tokens to read in a pass with `rows` rows."""
-        tokens = sum(text.ahead for text in waiting.values())
-        return self._planner.prefill(rows, len(waiting), tokens)
-
     def _score(
         self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
     ) -> dict[int, torch.Tensor]:
         """Raw logits of every text's tree, by key. A text that the target refuses fails alone."""
-        failed = [key for key in trees if self._texts[key].generation.finished]
-        trees = {key: tree for key, tree in trees.items() if key not in failed}
+        trees = {k: tree for k, tree in trees.items() if not self._texts[k].generation.finished}
         if not (trees or pieces):
             return {}
         slots = {self._texts[key].slot: key for key in trees}
@@ -154,32 +187,18 @@ class Batch:
             return {key: rows for scores in alone for key, rows in scores.items()}
         return {slots[slot]: rows for slot, rows in scores.items()}
 
-    def _walk(
-        self, key: int, trees: Mapping[int, Tree], scores: Mapping[int, torch.Tensor]
-    ) -> Path | None:
-        generation = self._texts[key].generation
-        try:
-            return generation.walk(trees[key], scores[key])
-        except Exception as error:
-            generation.fail(error)
-            return None
-
-    def _observe(
-        self,
-        key: int,
-        trees: Mapping[int, Tree],
-        scores: Mapping[int, torch.Tensor],
-        path: Path,
-        beside: bool,
-    ) -> Round | None:
-        """beside: whether the pass read prompts, too, so that its time says little."""
-        text = self._texts[key]
-        prefill = text.has_read or beside
-        try:
-            return text.generation.observe(key, trees[key], scores[key], path, prefill)
-        except Exception as error:
-            text.generation.fail(error)
-            return None
+    def _each(
+        self, keys: Iterable[int], act: Callable[[int, Generation], _Result]
+    ) -> dict[int, _Result]:
+        """What `act` returns for each text; one for which it raises fails, and has no result."""
+        results = {}
+        for key in keys:
+            generation = self._texts[key].generation
+            try:
+                results[key] = act(key, generation)
+            except Exception as error:
+                generation.fail(error)
+        return results
 
     @contextmanager
     def _all_or_none(self, keys: Collection[int]) -> Iterator[None]:
@@ -222,10 +241,9 @@ def decode(
 
     budget: most nodes per tree, or a planner that decides in each round. clock: see `Batch`.
 
-    The caller may stop between any two rounds. A text that fails does not stop the others; its
-    error is raised when they have ended.
-
-    Raises UsageError if a prompt does not fit, or a drafter needs what the target lacks.
+    The caller may stop between any two rounds. The error of a text that fails is raised when the
+    others have ended. Raises UsageError for an unfit prompt, or a target without what a drafter
+    needs.
     """
     batch = Batch(target, FixedBudget(budget) if isinstance(budget, int) else budget, clock)
     try:

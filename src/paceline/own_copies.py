@@ -1,8 +1,5 @@
-"""`draft=self`: a quantised copy of a model, to draft for it.
-
-It is made from the weights in memory or, if these cannot be read, from the model's files. Free
-memory is checked first.
-"""
+"""`draft=self`: a quantised copy of a model, to draft for it, made from the weights in memory or, if
+these cannot be read, from the model's files. Free memory is checked first."""
 
 from __future__ import annotations
 
@@ -36,8 +33,8 @@ def open_copy(
 
     weights: of the copy, int4 or int8. fingerprint: of the model; its files, if read, must match.
 
-    Raises UsageError if there can be no such copy, or none that is smaller; ModelError if there is
-    not enough memory for it, or no weights to make it from.
+    Raises UsageError if there can be no such copy, or none that is smaller; ModelError without
+    enough memory for it, or weights to make it from.
     """
     if not isinstance(target, CausalLMTarget):
         raise UsageError(f"a {type(target).__name__} cannot be copied: name a draft model")
@@ -46,30 +43,23 @@ def open_copy(
     if target.late_model.facts.device != "cpu" or unavailable():
         why = unavailable() or f"it is on {target.late_model.facts.device}, not on a CPU"
         raise UsageError(f"this model cannot run with {weights} weights here: {why}")
+    what, otherwise = f"a copy of this model with {weights} weights", "use another method"
     steps = steps_of(target)
     if steps is not None:
         rounding = Rounding(steps, BITS[weights])
-        _check_smaller(rounding, weights)
-        _check_memory(rounding.needed, weights)
+        if rounding.after > _SMALLER * rounding.before:
+            copied, own = (size / 1e6 for size in (rounding.after, rounding.before))
+            raise UsageError(
+                f"{what} would read {copied:.0f} MB in each pass, and the model itself reads "
+                f"{own:.0f} MB, so it could not draft faster: load the model with "
+                "weights='packed' (--weights packed), or name another draft model"
+            )
+        check_room(what, rounding.needed, otherwise)
         return copied_target(target, rounding, weights)
     if has_own_weights(target.model):
-        _check_memory(rounded_bytes(target.model, weights), weights)
+        check_room(what, rounded_bytes(target.model, weights), otherwise)
         return open_target(twin_of(target.model), weights=weights, exact=False)
     return _from_files(target, weights, fingerprint, progress)
-
-
-def _check_smaller(rounding: Rounding, weights: str) -> None:
-    if rounding.after > _SMALLER * rounding.before:
-        copied, own = (size / 1e6 for size in (rounding.after, rounding.before))
-        raise UsageError(
-            f"a copy of this model with {weights} weights would read {copied:.0f} MB in each pass, "
-            f"and the model itself reads {own:.0f} MB, so it could not draft faster: load the "
-            "model with weights='packed' (--weights packed), or name another draft model"
-        )
-
-
-def _check_memory(needed: int, weights: str) -> None:
-    check_room(f"a copy of this model with {weights} weights", needed, "use another method")
 
 
 def _from_files(

@@ -6,13 +6,13 @@ need.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError
 from paceline.kept_targets import find_target, keep_target, mark_of
 from paceline.kernels.native.calls import unavailable
+from paceline.models.cache import hash_file
 from paceline.models.draft_folder import RECORD, open_draft, read_draft_record
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.protocols import Target
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["open_own_draft"]
 
-
 _FILES = (RECORD, "config.json", "model.safetensors")
 
 
@@ -35,11 +34,10 @@ def open_own_draft(
 ) -> tuple[CausalLMTarget, str]:
     """The target on the draft model in a folder, and the fingerprint of its weights.
 
-    base: the model that it drafts for. target, fingerprint: what runs it, if known, and its own.
+    base: the model that it drafts for. target, fingerprint: what runs that, if known, and its own.
     weights: of the draft, as in `prepare`.
 
-    Raises ModelError if there is no such draft model, it belongs to another base, or its files are
-    damaged.
+    Raises ModelError for a draft model that is missing, damaged or of another base.
     """
     if not isinstance(target, CausalLMTarget) or not _may_be_kept(target, fingerprint):
         model = open_draft(folder, base.get(), fingerprint)
@@ -78,6 +76,6 @@ def _may_be_kept(target: CausalLMTarget, fingerprint: str) -> bool:
 def _digests(folder: Path) -> list[str]:
     """Of the files that determine the model. Raises ModelError if one cannot be read."""
     try:
-        return [hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in _FILES]
+        return [hash_file(folder / name) for name in _FILES]
     except OSError as error:
         raise ModelError(f"cannot read the draft model {folder}: {error.strerror}") from error

@@ -36,10 +36,8 @@ __all__ = ["ModelOrder", "OpenedModel", "open_model", "stop_ids"]
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that is ready to generate.
-
-    eos_ids: tokens that end a text. fingerprint: of its weights.
-    """
+    """A model that is ready to generate. eos_ids: tokens that end a text. fingerprint: of its
+    weights."""
 
     target: CausalLMTarget
     tokenizer: PreTrainedTokenizerBase
@@ -85,7 +83,8 @@ def open_model(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
     found = _open_kept(order, source, mark, progress)
     if found is None:
         found = _open_anew(order, progress)
-        _keep(found, mark)
+        if found.target.preparation.weights == BLOCKS:
+            keep_target(mark, found.target, {"eos_ids": found.eos_ids})
     return found
 
 
@@ -114,13 +113,6 @@ def _open_anew(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
     return OpenedModel(target, loaded.tokenizer, eos_ids, loaded.fingerprint)
 
 
-def _keep(opened: OpenedModel, mark: str) -> None:
-    """Keep a prepared model if its weights are in blocks."""
-    target = opened.target
-    if target.preparation.weights == BLOCKS:
-        keep_target(mark, target, {"eos_ids": opened.eos_ids})
-
-
 def _open_kept(
     order: ModelOrder, source: ModelSource, mark: str, progress: ProgressCallback
 ) -> OpenedModel | None:
@@ -128,7 +120,6 @@ def _open_kept(
     kept = find_target(mark)
     if kept is None or not isinstance(kept.more.get("eos_ids"), list):
         return None
-
     name = order.name if source.alias else str(Path(order.name).expanduser().absolute())
 
     def opened() -> PreTrainedModel:
@@ -140,8 +131,7 @@ def _open_kept(
 
     target = kept.target(opened, order.cache_dtype)
     tokenizer = load_gguf_tokenizer(source, progress)
-    eos_ids = kept.more["eos_ids"]
-    return OpenedModel(target, tokenizer, eos_ids, fingerprint(source))
+    return OpenedModel(target, tokenizer, kept.more["eos_ids"], fingerprint(source))
 
 
 def _mark(source: ModelSource) -> str:
@@ -150,9 +140,5 @@ def _mark(source: ModelSource) -> str:
     if source.described:  # the user may edit these
         files = (Path(source.location, name) for name in ("config.json", "generation_config.json"))
         described = [hash_file(file) for file in files if file.exists()]
-    return mark_of(
-        {
-            "weights": [fingerprint(source), status.st_size, status.st_mtime_ns],
-            "described": described,
-        }
-    )
+    weights = [fingerprint(source), status.st_size, status.st_mtime_ns]
+    return mark_of({"weights": weights, "described": described})

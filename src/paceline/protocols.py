@@ -269,25 +269,20 @@ class Planner(Protocol):
     def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
         """Add a text under `key`. budget: most nodes of its trees; None leaves that to the
         planner."""
-        ...
 
     def drop(self, key: int) -> None:
         """Forget a text, finished or not."""
-        ...
 
     def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
         """Choose the trees of the next pass. proposals: for every text that takes part, by key, the
         function that asks its drafter."""
-        ...
 
     def prefill(self, rows: int, texts: int, tokens: int) -> int:
         """How many prompt tokens, at least 1, to read in a pass of `rows` rows without making its
         texts wait long. `texts` prompts are waiting, with `tokens` tokens in all."""
-        ...
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds of one pass."""
-        ...
 
 
 def check_capabilities(drafter: Drafter, target: Target) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from paceline.errors import UsageError
 from paceline.records import FinishReason
 
-__all__ = ["Stopping"]
+__all__ = ["Stopping", "cut_off_reason"]
 
 
 class Stopping:
@@ -16,12 +16,9 @@ class Stopping:
     It is asked during the walk, so nothing after the last token is ever drawn, committed, counted
     or streamed.
 
-    max_new_tokens: at least 1.
-    eos_ids: any number of ids, each of which ends the text (and belongs to it).
-    conditions: called with each new token; True ends the text after it.
-    held: a constraint says where the text may end: `eos_ids` end it only together with a condition.
-
-    Raises UsageError if `max_new_tokens` is below 1.
+    max_new_tokens: at least 1, or UsageError is raised. eos_ids: each ends the text, and belongs to
+    it. conditions: called with each new token; True ends the text after it. held: a constraint says
+    where the text may end: `eos_ids` end it only together with a condition.
     """
 
     def __init__(
@@ -54,3 +51,8 @@ class Stopping:
         elif self.remaining <= 0:
             self.reason = "length"
         return self.reason is not None
+
+
+def cut_off_reason(error: BaseException | None) -> FinishReason:
+    """The finish reason of a text that was cut off."""
+    return "error" if isinstance(error, Exception) else "interrupted"

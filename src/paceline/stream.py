@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 from weakref import finalize
 
-from paceline.completion import Completion, cut_off_reason
+from paceline.completion import Completion
 from paceline.errors import StoreError
 from paceline.generation import Generation
 from paceline.messages import Prompt, Reference, as_prompt, is_chat, query_of
@@ -18,6 +18,7 @@ from paceline.protocols import Drafter
 from paceline.records import Round, TokenLogprob
 from paceline.shared_batch import Texts
 from paceline.stats import Stats
+from paceline.stopping import cut_off_reason
 from paceline.text import Chunk, OutputText, Tokenizer, tail_of
 
 __all__ = ["Chunk", "Home", "Store", "Stream"]
@@ -28,11 +29,9 @@ class Store(Protocol):
 
     def add(self, query: str, output: str) -> None:
         """Remember an answer."""
-        ...
 
     def search(self, query: str, limit: int = 4) -> Sequence[Any]:
         """Entries of similar queries, best first, each with an `output`."""
-        ...
 
 
 class Home(Protocol):
@@ -44,15 +43,12 @@ class Home(Protocol):
 
     def encode(self, prompt: Prompt) -> list[int]:
         """See `Session.encode`."""
-        ...
 
     def encode_references(self, references: Sequence[Reference] | None) -> list[list[int]]:
         """See `Session.encode_references`."""
-        ...
 
     def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
         """See `Session.record`."""
-        ...
 
     def texts_of(
         self,
@@ -63,7 +59,6 @@ class Home(Protocol):
         before: Sequence[int],
     ) -> Callable[[Drafter], Generation]:
         """See `Session.texts_of`."""
-        ...
 
 
 class Stream(Iterator[Chunk]):

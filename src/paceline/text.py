@@ -38,19 +38,15 @@ class Tokenizer(Protocol):
 
     def __hash__(self) -> int:
         """What is known of its tokens is kept by tokenizer."""
-        ...
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
         """An object with the token ids as `input_ids`."""
-        ...
 
     def decode(self, token_ids: Sequence[int], **options: Any) -> str:
         """The text of token ids."""
-        ...
 
     def apply_chat_template(self, conversation: Sequence[Mapping[str, str]], **options: Any) -> Any:
         """A conversation as text in the form that the model was trained on."""
-        ...
 
 
 def special_ids(tokenizer: Tokenizer, strings: Sequence[str]) -> frozenset[int]:

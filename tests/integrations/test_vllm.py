@@ -18,8 +18,7 @@ import paceline.integrations.vllm as inside
 from paceline import drafters
 from paceline.drafters import Host, make_drafter
 from paceline.errors import UsageError
-from paceline.fixed_budget import FixedBudget
-from paceline.loop import Generation, decode
+from paceline.loop import FixedBudget, Generation, decode
 from paceline.protocols import Drafter, Propose
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping

@@ -21,7 +21,7 @@ from paceline.drafters.draft_rounds import DraftRounds
 from paceline.drafters.draft_target import in_vocabulary
 from paceline.drafters.host import Host
 from paceline.drafters.plain import Plain
-from paceline.fixed_budget import FixedBudget
+from paceline.loop import FixedBudget
 from paceline.planning.planner import TreePlanner
 from paceline.prefix import common_prefix
 from paceline.protocols import CHAINS, Drafter, Planner, Target, check_capabilities

@@ -16,6 +16,7 @@ to the target, are evidence at no cost.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -85,7 +86,7 @@ class Watch:
                 children = tree.children.get(node, {})
                 for guess, child in children.items():
                     if tree.weights is None or tree.weights[child] > 0:
-                        claim = UNKNOWN if tree.weights is None else _bounded(tree.claims[child])
+                        claim = _claim(tree, child)
                         sources = 0 if tree.sources is None else tree.sources[child]
                         yield Evidence(_kind(claim, depth + 1, sources), claim, guess == token)
                 if token in children:
@@ -133,16 +134,16 @@ class Calibration:
         self._keep = 1 - 1 / memory
         self._all = _Count()
         # How far to trust the claims of each set of sources.
-        self._sets: dict[int, _Count] = {}
-        self._kinds: dict[_Kind, _Count] = {}
+        self._sets = defaultdict[int, _Count](_Count)
+        self._kinds = defaultdict[_Kind, _Count](_Count)
 
     def inherited(self, memory: float, evidence: float) -> Calibration:
         """The calibration that another text starts with: the same, but each count worth at most
         `evidence` guesses."""
         made = Calibration(memory)
         made._all = self._all.at_most(evidence)
-        made._sets = {sources: count.at_most(evidence) for sources, count in self._sets.items()}
-        made._kinds = {kind: count.at_most(evidence) for kind, count in self._kinds.items()}
+        made._sets |= {sources: count.at_most(evidence) for sources, count in self._sets.items()}
+        made._kinds |= {kind: count.at_most(evidence) for kind, count in self._kinds.items()}
         return made
 
     def path_chances(self, tree: Tree) -> list[float]:
@@ -150,8 +151,8 @@ class Calibration:
         sources = tree.sources or (0,) * len(tree)
         trust = {by: self._trust(by) for by in set(sources)}
         path_chances: list[float] = []
-        for parent, depth, claim, by in zip(tree.parents, tree.depths, _claims(tree), sources):
-            above = 1.0 if parent == ROOT else path_chances[parent]
+        for node, (parent, depth, by) in enumerate(zip(tree.parents, tree.depths, sources)):
+            claim, above = _claim(tree, node), 1.0 if parent == ROOT else path_chances[parent]
             path_chances.append(above * self._chance(claim, _kind(claim, depth, by), trust[by]))
         return path_chances
 
@@ -163,8 +164,8 @@ class Calibration:
     def learn(
         self, claim: float, depth: int, right: bool, table: ChanceTable | None = None
     ) -> None:
-        """Count a guess at `depth` whose parent was right. claim: how likely it was, by the
-        drafter's own estimate. table: from `chance_table`; updated for guesses of this kind."""
+        """Count a guess at `depth` whose parent was right; claim: see `Evidence`. table: from
+        `chance_table`; updated for guesses of this kind."""
         claim = _bounded(claim)
         kind = _kind(claim, depth)
         self.add(Evidence(kind, claim, right))
@@ -174,14 +175,8 @@ class Calibration:
 
     def add(self, seen: Evidence) -> None:
         """Count one more guess."""
-        kind, claim, right = seen
-        own_set, own_kind = self._sets.get(kind[0]), self._kinds.get(kind)
-        if own_set is None:
-            own_set = self._sets[kind[0]] = _Count()
-        if own_kind is None:
-            own_kind = self._kinds[kind] = _Count()
-        for count in (self._all, own_set, own_kind):
-            count.add(right, claim, self._keep)
+        for count in (self._all, self._sets[seen.kind[0]], self._kinds[seen.kind]):
+            count.add(seen.right, seen.claim, self._keep)
 
     def _chance(self, claim: float, kind: _Kind, trust: float) -> float:
         # Correct such claims in general first, then for this kind of guess.
@@ -194,23 +189,14 @@ class Calibration:
         a set counts as its most trusted member, and a single source as all guesses."""
         if not sources:
             return self._all.trust(1.0)
-        several = sources & (sources - 1)
-        prior = max(map(self._trust, _members(sources))) if several else self._all.trust(1.0)
+        members = [1 << bit for bit in range(sources.bit_length()) if sources >> bit & 1]
+        prior = max(map(self._trust, members)) if len(members) > 1 else self._all.trust(1.0)
         return self._sets[sources].trust(prior) if sources in self._sets else prior
 
 
-def _members(sources: int) -> Iterator[int]:
-    """The single-source sets that make up this one."""
-    while sources:
-        yield sources & -sources
-        sources &= sources - 1
-
-
-def _claims(tree: Tree) -> list[float]:
-    """How likely each node is if its parent is right, by the drafter's own estimate."""
-    if tree.weights is None:
-        return [UNKNOWN] * len(tree)
-    return [_bounded(claim) for claim in tree.claims]
+def _claim(tree: Tree, node: int) -> float:
+    """How likely a node is if its parent is right, by the drafter's own estimate."""
+    return UNKNOWN if tree.weights is None else _bounded(tree.claims[node])
 
 
 def _bounded(claim: float) -> float:

@@ -25,11 +25,8 @@ Ranks = tuple[int, ...]
 
 @dataclass(frozen=True)
 class CandidateTree:
-    """A tree of guesses, parents before their children.
-
-    paths: n different paths of ranks.
-    path_chances: n probabilities that a node and all its ancestors are right.
-    """
+    """A tree of guesses, parents before their children: n different paths of ranks, and the n
+    probabilities that a node and all its ancestors are right."""
 
     paths: tuple[Ranks, ...] = ()
     path_chances: tuple[float, ...] = ()
@@ -58,7 +55,7 @@ class CandidateTree:
         return np.maximum(path_chances - below, 0.0)
 
     def first(self, count: int) -> CandidateTree:
-        """The first `count` nodes, or all if there are fewer."""
+        """The first `count` nodes, if there are as many."""
         return CandidateTree(self.paths[:count], self.path_chances[:count])
 
 
@@ -68,12 +65,9 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
         acceptance .5 .2 | .4 .1, depth 2, count 4:  0 (.5)   1 (.2)   0,0 (.2)   1,0 (.08)
 
     The chance of a path is the product of its guesses' chances, as if they were independent (PPD,
-    proposition 5.6.1; Medusa and Sequoia build their trees this way too). Equally likely paths are
-    in lexical order. Paths no likelier than `least` are left out, so there may be fewer than
-    `count`.
-
-    Every prefix of the list is a tree, and the best one of its size: no path is likelier than its
-    parent.
+    proposition 5.6.1; Medusa and Sequoia do the same). Equally likely paths are in lexical order;
+    those no likelier than `least` are left out. Every prefix of the list is the best tree of its
+    size: no path is likelier than its parent.
     """
     orders = [
         sorted(range(table.ranks), key=row.__getitem__, reverse=True) for row in table.rows[:depth]

@@ -19,12 +19,8 @@ __all__ = ["MILD", "CostCurve", "CostPoint", "Costs"]
 
 @dataclass(frozen=True)
 class CostPoint:
-    """One measurement.
-
-    width: rows of the pass, root included, >= 1.
-    context: tokens in the cache before the root, >= 0.
-    milliseconds: median time of the pass, > 0.
-    """
+    """One measurement: the median time, > 0, of passes of `width` rows, root included, >= 1, with
+    `context` tokens in the cache before the root, >= 0."""
 
     width: int
     context: int
@@ -68,8 +64,11 @@ class CostCurve:
 
     @cached_property
     def _parts(self) -> dict[int, CostCurve]:
-        """Cache of `at`."""
-        return {}
+        """What `at` returns, by context."""
+        return {
+            context: CostCurve(tuple(point for point in self.points if point.context == context))
+            for context in self.contexts
+        }
 
     @cached_property
     def _costs(self) -> dict[int, dict[int, float]]:
@@ -80,11 +79,10 @@ class CostCurve:
         return costs
 
     def cost(self, width: int, context: int | None = None) -> float:
-        """Milliseconds of a pass over `width` rows.
+        """Milliseconds of a pass over `width` rows: between two measured widths interpolated, and
+        beyond the widest with as much per row as between the last two.
 
-        context: rounded to the nearest measured one; None is the shortest. Between two measured
-        widths the cost is interpolated; beyond the widest a row costs as much as between the last
-        two.
+        context: rounded to the nearest measured one; None is the shortest.
 
         Raises ValueError for a width below 1.
         """
@@ -107,13 +105,7 @@ class CostCurve:
 
     def at(self, context: int) -> CostCurve:
         """The points of the nearest measured context only."""
-        if len(self.contexts) == 1:
-            return self
-        nearest = self._nearest(context)
-        if nearest not in self._parts:
-            points = tuple(point for point in self.points if point.context == nearest)
-            self._parts[nearest] = CostCurve(points)
-        return self._parts[nearest]
+        return self if len(self.contexts) == 1 else self._parts[self._nearest(context)]
 
     def shared_by(self, texts: int) -> CostCurve:
         """What a pass over this many texts costs each of them: its share of a pass of width 1, plus
@@ -130,8 +122,7 @@ class CostCurve:
     def widest(self, extra: float) -> int:
         """The largest measured width that costs at most (1 + extra) times as much as one row.
 
-        A narrower one may cost more: costs are not monotone, and a tree can be filled up to a
-        cheap width. At least 1.
+        A narrower one may cost more: costs are not monotone. At least 1.
         """
         costs = self._costs[self.contexts[0]]
         limit = (1 + extra) * costs[1]
@@ -145,18 +136,15 @@ class CostCurve:
     def from_records(cls, records: Iterable[Mapping[str, Any]]) -> CostCurve:
         """The curve of such records. Raises ValueError if they are malformed."""
         try:
-            points = tuple(
-                CostPoint(
-                    int(record["width"]), int(record["context"]), float(record["milliseconds"])
-                )
-                for record in records
-            )
+            points = [
+                CostPoint(int(each["width"]), int(each["context"]), float(each["milliseconds"]))
+                for each in records
+            ]
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"these are not the records of a cost curve: {error!r}") from error
-        return cls(points)
+        return cls(tuple(points))
 
     def _nearest(self, context: int | None) -> int:
-        """The measured context nearest to this one; None is the shortest."""
         known = self.contexts
         return known[0] if context is None else min(known, key=lambda one: abs(one - context))
 

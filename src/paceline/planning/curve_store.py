@@ -25,13 +25,9 @@ __all__ = ["CurveKey", "curve_key", "curve_path", "load_curve", "save_curve"]
 class CurveKey:
     """Everything that a cost depends on.
 
-    fingerprint: of the model's weights.
-    dtype: of the model, e.g. "float32".
-    weights: how they are stored, e.g. "native", "packed", "int8"; plus the cache's dtype if that is
-    unusual, see `curve_key`.
-    device: its name; of a CPU just "cpu", see `processor`.
-    threads: of torch.
-    torch, paceline: versions.
+    fingerprint: of the model's weights. dtype: of the model. weights: their format, e.g. "packed",
+    and the cache's dtype if that is unusual. device: its name; of a CPU just "cpu", see
+    `processor`. threads: of torch. torch, paceline: versions.
     """
 
     fingerprint: str
@@ -53,10 +49,7 @@ class CurveKey:
 
 
 def curve_key(target: Target, fingerprint: str) -> CurveKey:
-    """The key of a target in its current state.
-
-    fingerprint: as in `Session.fingerprint`.
-    """
+    """The key of a target in its current state. fingerprint: as in `Session.fingerprint`."""
     info = target.describe()
     machine, versions = describe_machine(info.device), describe_versions()
     cache = info.report.get("cache", {}).get("dtype", "float32")
@@ -79,15 +72,11 @@ def curve_path(key: CurveKey, root: Path | None = None) -> Path:
 
 
 def save_curve(key: CurveKey, curve: CostCurve, root: Path | None = None) -> Path:
-    """Save a curve, replacing an earlier one, and return its file.
-
-    Raises ModelError if the cache folder cannot be written.
-    """
+    """Save a curve and return its file; raises ModelError if the cache folder cannot be written."""
     path = curve_path(key, root)
-    content = json_bytes({"key": asdict(key), "curve": curve.to_records()})
     with explain_os_errors(root or cache_root()):
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
+        replace_file(path, json_bytes({"key": asdict(key), "curve": curve.to_records()}))
     return path
 
 
@@ -95,9 +84,7 @@ def load_curve(key: CurveKey, root: Path | None = None) -> CostCurve | None:
     """The curve kept for `key`; None if there is none, or it cannot be read."""
     try:
         record = parse_json(curve_path(key, root).read_text(encoding="utf-8"))
-        if record["key"] != asdict(key):
-            return None
-        return CostCurve.from_records(record["curve"])
+        return CostCurve.from_records(record["curve"]) if record["key"] == asdict(key) else None
     except (OSError, ValueError, KeyError, TypeError):
         # A curve can be measured again: no reason to refuse the model.
         return None

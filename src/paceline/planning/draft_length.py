@@ -77,9 +77,7 @@ class DraftLength:
         depth = len(claims)
         if depth == 0:
             return True  # the caller decides whether to guess at all
-        if depth >= self._limit:
-            return False
-        return self._path_chance(claims) >= next(self._least(depth))
+        return depth < self._limit and self._path_chance(claims) >= next(self._least(depth))
 
     def end(self, claims: Sequence[float], confidence: float = 0.0, worth: float = 0.0) -> ChainEnd:
         """The same for all guesses after these, in one table instead of a call per guess.
@@ -140,9 +138,8 @@ class DraftLength:
     def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None:
         """Record a pass of the draft model that took `milliseconds` and gained `tokens` guesses.
 
-        first: of its draft. It finds little of the draft model in the processor's caches, so it
-        takes longer than the passes after it, which are the ones decided on: it is only an upper
-        bound for them.
+        first: of its draft, so that little of the draft model was in the processor's caches: it is
+        only an upper bound for the passes after it, which are the ones decided on.
         """
         known = self._draft_pass.value
         if not first or (known is not None and milliseconds < known):

@@ -28,10 +28,8 @@ _MOST_SAVED = 4.0
 
 
 class TrialBudget:
-    """What may be spent on learning, in passes of plain decoding; one budget for all texts.
-
-    Holds a few passes, or the cost of the most expensive trial that is waiting.
-    """
+    """What may be spent on learning, in passes of plain decoding; one budget for all texts. Holds a
+    few passes, or the cost of the most expensive trial that is waiting."""
 
     def __init__(self) -> None:
         self._passes = 0.0
@@ -62,10 +60,8 @@ class TrialBudget:
 
 
 class _Trial:
-    """A trial, which is paid for beforehand; rounds return what they did not cost.
-
-    price: of a round, in passes of plain decoding.
-    """
+    """A trial, which is paid for beforehand; rounds return what they did not cost. price: of a
+    round, in passes of plain decoding."""
 
     def __init__(self, trials: TrialBudget, price: float) -> None:
         self._trials, self._price, self._paid = trials, price, TRIAL * price
@@ -80,10 +76,8 @@ class _Trial:
 
 
 class Gain:
-    """Recent savings per round with the drafter, in passes of plain decoding.
-
-    memory: rounds that count; the first ones are discounted.
-    """
+    """Recent savings per round with the drafter, in passes of plain decoding. memory: rounds that
+    count; the first ones are discounted."""
 
     def __init__(self, memory: int) -> None:
         self.mean = 0.0
@@ -102,10 +96,7 @@ class Gain:
 
 class Gate:
     """The gate of one drafter on one text, or of a method on all texts as if they were one long
-    text, from which the gates of texts inherit.
-
-    trials: pays for trials.
-    """
+    text, from which the gates of texts inherit. trials: pays for trials."""
 
     def __init__(self, trials: TrialBudget, all_texts: Gate | None = None) -> None:
         self.is_open = True
@@ -117,11 +108,10 @@ class Gate:
         self._trial: _Trial | None = None
 
     def inherited(self) -> Gate:
-        """The gate of a joining text. A drafter that has gained over many texts is asked in each of
-        them, though not for long if it gains nothing there: texts differ, and one unlucky text must
-        not cost the others. After few rounds in all, the first texts may have been unlucky ones. A
-        drafter that has not gained continues its trial, or its rest: many short texts are like one
-        long text."""
+        """The gate of a joining text. A drafter that has gained over many texts, or played few
+        rounds, is asked in each, though not for long if it gains nothing there: one unlucky text
+        must not cost the others. One that has not gained continues its trial, or its rest: many
+        short texts are like one long text."""
         made = Gate(self._trials, self)
         known = self._everywhere
         made._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
@@ -145,21 +135,18 @@ class Gate:
     def asks(self, price: float) -> bool:
         """Whether the drafter is asked this round. price: cost of asking in vain, in passes of
         plain decoding."""
-        if not self.is_open:
-            if self._trials.can_pay(TRIAL * price):
-                trial = _Trial(self._trials, price)
-                for gate in self._with_all:
-                    gate._open_for(trial)
-            else:
-                self._trials.save_for(TRIAL * price)
+        if not self.is_open and self._trials.can_pay(TRIAL * price):
+            trial = _Trial(self._trials, price)
+            for gate in self._with_all:
+                gate.is_open, gate._is_first, gate._trial = True, False, trial
+                gate._here.expect(0.0, 0)
+        elif not self.is_open:
+            self._trials.save_for(TRIAL * price)
         return self.is_open
 
     def judge(self, saved: float, expected: float) -> None:
-        """Record a round with the drafter.
-
-        saved: by this round, in passes like those that prices are in. expected: by others like it,
-        in the text's share of a pass of plain decoding.
-        """
+        """Record a round with the drafter. saved: by this round, in passes like those that prices
+        are in. expected: by others like it, in the text's share of a pass of plain decoding."""
         if self._trial and self._here.rounds < TRIAL:
             self._trial.settle(saved)
         self._everywhere.add(expected)
@@ -169,10 +156,6 @@ class Gate:
     @property
     def _with_all(self) -> tuple[Gate, ...]:
         return (self,) if self._all is None else (self, self._all)
-
-    def _open_for(self, trial: _Trial) -> None:
-        self.is_open, self._is_first, self._trial = True, False, trial
-        self._here.expect(0.0, 0)
 
     def _judge(self, saved: float) -> None:
         self._here.add(saved)
@@ -184,10 +167,8 @@ class Gate:
 
 class Gates:
     """The gates of one drafter on one text, or of a method on all texts: one for each load, since
-    what gains in one text alone may lose beside fifteen others.
-
-    trials: pays for trials. all_texts: the gates from which those of a text inherit.
-    """
+    what gains in one text alone may lose beside fifteen others. all_texts: the gates from which
+    those of a text inherit."""
 
     def __init__(self, trials: TrialBudget, all_texts: Gates | None = None) -> None:
         self._trials, self._all = trials, all_texts
@@ -196,10 +177,9 @@ class Gates:
     def at(self, texts: int) -> Gate:
         """The gate for rounds with this many texts, to a power of two."""
         load = texts.bit_length()
-        gate = self._known.get(load)
-        if gate is None:
-            gate = self._known[load] = self._first(texts)
-        return gate
+        if load not in self._known:
+            self._known[load] = self._first(texts)
+        return self._known[load]
 
     def _first(self, texts: int) -> Gate:
         if self._all is not None:

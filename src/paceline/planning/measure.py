@@ -60,13 +60,12 @@ def measure_curve(
 ) -> CostCurve:
     """The median time of a pass at every width and context, over `repeats` passes each.
 
-    widths: rows of a pass, root included; 1 is added if missing, and widths beyond the model's
-    context are left out.
-    contexts: tokens in the cache before the root, cut to leave room for the widest pass.
+    widths: rows of a pass, root included; 1 is added, and those beyond the model's context are left
+    out. contexts: tokens in the cache before the root, cut to leave room for the widest pass.
     on_pass: called after each timed pass, for progress bars; see `count_passes`.
 
-    All widths take turns, in a new order each time, and so do contexts: whatever speeds up or slows
-    down the machine affects all alike. Afterwards the target keeps nothing of closed texts.
+    All widths take turns, in a new order each time, and so do contexts: whatever changes the
+    machine's speed affects all alike. Afterwards the target keeps nothing of closed texts.
 
     Raises UsageError for numbers below 1, and for a model without room for a second token.
     """
@@ -148,8 +147,8 @@ def _blocks(lengths: Sequence[int], repeats: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _entered(target: Target, text: Sequence[int]) -> Iterator[int]:
-    """A slot with all of `text` but its last token, the root, in the cache. One pass is played
-    untimed, since the first pass of a slot also reads pending tokens."""
+    """A slot with all of `text` but its last token, the root, in the cache: the first pass of a
+    slot, which also reads pending tokens, is played here."""
     slot = target.open(text[:-1])
     try:
         target.score({slot: EMPTY})
@@ -183,11 +182,8 @@ def _random_tokens(random: Random, target: Target, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time of a pass, which has to read all weights from memory.
-
-    weight_bytes: how much has to be read.
-    gb_per_s: read bandwidth of this machine, in 10^9 bytes per second.
-    """
+    """The least time of a pass, which has to read `weight_bytes` from memory. gb_per_s: read
+    bandwidth of this machine, in 10^9 bytes per second."""
 
     weight_bytes: int
     gb_per_s: float
@@ -198,10 +194,8 @@ class Floor:
         return self.weight_bytes / self.gb_per_s / 1e6
 
     def share(self, curve: CostCurve) -> float:
-        """How close plain decoding comes: 1.0 is as fast as memory allows.
-
-        More is possible if the model is small enough to stay in the caches.
-        """
+        """How close plain decoding comes: 1.0 is as fast as memory allows; a model that is small
+        enough to stay in the caches may have more."""
         return self.milliseconds / curve.cost(1)
 
 
@@ -214,17 +208,14 @@ def measure_floor(target: Target) -> Floor:
 def measure_bandwidth(device: torch.device) -> float:
     """Memory bandwidth in GB/s (10^9 bytes per second): the best of several attempts.
 
-    On a CPU: reading half a gigabyte with torch's threads, by whichever of sum, largest entry, dot
-    product, matrix-vector product and product of four rows with a packed matrix is fastest. One of
-    them alone could make plain decoding look too good: a plain sum may reach only two thirds of
-    the packed product.
-
-    On a GPU: copying, which counts both bytes read and bytes written.
-
-    The buffer is smaller if little memory is free.
+    On a CPU: reading half a gigabyte, or less if little memory is free, with torch's threads by the
+    fastest of `_read_kernels`. One of them alone could make plain decoding look too good: a plain
+    sum may reach only two thirds of the packed product. On a GPU: copying, which counts both bytes
+    read and bytes written.
     """
     moved, kernels = _kernels(device)
-    return max(_best_rate(kernel, moved, device) for kernel in kernels)
+    attempts = (kernel for kernel in kernels for _ in range(_BANDWIDTH_REPEATS))
+    return max(_rate(kernel, moved, device) for kernel in attempts)
 
 
 def _kernels(device: torch.device) -> tuple[int, list[Callable[[], object]]]:
@@ -253,10 +244,6 @@ def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], object]]:
         packed = operators._reorder_linear_weight(matrix, 4)
         four = torch.ones(4, matrix.shape[1])
         yield lambda: operators._linear_pointwise(four, packed, None, "none", [], "")
-
-
-def _best_rate(kernel: Callable[[], object], moved: int, device: torch.device) -> float:
-    return max(_rate(kernel, moved, device) for _ in range(_BANDWIDTH_REPEATS))
 
 
 def _rate(kernel: Callable[[], object], moved: int, device: torch.device) -> float:

@@ -91,21 +91,19 @@ class PassCosts:
         """The costs to expect of passes over another number of texts, before the first of them."""
         made = PassCosts(self._curve, texts)
         made._level = _Term(self._level.value, 1.0)
-        made._widths |= {
-            width: _Term(term.value, made._doubt)
+        made._widths = {
+            width: _Term(term.value, made._doubt if width > 1 else 0.0)
             for width, term in self._widths.items()
-            if width > 1
         }
-        made._widths[1] = _Term(self._widths[1].value, 0.0)
-        made._known = sorted(made._widths)
+        made._known = list(self._known)
         return made
 
     def upto(self, widest: int, beside: int = 0) -> list[float]:
         """Milliseconds [widest] of passes of width 1, 2, …; see `of`."""
-        self._extend_to(widest + beside)
-        level = exp(self._level.value)
         if beside:
             return [self.of(width, beside) for width in range(1, widest + 1)]
+        self._extend_to(widest)
+        level = exp(self._level.value)
         return [level * factor for factor in self._factors[:widest]]
 
     def of(self, width: int, beside: int = 0) -> float:
@@ -130,8 +128,8 @@ class PassCosts:
         """
         if not self._measured:
             return None
-        shape = None if self._curve is None else self._curve.at(context)
-        widths = sorted({*self._widths, *(_GRID if shape is None else shape.widths)})
+        shape = self._curve and self._curve.at(context)
+        widths = sorted({*self._widths, *(shape.widths if shape else _GRID)})
         expected = {width: self._expected(width, shape) for width in widths}
         self._extend_to(widths[-1])
         known = [
@@ -145,7 +143,7 @@ class PassCosts:
     def share(self, context: int) -> CostCurve | None:
         """What a pass costs one of its texts, see `CostCurve.shared_by`; else like `curve`, but up
         to sixteen passes old."""
-        near = 0 if self._curve is None else self._curve.at(context).contexts[0]
+        near = self._curve.at(context).contexts[0] if self._curve else 0
         made_after, share = self._shares.get(near, (0, None))
         if share is not None and self._measured < made_after + _LOOK:
             return share
@@ -174,7 +172,9 @@ class PassCosts:
         if first and error > _WARM_UP:
             return
         if width not in self._widths:
-            doubt = _GUESS_DOUBT if self._is_beyond(width) else self._doubt
+            # More rows than any pass that was measured beforehand, or not.
+            beyond = self._curve is not None and width - 1 + self._texts > self._curve.widths[-1]
+            doubt = _GUESS_DOUBT if beyond else self._doubt
             self._widths[width] = _Term(self._correction(width), doubt, self._measured)
             insort(self._known, width)
         own = self._widths[width]
@@ -194,10 +194,6 @@ class PassCosts:
             self._fade()
         self._correct_factors(width)
 
-    def _is_beyond(self, width: int) -> bool:
-        """Whether a pass of this width has more rows than any that was measured beforehand."""
-        return self._curve is not None and width - 1 + self._texts > self._curve.widths[-1]
-
     def _make_relative(self) -> None:
         """Move the correction of plain decoding into the level; no estimate changes."""
         offset = self._widths[1].value
@@ -215,7 +211,6 @@ class PassCosts:
             self._factors[between - 1] = self._factor(between)
 
     def _factor(self, width: int) -> float:
-        """The shape with the correction."""
         return self._shape[width - 1] * exp(self._correction(width))
 
     def _fade(self) -> None:

@@ -44,12 +44,9 @@ class PlannedText:
         return max(0, round(self.usual) - 1) if self.sized_by == "whole" else 0
 
     def gained(self, tokens: int) -> float:
-        """What a round that gained `tokens` says about future rounds.
-
-        Most rounds gain nothing and some gain much, so a few of them say little. What their guesses
-        promised, corrected by all earlier ones, says more, but nothing about recent changes: it
-        counts half.
-        """
+        """What a round that gained `tokens` says about future rounds. Most gain nothing and some
+        gain much, so a few of them say little. What their guesses promised, corrected by all
+        earlier ones, says more, but nothing about recent changes: it counts half."""
         return tokens if self.promised is None else (tokens + self.promised) / 2
 
     def promise(self, tree: Tree, path_chances: Sequence[float]) -> float | None:

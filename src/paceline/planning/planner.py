@@ -42,7 +42,7 @@ _FORGOTTEN = 0.9
 
 @dataclass
 class _Passes:
-    """What is known about passes over a fixed number of texts."""
+    """Passes over a fixed number of texts."""
 
     costs: PassCosts
     since_plain: int = 0
@@ -95,26 +95,22 @@ class TreePlanner:
         """The trees of the next pass; see `Planner.plan`."""
         texts = {key: self._texts[key] for key in proposals}
         self._together = len(texts)
-        for text in texts.values():
+        trees, planned = dict[int, Tree](), dict[int, PlannedText]()
+        for key, text in texts.items():
             text.asked, text.gate = False, text.gates.at(self._together)
-        trees = {
-            key: proposals[key](text.budget)
-            for key, text in texts.items()
-            if text.budget is not None
-        }
-        planned = {key: text for key, text in texts.items() if text.budget is None}
+            if text.budget is None:
+                planned[key] = text
+            else:
+                trees[key] = proposals[key](text.budget)
         if planned:
             trees |= self._planned(planned, proposals, sum(map(len, trees.values())))
         self._beside = 0
         return {key: trees[key] for key in proposals}
 
     def costs(self, context: int) -> CostCurve | None:
-        """What rounds currently cost one text, in a pass over as many texts as the last one: its
-        share of plain decoding, plus the full extra cost of its own rows. For drafters that shape
-        their trees by it; None before the first pass.
-
-        context: the text's tokens in the cache.
-        """
+        """What rounds currently cost one text with `context` tokens in the cache, in a pass over as
+        many texts as the last one: its share of plain decoding, plus the full extra cost of its own
+        rows. For drafters that shape their trees by it; None before the first pass."""
         passes = self._passes.get(self._together)
         return None if passes is None else passes.costs.share(context)
 
@@ -149,7 +145,9 @@ class TreePlanner:
             if text.asked:
                 # In a text's first round the prompt is read, so it could not guess yet.
                 text.fresh = text.fresh and round.first
-                self._follow_size(text, len(round.tree))
+                text.usual = _followed(text.usual, 1 + len(round.tree))
+                # A text's last trees are clipped, and say little about the next text's.
+                self._usual = _followed(self._usual, text.usual)
                 # Every text pays for its own rows' part of the extra cost.
                 spent = plain / count + (whole - plain) * len(round.tree) / max(1, nodes)
                 price = (spent + drafting) * count / plain
@@ -183,21 +181,11 @@ class TreePlanner:
             text.used = max(len(sized[key]), text.used * _FORGOTTEN)
         return sized
 
-    def _follow_size(self, text: PlannedText, nodes: int) -> None:
-        """Track the recent size of trees that stay whole. The last trees of a text are clipped and
-        say little about the next text's."""
-        more = 1 + nodes - text.usual
-        text.usual += more / (2 if more > 0 else 16)
-        more = text.usual - self._usual
-        self._usual += more / (2 if more > 0 else 16)
-
     def _of(self, texts: int) -> _Passes:
         if texts not in self._passes:
             near = min(self._passes, key=lambda known: abs(known - texts), default=None)
-            costs = (
-                self._passes[near].costs.inherited(texts) if near else PassCosts(self.curve, texts)
-            )
-            self._passes[texts] = _Passes(costs)
+            known = self._passes[near].costs if near else PassCosts(self.curve)
+            self._passes[texts] = _Passes(known.inherited(texts))
         return self._passes[texts]
 
     def _time_drafting(self, rounds: Sequence[Round]) -> float:
@@ -217,13 +205,11 @@ class TreePlanner:
     def _price(self, text: PlannedText, costs: PassCosts, nodes: int) -> float:
         """Cost of asking in vain, in passes of plain decoding.
 
-        nodes: of the pass so far, including the text's own if its gate is open. The text pays its
-        share of their cost. If it paid only what its own nodes add, texts would take turns trying
-        what pays for none of them.
+        nodes: of the pass so far, including the text's own if its gate is open. It pays its share
+        of their cost: if only for what its own add, texts would try in turn what pays for none.
         """
-        own = text.nodes
-        total = nodes if text.gate.is_open else nodes + own
-        extra = (costs.of(1 + total) - costs.of(1)) * own / max(1, total)
+        total = nodes if text.gate.is_open else nodes + text.nodes
+        extra = (costs.of(1 + total) - costs.of(1)) * text.nodes / max(1, total)
         return (self._drafting.price + max(0.0, extra)) / costs.of(1)
 
     def _looks_at_plain(self, passes: _Passes) -> bool:
@@ -283,3 +269,9 @@ class TreePlanner:
                 sized[key], [expected[key][node] for node in nodes]
             )
         return sized
+
+
+def _followed(usual: float, rows: int | float) -> float:
+    """The recent rows of a pass with a tree that stays whole, after one more."""
+    more = rows - usual
+    return usual + more / (2 if more > 0 else 16)

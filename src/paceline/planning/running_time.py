@@ -64,8 +64,8 @@ class DraftingTime:
         return max(0.0, (self._asked.value or 0.0) - (self._resting.value or 0.0))
 
     def price_of(self, milliseconds: float, asked: int, resting: int) -> float:
-        """The same of one round, at most twice as much; see `add`. Drafts differ in length, so a
-        text is judged by its own: those of earlier texts may have been longer."""
+        """The same of one round, at most twice as much; see `add`. A text is judged by its own
+        drafts: those of earlier texts may have been longer."""
         usual = self._resting.value or 0.0
         own = (milliseconds - resting * usual) / asked - usual if asked else 0.0
         return min(max(0.0, own), 2 * self.price)

@@ -20,12 +20,6 @@ def best_first(trees: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, 
     trees: keys, and how likely each node of that tree is to be accepted, never more than its
     parent; so for any n the first n nodes have the most expected tokens.
     """
-    if len(trees) == 1:
-        ((key, path_chances),) = trees
-        return [
-            (key, node)
-            for node in sorted(range(len(path_chances)), key=lambda node: -path_chances[node])
-        ]
     nodes = [(-chance, key, node) for key, tree in trees for node, chance in enumerate(tree)]
     return [(key, node) for _, key, node in sorted(nodes)]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import partial
 from itertools import compress
 from math import inf
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from paceline.planning.calibration import (
     Calibration,
     Watch,
 )
-from paceline.planning.sizing import best_count, best_first
+from paceline.planning.sizing import best_count
 from paceline.tree import Tree
 
 __all__ = ["Chosen", "SessionCalibration", "TextCalibration", "new_calibration"]
@@ -39,7 +40,7 @@ class Chosen(NamedTuple):
 
 
 class _CountedSession:
-    """Without the library. memory: see `Calibration`."""
+    """Without the library; `memory` as in `Calibration`."""
 
     def __init__(self, memory: float) -> None:
         self._all = Calibration(memory)
@@ -64,7 +65,7 @@ class _CountedText:
     def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
         """Watch the tree, and choose the nodes that pay; see `best_count`."""
         path_chances = self.expect(tree)
-        order = [node for _, node in best_first([(0, path_chances)])]
+        order = sorted(range(len(tree)), key=lambda node: -path_chances[node])
         nodes = sorted(order[: best_count(sure, [path_chances[node] for node in order], costs)])
         kept = [path_chances[node] for node in nodes]
         if tree.weights is not None:
@@ -87,48 +88,40 @@ class _Columns:
 
     def __init__(self) -> None:
         self.call = Sizing()
-        self.address = ctypes.addressof(self.call)
+        self._size_tree = partial(kernels().size_tree, ctypes.addressof(self.call))
         self._make_room(64)
 
-    def put(self, tree: Tree, of: int) -> int:
-        """Write a tree for the calibration `of`; returns its number of nodes."""
+    def size(self, tree: Tree, of: int, costs: Sequence[float] | None = None) -> None:
+        """Expect a tree for the calibration `of`; choose its nodes if `costs` of passes with 0, 1,
+        … of them are given."""
         call, nodes = self.call, len(tree.tokens)
         if nodes > self._room:
             self._make_room(2 * nodes)
         call.of, call.nodes = of, nodes
         self._tokens[:nodes], self._parents[:nodes] = list(tree.tokens), list(tree.parents)
-        call.weights = call.sources = None
+        call.weights = call.sources = call.costs = None
         if tree.weights is not None:
             self._weights[:nodes] = list(tree.weights)
             call.weights = self._weights_at
         if tree.sources is not None:
             self._sources[:nodes] = list(tree.sources)
             call.sources = self._sources_at
-        return nodes
-
-    def put_costs(self, costs: Sequence[float]) -> None:
-        """Write what passes cost with 0, 1, … of its nodes."""
-        self._costs[: len(costs)] = list(costs)
-        self.call.costs = self._costs_at
-
-    def path_chances(self, nodes: int) -> list[float]:
-        """The result of `expect`."""
-        return self._path_chances[:nodes]
-
-    def chosen(self) -> Chosen:
-        """The result of `choose`."""
-        return Chosen(self._kept[: self.call.keeps], self.call.promised)
+        if costs is not None:
+            self._costs[: len(costs)] = list(costs)
+            call.costs = self._costs_at
+        self._size_tree()
 
     def _make_room(self, room: int) -> None:
         self._room = room
-        self._tokens, self._parents, self._sources, self._kept = (
+        self._tokens, self._parents, self._sources, self.kept = (
             (ctypes.c_int64 * room)() for _ in range(4)
         )
-        self._weights, self._path_chances = ((ctypes.c_double * room)() for _ in range(2))
-        self._costs = (ctypes.c_double * (room + 1))()
+        self._weights, self.path_chances, self._costs = (
+            (ctypes.c_double * (room + 1))() for _ in range(3)
+        )
         call, at = self.call, ctypes.addressof
-        call.tokens, call.parents, call.kept = map(at, (self._tokens, self._parents, self._kept))
-        call.path_chances = at(self._path_chances)
+        call.tokens, call.parents, call.kept = map(at, (self._tokens, self._parents, self.kept))
+        call.path_chances = at(self.path_chances)
         self._weights_at, self._sources_at = at(self._weights), at(self._sources)
         self._costs_at = at(self._costs)
 
@@ -171,19 +164,14 @@ class _NativeText:
         self._said_at = ctypes.addressof(self._said)
 
     def expect(self, tree: Tree) -> list[float]:
-        columns = self._columns
-        nodes = columns.put(tree, self._held)
-        columns.call.costs = None
-        self._native.size_tree(columns.address)
-        return columns.path_chances(nodes)
+        self._columns.size(tree, self._held)
+        return self._columns.path_chances[: len(tree)]
 
     def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
-        columns = self._columns
-        columns.put(tree, self._held)
-        columns.put_costs(costs)
-        columns.call.sure = sure
-        self._native.size_tree(columns.address)
-        return columns.chosen()
+        call = self._columns.call
+        call.sure = sure
+        self._columns.size(tree, self._held, costs)
+        return Chosen(self._columns.kept[: call.keeps], call.promised)
 
     def observe(self, tokens: Sequence[int]) -> None:
         room = len(self._said)

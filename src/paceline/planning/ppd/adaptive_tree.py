@@ -37,10 +37,8 @@ class Limits:
     """Limits on a tree.
 
     size: guesses and prompt tokens, as `build_tree` counts them, at least `least`; 0 leaves it to
-    the curve.
-    width: most rows of a pass, instead of a size; 0 for none.
-    epts: rows per prompt token. floor: the least number of prompt tokens after a guess; all of them
-    make a static tree.
+    the curve. width: most rows of a pass, instead of a size; 0 for none. epts: rows per prompt
+    token. floor: least prompt tokens after a guess; all of them make a static tree.
     """
 
     size: int = 0
@@ -63,17 +61,15 @@ class Limits:
 class AdaptiveTree:
     """The dynamic sparse tree of a drafter, adapted to how often its guesses turn out right.
 
-    chances: how likely guesses are by their shares, as learned so far.
-
     table: measured beforehand; it counts as much as 256 observations at every distance.
     curve: pass costs on this machine; None for `MILD`. costs: observed pass costs, which replace
     the curve as soon as they are known; see `follow`. The width is the one that promises most
     tokens per millisecond (PPD, section 5.6.3), whether or not guessing pays at all.
+    chances: how likely guesses are by their shares, as learned so far.
 
-    Trees are rebuilt after 128 rounds whose guesses could be judged, and then whenever that number
-    has doubled, since knowledge changes ever more slowly. They are also chosen again when costs, in
-    passes of plain decoding, have changed by more than a twentieth. Both happen between rounds, in
-    `observe` and `follow`.
+    Trees are rebuilt in `observe` after 128 rounds whose guesses could be judged, and then whenever
+    that number has doubled, since knowledge changes ever more slowly; in `follow` when costs, in
+    passes of plain decoding, have changed by more than a twentieth.
     """
 
     def __init__(
@@ -98,7 +94,7 @@ class AdaptiveTree:
     def fitting(self, budget: int) -> DynamicTree | None:
         """The tree whose states have at most `budget` nodes, or None if that is too few."""
         self._budget = budget
-        return self._fitting(budget)
+        return self._fitting()
 
     def follow(self, context: int) -> None:
         """Record a round, after which the text has `context` tokens in the cache. Every sixteenth
@@ -110,21 +106,15 @@ class AdaptiveTree:
         curve = live or (None if self._stored is None else self._stored.at(context))
         if curve is not None and _differs(curve, self._curve or MILD):
             self._curve = curve
-            self._prepare()
+            _ = self.prospects  # built now, with the tree, for the next round
 
     @property
     def prospects(self) -> Prospects:
         """What its trees currently promise, with all prompt tokens after every root."""
-        curve, tree = self._curve or MILD, self._fitting(self._budget)
-        return _prospects(self.table, curve, tree, self._limits.epts)
+        return _prospects(self.table, self._curve or MILD, self._fitting(), self._limits.epts)
 
-    def _prepare(self) -> None:
-        """Build what the next round needs."""
-        self._fitting(self._budget)
-        _ = self.prospects
-
-    def _fitting(self, budget: int) -> DynamicTree | None:
-        limits = self._limits
+    def _fitting(self) -> DynamicTree | None:
+        budget, limits = self._budget, self._limits
         if limits.size:
             whole = limits.size + limits.epts * self.table.distances
             if whole <= budget:
@@ -141,11 +131,8 @@ class AdaptiveTree:
         return _surveyed(self.table, curve, _coarse(curve), self._limits)
 
     def observe(self, distance: int, rank: int | None, shares: Sequence[float] = ()) -> None:
-        """Learn from a token that was guessed at.
-
-        distance: from 1. rank: of the right guess, from 0; None if there was none. shares: of the
-        guesses, see `chances`.
-        """
+        """Learn from a token that was guessed at. distance: from 1. rank: of the right guess, from
+        0; None if there was none. shares: of the guesses, see `chances`."""
         self.chances.learn(distance, shares, rank)
         self._seen[distance - 1] += 1
         if rank is not None:
@@ -153,7 +140,7 @@ class AdaptiveTree:
         if distance == 1 and self._seen[0] >= self._revision:
             self._revision *= 2
             self.table = self._posterior()
-            self._prepare()
+            _ = self.prospects
 
     def _posterior(self) -> AcceptanceTable:
         return AcceptanceTable(
@@ -201,9 +188,6 @@ def _fastest(
 def _surveyed(
     table: AcceptanceTable, curve: CostCurve, widths: Sequence[int], limits: Limits
 ) -> list[FittedTree]:
-    """Like `survey_widths`, but without widths the result is empty."""
-    if not widths:
-        return []
     return survey_widths(table, curve, widths, floor=limits.floor, epts=limits.epts)
 
 
@@ -225,8 +209,7 @@ def _coarse(curve: CostCurve) -> tuple[int, ...]:
 
 
 def _widest(curve: CostCurve) -> int:
-    """The widest pass to try. Beyond the widest one measured, costs are assumed proportional to
-    rows, which never pays."""
+    """The widest pass to try: beyond the measured ones, costs grow with rows, which never pays."""
     return max(_WIDTHS) if curve is MILD else curve.widths[-1]
 
 

@@ -36,10 +36,8 @@ _NEW_TEXT = 1e-9
 class StateTree:
     """The tree of one state.
 
-    candidates: the n guesses.
-    prompts: n numbers of prompt tokens, one after each guess.
-    root_prompts: number of prompt tokens after the root.
-    epts: rows per prompt token, its ensemble (section 4.2).
+    candidates: the n guesses. prompts: n numbers of prompt tokens, one after each guess.
+    root_prompts: the same after the root. epts: rows per prompt token, its ensemble (section 4.2).
     """
 
     candidates: CandidateTree
@@ -65,10 +63,8 @@ class StateTree:
 
 @dataclass(frozen=True)
 class DynamicTree:
-    """The trees of all states, and what they promise in the long run.
-
-    states: m + 1 trees; states[d] is at most d deep and states[0] is empty.
-    """
+    """The trees of all m + 1 states, and what they promise in the long run; states[d] is at most d
+    deep and states[0] is empty."""
 
     states: tuple[StateTree, ...]
 
@@ -97,10 +93,8 @@ class DynamicTree:
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens gained per pass in the long run, bonus token included: tau.
-
-        R(T) of PPD's proposition 5.6.4 is one less.
-        """
+        """Tokens gained per pass in the long run, bonus token included: tau. R(T) of PPD's
+        proposition 5.6.4 is one less."""
         return float(1 + self.steady_state @ self.accepted)
 
     @cached_property
@@ -176,9 +170,9 @@ class TreeShape:
 def lay_out(state: StateTree) -> TreeShape:
     """The nodes of a state's tree.
 
-    After a node, the j-th EPT of the first prompt token is followed by the j-th one of the
-    second, and so on: one chain per EPT. This is the ensemble mask of PPD's section 4.4.3, in which
-    EPTs of one prompt token share a position and see only those with their own number.
+    After a node there is one chain per EPT: its EPT of the first prompt token, then of the second,
+    and so on. This is the ensemble mask of PPD's section 4.4.3, in which EPTs of one prompt token
+    share a position and see only those with their own number.
 
         one guess, two prompt tokens after the root and one after the guess, two EPTs each:
 

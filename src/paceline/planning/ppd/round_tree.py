@@ -69,11 +69,11 @@ def prospects_of(tree: DynamicTree, curve: CostCurve, rate: float = 0.0) -> Pros
 def best_tree(
     chances: Sequence[Sequence[float]], prospects: Prospects, most: int, epts: int = 1
 ) -> StateTree:
-    """The tree that gains most tokens for the time of its pass, tokens of later rounds included.
+    """The tree of at most `most` nodes that gains most tokens, those of later rounds included, for
+    the time of its pass.
 
     chances: of the guesses at distances 1, 2, …, one row per prompt token that was read, by rank;
-    guesses of a path count as independent (PPD, proposition 5.6.1).
-    most: nodes. epts: rows per prompt token.
+    guesses of a path count as independent (PPD, proposition 5.6.1). epts: rows per prompt token.
     """
     most = min(most, len(prospects.prices) - 1)
     guesses = likeliest_of(chances, min(most, _MOST_GUESSES), prospects.least)

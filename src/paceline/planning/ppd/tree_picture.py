@@ -41,10 +41,8 @@ def tree_text(tree: DynamicTree) -> str:
 
 
 def tree_figure(tree: DynamicTree) -> Figure:
-    """The same as a matplotlib figure, one panel per state: `tree_figure(tree).savefig(path)`.
-
-    Likelier nodes are larger; the colour shows the number of prompt tokens.
-    """
+    """The same as a matplotlib figure, one panel per state. Likelier nodes are larger; the colour
+    shows the number of prompt tokens."""
     states = _occurring(tree)
     width, height = _PANEL_INCHES
     figure = _new_figure(width, height * len(states))
@@ -66,16 +64,9 @@ def survey_figure(
     figure = _new_figure(*_SURVEY_INCHES)
     axes = figure.subplots()
     axes.axhline(1, color="0.7", linewidth=1, linestyle="--", label="plain decoding")
-    axes.plot(
-        [one.width for one in survey], [one.speedup for one in survey], "o-", label="predicted"
-    )
-    axes.plot(
-        [one.width for one in survey],
-        [one.tree.tokens_per_pass for one in survey],
-        ":",
-        color="0.5",
-        label="tokens per pass",
-    )
+    tried, gained = [one.width for one in survey], [one.tree.tokens_per_pass for one in survey]
+    axes.plot(tried, [one.speedup for one in survey], "o-", label="predicted")
+    axes.plot(tried, gained, ":", color="0.5", label="tokens per pass")
     best = fastest(survey)
     if best is not None:
         axes.axvline(best.width, color="C0", linewidth=6, alpha=0.15, zorder=0)
@@ -86,7 +77,7 @@ def survey_figure(
             low, high = min(measured[width]), max(measured[width])
             axes.plot([width, width], [low, high], color="C1", linewidth=1)
     axes.set_xscale("log", base=2)
-    axes.set_xticks([one.width for one in survey], [str(one.width) for one in survey])
+    axes.set_xticks(tried, [str(width) for width in tried])
     axes.minorticks_off()
     axes.set_xlabel("rows of a pass: root, guesses and prompt tokens")
     axes.set_ylabel("speed-up over plain decoding")
@@ -129,33 +120,25 @@ def _branches(state: StateTree, parent: int, indent: str) -> Iterator[str]:
     children = _children(state, parent)
     for node in children:
         is_last = node == children[-1]
-        rank, path_chance = (
-            state.candidates.paths[node][-1] + 1,
-            state.candidates.path_chances[node],
-        )
-        yield f"{indent}{'└' if is_last else '├'}── {rank} {path_chance:.1%} +{state.prompts[node]}"
+        rank, chance = state.candidates.paths[node][-1] + 1, state.candidates.path_chances[node]
+        yield f"{indent}{'└' if is_last else '├'}── {rank} {chance:.1%} +{state.prompts[node]}"
         yield from _branches(state, node, indent + ("    " if is_last else "│   "))
 
 
 def _draw(panel: Axes, state: StateTree) -> None:
     candidates = state.candidates
     across = _places(state)
-    depths = {ROOT: 0} | {node: len(path) for node, path in enumerate(candidates.paths)}
-    for node, parent in enumerate(candidates.parents):
-        panel.plot(
-            [across[parent], across[node]],
-            [-depths[parent], -depths[node]],
-            color="0.8",
-            linewidth=0.8,
-            zorder=1,
-        )
+    down = {ROOT: 0} | {node: -len(path) for node, path in enumerate(candidates.paths)}
+    for edge in enumerate(candidates.parents):
+        ends = [across[node] for node in edge], [down[node] for node in edge]
+        panel.plot(*ends, color="0.8", linewidth=0.8, zorder=1)
     prompts = {ROOT: state.root_prompts} | dict(enumerate(state.prompts))
     path_chances = {ROOT: 1.0} | dict(enumerate(candidates.path_chances))
     for number in sorted(set(prompts.values())):
         nodes = [node for node, own in prompts.items() if own == number]
         panel.scatter(
             [across[node] for node in nodes],
-            [-depths[node] for node in nodes],
+            [down[node] for node in nodes],
             s=[20 + 200 * path_chances[node] for node in nodes],
             color=f"C{number}",
             label=f"{number} prompt tokens",

@@ -21,12 +21,8 @@ _GAIN = 1e-12
 
 @dataclass(frozen=True)
 class FittedTree:
-    """The best tree for passes of a certain width.
-
-    width: most rows of a pass, all included: the root, guesses, and the prompt tokens of both.
-    milliseconds: expected time of a pass.
-    speedup: over plain decoding, see `DynamicTree.speedup`.
-    """
+    """The best tree for passes of a certain width: most rows, the root, guesses and the prompt
+    tokens of both. milliseconds: expected time of a pass. speedup: see `DynamicTree.speedup`."""
 
     width: int
     tree: DynamicTree
@@ -44,12 +40,12 @@ def build_tree(table: AcceptanceTable, size: int, floor: int = 1, epts: int = 1)
     and then a round without any; that gains a little if `size` is small.
     epts: rows per prompt token; `size` counts all of them.
 
-    For each state only the number of guesses is chosen: the guesses are the likeliest ones, and the
-    remaining rows go to prompt tokens by `allocate_prompts`. The paper (5.6.3) tries all
-    combinations of these numbers. Here each state chooses for itself, by the tokens of this round
-    and the `worth` of the states it leads to; the choices change the worth, and this repeats until
-    nothing gains any more (policy iteration, Howard 1960). It works for any m, needs only a few
-    rounds, and finds the trees of the exhaustive search.
+    For each state only the number of guesses is chosen: they are the likeliest ones, and the other
+    rows go to prompt tokens by `allocate_prompts`. The paper (5.6.3) tries all combinations of
+    these numbers. Here each state chooses for itself, by the tokens of this round and the `worth`
+    of the states it leads to; this changes the worth, and repeats until nothing gains any more
+    (policy iteration, Howard 1960). It works for any m, needs only a few rounds, and finds the
+    trees of the exhaustive search.
 
     Raises ValueError for a size below 1 + floor x epts, or a floor out of range.
     """
@@ -58,13 +54,18 @@ def build_tree(table: AcceptanceTable, size: int, floor: int = 1, epts: int = 1)
         raise ValueError(f"floor must be between 0 and the {most} prompt tokens, got {floor}")
     if size < 1 + floor * epts:
         raise ValueError(f"a tree needs room for a guess and its prompt tokens, got {size}")
+
+    def shaped(guesses: CandidateTree, worth: Vector) -> StateTree:
+        prompts = allocate_prompts(guesses.last, worth, (size - len(guesses)) // epts, floor)
+        return StateTree(guesses, prompts, most, epts)
+
     choices = [_choices(table, depth, size, floor, epts) for depth in range(most + 1)]
     # The first allocation is the paper's: a state is worth its accepted guesses.
     worth = np.array([trees[0].expected for trees in choices])
-    best = DynamicTree(tuple(_state(trees[0], worth, size, floor, epts) for trees in choices))
+    best = DynamicTree(tuple(shaped(trees[0], worth) for trees in choices))
     for _ in range(_ROUNDS):
         states = tuple(
-            _improved(state, trees, best.worth, size, floor, epts)
+            _improved(state, [shaped(tree, best.worth) for tree in trees], best.worth)
             for state, trees in zip(best.states, choices)
         )
         if states == best.states:
@@ -76,7 +77,7 @@ def build_tree(table: AcceptanceTable, size: int, floor: int = 1, epts: int = 1)
 def survey_widths(
     table: AcceptanceTable,
     curve: CostCurve,
-    widths: Sequence[int] = (),
+    widths: Sequence[int] | None = None,
     *,
     floor: int = 1,
     epts: int = 1,
@@ -90,32 +91,26 @@ def survey_widths(
     room for guesses. Widths too small for a tree are left out.
     """
     found = []
-    for width in widths or curve.widths:
+    for width in curve.widths if widths is None else widths:
         trees = [
             _built(table.up_to(used), width - 1 - used * epts, floor, epts)
             for used in range(max(1, floor), table.distances + 1)
             if width - 1 - used * epts >= 1 + floor * epts
         ]
-        fitted = [
-            FittedTree(width, tree, tree.milliseconds(curve), tree.speedup(curve)) for tree in trees
-        ]
-        if fitted:
-            found.append(max(fitted, key=_speedup))
+        if trees:
+            best = max(trees, key=lambda tree: tree.speedup(curve))
+            found.append(FittedTree(width, best, best.milliseconds(curve), best.speedup(curve)))
     return found
 
 
 def fastest(survey: Sequence[FittedTree]) -> FittedTree | None:
     """The width with the largest speed-up, or None if plain decoding is as fast."""
-    best = max(survey, key=_speedup, default=None)
+    best = max(survey, key=lambda fitted: fitted.speedup, default=None)
     return best if best is not None and best.speedup > 1 else None
 
 
 # Trees do not depend on costs, which change more often than tables do.
 _built = lru_cache(maxsize=1024)(build_tree)
-
-
-def _speedup(fitted: FittedTree) -> float:
-    return fitted.speedup
 
 
 def _choices(
@@ -129,23 +124,11 @@ def _choices(
     return [whole.first(count) for count in range(min(fewest, len(whole)), len(whole) + 1)]
 
 
-def _improved(
-    state: StateTree,
-    choices: Sequence[CandidateTree],
-    worth: Vector,
-    size: int,
-    floor: int,
-    epts: int,
-) -> StateTree:
+def _improved(state: StateTree, choices: Sequence[StateTree], worth: Vector) -> StateTree:
     """The best of the choices, or the state itself if none gains more."""
 
     def value(state: StateTree) -> float:
         return state.candidates.expected + float(state.next_states @ worth)
 
-    best = max((_state(tree, worth, size, floor, epts) for tree in choices), key=value)
+    best = max(choices, key=value)
     return best if value(best) > value(state) + _GAIN else state
-
-
-def _state(candidates: CandidateTree, worth: Vector, size: int, floor: int, epts: int) -> StateTree:
-    prompts = allocate_prompts(candidates.last, worth, (size - len(candidates)) // epts, floor)
-    return StateTree(candidates, prompts, len(worth) - 1, epts)
