@@ -40,16 +40,14 @@ class DraftModels:
     """Opens draft models for one model; what `Host.open` is for drafters.
 
     base, fingerprint: the model; draft models that were cut out of it share its embeddings.
-    tokenizer: of the model; if None, draft models are only refused for a vocabulary of another
-    size.
+    tokenizer: of the model; without it draft models only have to have as large a vocabulary.
     target: the target that runs the model; if None, one is opened when a copy is wanted.
     device, dtype: of draft models, unless a choice names others.
     measure: whether to measure a draft model's pass costs if no curve is stored; without one, its
     own drafter's first trees have the wrong size, and a slow first text may switch it off.
 
-    Every model is loaded once and kept, and all hosts on it share one target, in which each text
-    has its own slot. A draft model may be drafted for in turn; `SELF` is then a copy of that draft
-    model.
+    Every model is loaded once and kept; all hosts on it share one target. A draft model may be
+    drafted for in turn; `SELF` is then a copy of that draft model.
     """
 
     def __init__(
@@ -87,8 +85,8 @@ class DraftModels:
         if choice.model == SELF:
             path = (*asking, replace(choice, weights=choice.weights or COPIES[0]))
         if path not in self._opened:
-            opened = self._open_copy(path) if choice.model == SELF else self._open(choice)
-            self._opened[path] = opened
+            copied = choice.model == SELF
+            self._opened[path] = self._open_copy(path) if copied else self._open(choice)
         host = self._opened[path]
         host.target.forget()
         # What is kept must not refer to what keeps it, or models outlive their session.

@@ -32,10 +32,9 @@ class Options:
     max_new_tokens: at least 1; the model's context limits it further.
     temperature … processors, presence_penalty, frequency_penalty: see `Sampler`.
     logit_bias: token -> number added to its logit, in [-100, 100].
-    logprobs: report the log-probability of every token and of this many (0 to 20) of the likeliest
-    in its place; None reports neither. They are of softmax(raw logits).
-    constraint: what the text must follow, see `Constraint` and docs/constrained.md; it also says
-    where the text may end and where it must.
+    logprobs: report the log-probability under softmax(raw logits) of every token and of this many
+    (0 to 20) of the likeliest in its place; None reports neither.
+    constraint: what the text must follow, and where it may end; see docs/constrained.md.
     stop: strings that end the text and are not part of it.
     ignore_eos: continue past end-of-sequence tokens, unless there is a constraint.
     budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
@@ -43,8 +42,7 @@ class Options:
     typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.
     record: add the answer to the session's datastore and reference store, if it has these.
 
-    Raises UsageError for values out of range or of another kind, and for a fraction in place of a
-    whole number.
+    Raises UsageError for values out of range or of another kind.
     """
 
     max_new_tokens: int = 256
@@ -71,11 +69,13 @@ class Options:
         if self.max_new_tokens < 1:
             raise UsageError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         check_budget(self.budget)
-        stop = _texts(self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        stop = _listed(stop, "stop must be a text or a list of texts", _is_text)
         if "" in stop:
             raise UsageError("a stop string is empty: leave it out or write at least one character")
+        processors = _listed(self.processors, "processors must be a list of functions", callable)
         object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "processors", _functions(self.processors))
+        object.__setattr__(self, "processors", processors)
         object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
         if not isinstance(self.constraint, Constraint | None):
             raise UsageError(
@@ -95,19 +95,14 @@ class Options:
         known = [field.name for field in fields(self)]
         for name in changes:
             if name not in known:
-                listed = ", ".join(known)
-                raise UsageError(
-                    f"unknown option {name!r}{meant(name, known)}: use one of {listed}"
-                )
+                use = ", ".join(known)
+                raise UsageError(f"unknown option {name!r}{meant(name, known)}: use one of {use}")
         return replace(self, **changes)
 
     def of_texts(self, count: int) -> list[Options]:
         """The settings of each text of a batch. Text i has the seed `seed + (i << 64)` and, if
-        there are several, a deep copy of the processors; those marked stateless and the modules
-        that they hold are shared.
-
-        Raises UsageError for processors that cannot be copied.
-        """
+        there are several, a deep copy of the processors; stateless ones and the modules that any
+        hold are shared. Raises UsageError for processors that cannot be copied."""
         return [
             replace(
                 self,
@@ -189,22 +184,15 @@ def _biases(given: Any) -> dict[int, float]:
     }
 
 
-def _texts(given: Any) -> tuple[str, ...]:
-    texts = (given,) if isinstance(given, str) else _items(given)
-    if texts is None or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"stop must be a text or a list of texts, got {given!r}")
-    return texts
+def _listed(given: Any, wanted: str, fits: Callable[[Any], bool]) -> tuple[Any, ...]:
+    items = tuple(given) if isinstance(given, Iterable) else (None,)
+    if not all(map(fits, items)):
+        raise UsageError(f"{wanted}, got {given!r}")
+    return items
 
 
-def _functions(given: Any) -> tuple[LogitsProcessor, ...]:
-    functions = _items(given)
-    if functions is None or not all(map(callable, functions)):
-        raise UsageError(f"processors must be a list of functions, got {given!r}")
-    return functions
-
-
-def _items(given: Any) -> tuple[Any, ...] | None:
-    return tuple(given) if isinstance(given, Iterable) else None
+def _is_text(given: Any) -> bool:
+    return isinstance(given, str)
 
 
 def _copied(processors: tuple[LogitsProcessor, ...]) -> tuple[LogitsProcessor, ...]:

@@ -86,31 +86,26 @@ class Sampler:
 
     def __post_init__(self) -> None:
         penalty = self.repetition_penalty
-        self._require("temperature", 0 <= self.temperature < math.inf, "a number >= 0")
-        self._require("top_k", self.top_k is None or self.top_k >= 1, ">= 1")
-        self._require("top_p", self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]")
-        self._require("min_p", self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]")
-        self._require("repetition_penalty", penalty is None or penalty > 0, "> 0")
-        for name in ("presence_penalty", "frequency_penalty"):
-            self._require(name, -2 <= getattr(self, name) <= 2, "in [-2, 2]")
+        for name, fits, wanted in (
+            ("temperature", 0 <= self.temperature < math.inf, "a number >= 0"),
+            ("top_k", self.top_k is None or self.top_k >= 1, ">= 1"),
+            ("top_p", self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]"),
+            ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]"),
+            ("repetition_penalty", penalty is None or penalty > 0, "> 0"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "in [-2, 2]"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "in [-2, 2]"),
+        ):
+            if not fits:
+                raise UsageError(f"{name} must be {wanted}, got {getattr(self, name)}")
         for token, bias in self.logit_bias:
             if token < 0 or not -100 <= bias <= 100:
-                raise UsageError(
-                    "logit_bias must map token ids to biases in [-100, 100], got "
-                    f"{bias} for {token}"
-                )
-
-    def _require(self, name: str, fits: bool, wanted: str) -> None:
-        if not fits:
-            raise UsageError(f"{name} must be {wanted}, got {getattr(self, name)}")
+                wanted = "logit_bias must map token ids to biases in [-100, 100]"
+                raise UsageError(f"{wanted}, got {bias} for {token}")
 
     def coupled(self) -> Sampler:
         """The sampler for a draft model: the same settings and the same noise at every position, so
-        that two models that agree draw the same token.
-
-        It keeps only `stateless` processors: a draft model draws more than once per position, and
-        at positions that the text never reaches.
-        """
+        that two models that agree draw the same token. It keeps only `stateless` processors: a
+        draft model draws repeatedly, and at positions that the text never reaches."""
         kept = tuple(each for each in self.processors if getattr(each, "stateless", False))
         return Sampler(**{**self.arguments, "processors": kept})
 
@@ -122,7 +117,7 @@ class Sampler:
     def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
         """Prepare draws from the rows of one scored tree, logits [rows, vocabulary].
 
-        positions: position of the token that each row draws, the length of its context.
+        positions: of the tokens that the rows draw, the lengths of their contexts.
 
         If nothing changes the logits, one device synchronisation serves all rows. Sampling needs a
         GPU and positions for that; on a CPU it is faster to draw only what is asked for.
@@ -141,9 +136,8 @@ class Sampler:
     ) -> int:
         """Draw the token that follows `context` from one row of raw logits [vocabulary].
 
-        allowed: bool [vocabulary], which tokens may be drawn; None for all.
-
-        Raises ModelError for scores that are NaN, UsageError if all are -inf.
+        allowed: bool [vocabulary], which tokens may be drawn; None for all. Raises ModelError for
+        scores that are NaN, UsageError if all are -inf.
         """
         if self.greedy or draws_there(row.device):
             scores = self.decide(row, context, allowed)
@@ -158,12 +152,9 @@ class Sampler:
         self, logits: torch.Tensor, positions: Sequence[int]
     ) -> tuple[list[float], list[int]]:
         """Draw from all rows of logits [rows, vocabulary], at these positions, on their own device
-        and with its noise: the scores and tokens. Only for samplers that do not depend on the
-        context."""
-        noise = {
-            position: device_gumbel(self.seed, position, logits.shape[1], logits.device)
-            for position in set(positions)
-        }
+        and with its noise: the scores and tokens. Not for samplers that depend on the context."""
+        size, device = logits.shape[1], logits.device
+        noise = {each: device_gumbel(self.seed, each, size, device) for each in set(positions)}
         scores, tokens = list[float](), list[int]()
         # In parts, because a wide tree's rows take gigabytes in double precision.
         for start in range(0, len(positions), _ROWS_AT_ONCE):
@@ -184,25 +175,25 @@ class Sampler:
             return scores
         if draws_there(scores.device):
             noise = device_gumbel(self.seed, len(context), scores.numel(), scores.device)
-            return scores.double() + noise
-        noise = torch.from_numpy(gumbel(self.seed, len(context), scores.numel()))
+        else:
+            noise = torch.from_numpy(gumbel(self.seed, len(context), scores.numel()))
         return scores.double() + noise
 
     def decide_among(
         self, scores: TokenScores, context: Sequence[int], vocabulary: int
     ) -> TokenScores:
         """Like `decide` on a CPU, for some tokens of a vocabulary of this size."""
-        if not self._changes_scores:
-            if self.greedy:
-                return scores
-            # In float32, as a row of logits would be.
-            warped = self.warp(torch.from_numpy(scores.numbers)).double().numpy()
-            tokens = slice(len(warped)) if scores.tokens is None else scores.tokens
-            noise = noise_at(self.seed, len(context), vocabulary, tokens)
-            return TokenScores(warped + noise, scores.tokens)
-        row = np.full(vocabulary, -np.inf, dtype=np.float32)
-        row[slice(len(scores.numbers)) if scores.tokens is None else scores.tokens] = scores.numbers
-        return TokenScores(self.decide(torch.from_numpy(row), context).numpy())
+        tokens = slice(len(scores.numbers)) if scores.tokens is None else scores.tokens
+        if self._changes_scores:
+            row = np.full(vocabulary, -np.inf, dtype=np.float32)
+            row[tokens] = scores.numbers
+            return TokenScores(self.decide(torch.from_numpy(row), context).numpy())
+        if self.greedy:
+            return scores
+        # In float32, as a row of logits would be.
+        warped = self.warp(torch.from_numpy(scores.numbers)).double().numpy()
+        noise = noise_at(self.seed, len(context), vocabulary, tokens)
+        return TokenScores(warped + noise, scores.tokens)
 
     def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
         """Apply biases, penalties and processors, greedy or not: [vocabulary] fp32."""

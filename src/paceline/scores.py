@@ -17,18 +17,15 @@ __all__ = ["Ranked", "TokenScores", "check_drawn", "checked", "choices", "likeli
 
 _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
 
-
 Ranked = list[tuple[int, float]]
 """Tokens with their shares in a softmax, largest first."""
 
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of the tokens that may come next.
-
-    numbers: [n], raw logits in float32, or scores made from them. tokens: [n] int64, their ids,
-    ascending, when all other tokens have -inf; None if number i belongs to token i.
-    """
+    """Scores of the tokens that may come next. numbers: [n], raw logits in float32, or scores made
+    from them. tokens: [n] int64, their ids, ascending, when all others have -inf; None if number i
+    belongs to token i."""
 
     numbers: NDArray[np.floating[Any]]
     tokens: NDArray[np.int64] | None = None
@@ -65,10 +62,8 @@ def checked(scores: Sequence[float], tokens: Sequence[int]) -> Callable[[int], i
 
 
 def check_drawn(score: float) -> None:
-    """Check the score with which a token was drawn, the largest of all.
-
-    Raises ModelError if it is NaN, and UsageError if it is -inf, so that no token may be drawn.
-    """
+    """Check the score with which a token was drawn, the largest of all. Raises ModelError if it is
+    NaN, and UsageError if it is -inf, so that no token may be drawn."""
     if score > -math.inf:
         return
     if math.isnan(score):
@@ -84,8 +79,7 @@ def likeliest(logits: torch.Tensor) -> list[int]:
 
     On a CPU numpy is ten times as fast as torch, which takes a millisecond for a wide tree.
     """
-    if logits.device.type == "cpu" and logits.element_size() >= _SHORTEST:
-        found: list[int] = logits.detach().numpy().argmax(axis=-1).tolist()
-    else:
-        found = logits.argmax(dim=-1).tolist()
+    on_cpu = logits.device.type == "cpu" and logits.element_size() >= _SHORTEST
+    best = logits.detach().numpy().argmax(axis=-1) if on_cpu else logits.argmax(dim=-1)
+    found: list[int] = best.tolist()
     return found

@@ -28,12 +28,9 @@ _UNWEIGHTED = 0.5
 
 
 class Scout:
-    """Tries guesses against a constraint, ahead of the text.
-
-    matcher: the scout's own, at the text's position. An error there concerns only guesses, so it
-    must not end the text: from then on guesses are left as they are.
-    source: number of the source of the matcher's guesses.
-    """
+    """Tries guesses against a constraint, ahead of the text. matcher: the scout's own, at the text's
+    position; once it raises an error, guesses are left as they are, as that must not end the text.
+    source: number of the source of the matcher's guesses."""
 
     def __init__(self, matcher: Matcher, source: int) -> None:
         self._matcher: Matcher | None = matcher
@@ -50,8 +47,7 @@ class Scout:
                   └─ you
         """
         return self._tried(
-            tree,
-            lambda matcher: _Admission(tree, matcher, self._source, _MOST_LIKELY).run(most),
+            tree, lambda matcher: _Admission(tree, matcher, self._source, _MOST_LIKELY).run(most)
         )
 
     def forced(self, most: int) -> Tree:
@@ -105,7 +101,7 @@ class _Admission:
     def __init__(self, tree: Tree, matcher: Matcher, source: int, likely: int = 0) -> None:
         self._likely = likely
         self._tree, self._matcher, self._mark = tree, matcher, 1 << source
-        self._claims = (_UNWEIGHTED,) * len(tree) if tree.weights is None else tree.claims
+        self._claims = tree.claims if tree.weights is not None else (_UNWEIGHTED,) * len(tree)
         self._known = tree.sources or (0,) * len(tree)
         self._tokens: list[int] = []
         self._parents: list[int] = []
@@ -127,14 +123,11 @@ class _Admission:
                 at = self._add(tree.tokens[node], at, self._claims[node], self._known[node])
                 self._follow(node, at, most)
         matcher.leave(self._entered)
-        parts = tuple(self._tokens), tuple(self._parents)
-        weights: tuple[float, ...] | None = tuple(self._weights)
-        sources: tuple[int, ...] | None = tuple(self._sources)
-        if not any(by & self._mark for by in self._sources):
-            # No guess is the matcher's: weights and sources stay the drafter's.
-            weights = None if tree.weights is None else weights
-            sources = None if tree.sources is None else sources
-        return Tree(*parts, weights, sources).prune(most)
+        # Without a guess of the matcher's, weights and sources stay the drafter's, perhaps None.
+        added = any(by & self._mark for by in self._sources)
+        weights = tuple(self._weights) if added or tree.weights is not None else None
+        sources = tuple(self._sources) if added or tree.sources is not None else None
+        return Tree(tuple(self._tokens), tuple(self._parents), weights, sources).prune(most)
 
     def _follow(self, node: int, at: int, most: int) -> None:
         """After new node `at`, the tree's `node`: add the matcher's guesses, then the tree's."""

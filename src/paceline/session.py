@@ -16,14 +16,7 @@ from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.errors import UsageError
 from paceline.generation import Generation
-from paceline.messages import (
-    Message,
-    Prompt,
-    Reference,
-    as_messages,
-    as_prompt,
-    as_references,
-)
+from paceline.messages import Message, Prompt, Reference, as_messages, as_prompt, as_references
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
@@ -44,23 +37,20 @@ class Session:
     target, tokenizer: what runs the model, and what reads and writes its text.
     method: a name in the notation "anpd:n=5,k=7", or a function that makes a drafter.
     settings: more settings of a method given by name.
-    eos_ids: tokens that end a text.
+    eos_ids: tokens that end a text. options: defaults of every request.
     store: where answers are kept and similar ones looked up as references; None for nowhere.
-    options: defaults of every request.
     fingerprint: identifies the model's weights, for reports and to match trained parts.
     budget: most nodes a drafter may propose per round, if the request does not say; None is as many
     as pay, planned each round from pass costs and acceptance.
-    curve: pass costs of the target on this machine; without one the planner learns them, and until
-    then trees are smaller or larger than pays.
-    drafts: opens draft models for methods that name one, see `DraftModels`; None if none can be
-    opened.
+    curve: pass costs of the target on this machine; without one the planner has to learn them.
+    drafts: opens draft models for methods that name one, see `DraftModels`.
     datastore: texts to guess from, to which every answer is added, unless its request has
     `record=False`; None keeps nothing, and False does not search the model's own either.
 
     The KV cache, what drafters have learned and the planner's estimates are kept between calls: the
     next turn of a conversation, or another text with the same prefix, reads only what is new. Any
-    number of streams may be open, and any number of threads may use a session: texts that they wait
-    for at the same time share passes.
+    number of streams may be open, in any number of threads: texts that these wait for at the same
+    time share passes.
     """
 
     def __init__(
@@ -123,11 +113,8 @@ class Session:
     def stream(
         self, prompt: Prompt, *, references: Sequence[Reference] | None = (), **options: Any
     ) -> Stream:
-        """Like `generate`, as an iterator over the text as it is generated.
-
-        It begins with the first request for text. Close a stream that is not read to its end; until
-        then its part of the cache is in use.
-        """
+        """Like `generate`, as an iterator over the text, which begins with the first request. Close
+        a stream that is not read to its end; until then its part of the cache is in use."""
         return Stream(self, prompt, references, self.options.with_(**options))
 
     def chat(
@@ -137,10 +124,8 @@ class Session:
         references: Sequence[Reference] | None = (),
         **options: Any,
     ) -> Completion:
-        """Answer the last message; a string is one user message.
-
-        Pass the conversation with every answer appended: what is cached already is not read again.
-        """
+        """Answer the last message; a string is one user message. Pass the conversation with every
+        answer appended: what is cached already is not read again."""
         return self.generate(as_messages(messages), references=references, **options)
 
     def generate_batch(
@@ -158,11 +143,9 @@ class Session:
         `seed + (i << 64)`, and with copies of the processors, see `Options.of_texts`. A prompt that
         cannot be served, or a text that fails, does not stop the others: see `Completion.error`.
         """
-        for each, what in ((prompts, "prompts"), (references, "references")):
+        for what, each in (("prompts", prompts), ("references", references)):
             if isinstance(each, str | Mapping):
-                raise UsageError(
-                    f"{what} must be a list with one item per text: put it into a list"
-                )
+                raise UsageError(f"{what} must be a list with one item per text: put it into one")
         prompts, given = list(prompts), list(() if references is None else references)
         chosen = self.options.with_(**options).of_texts(len(prompts))
         if given and len(given) != len(prompts):
@@ -180,10 +163,6 @@ class Session:
                 opened.enter_context(stream.awaited())
             return [stream.run(raise_errors=False) for stream in streams]
 
-    def budget_of(self, options: Options) -> int | None:
-        """Most nodes of a request's trees: its own budget, else the session's; None is planned."""
-        return self.budget if options.budget is None else options.budget
-
     def texts_of(
         self,
         options: Options,
@@ -195,10 +174,8 @@ class Session:
         """A function that turns a drafter into this request's text, once.
 
         prompt, references: as tokens. sampler: overrides that of the options. before: see
-        `OutputText`.
-
-        Raises UsageError for a bias on a token that the model does not have, and for a constraint
-        that does not compile.
+        `OutputText`. Raises UsageError for a bias on a token that the model does not have, and for
+        a constraint that does not compile.
         """
         beyond = max(options.logit_bias, default=0)
         if beyond >= self.target.vocab_size:
@@ -227,7 +204,7 @@ class Session:
             sampler or options.sampler(len(prompt)),
             references,
             options.acceptance,
-            self.budget_of(options),
+            self.budget if options.budget is None else options.budget,
             matcher,
             options.logprobs,
             options.record,
@@ -254,10 +231,8 @@ class Session:
         return TreePlanner(self.host.curve)
 
     def encode(self, prompt: Prompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        """Token ids of a prompt, special tokens and chat template included.
-
-        tools: tools the model may call, in the form that transformers' chat templates take.
-        """
+        """Token ids of a prompt, special tokens and chat template included. tools: that the model
+        may call, in the form that transformers' chat templates take."""
         given = as_prompt(prompt)
         if not given:
             raise UsageError("the prompt is empty: give at least one character, message or token")

@@ -85,8 +85,7 @@ class SharedBatch:
                 self._step()
 
     def play(self) -> None:
-        """Play one round for all awaited texts. For a caller that drives the whole batch and then
-        takes the rounds of each text with `take_rounds`."""
+        """Play one round for all awaited texts, whose rounds the caller gets by `take_rounds`."""
         with self.turn:
             self._step()
 
@@ -128,21 +127,17 @@ class SharedBatch:
 
 
 class Texts:
-    """The texts a session is generating, and idle drafters for the next ones.
-
-    new_drafter: makes a drafter. It is called here once, and later when a text needs one more.
-
-    Raises UsageError if the drafter needs something that the target does not offer.
-    """
+    """The texts a session is generating, and idle drafters for the next ones. new_drafter: makes
+    one, here and whenever a text needs one more. Raises UsageError if the drafter needs something
+    that the target does not offer."""
 
     def __init__(
         self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]
     ) -> None:
         self.batch = SharedBatch(Batch(target, planner))
         self._new_drafter = new_drafter
-        first = new_drafter()
-        check_capabilities(first, target)
-        self._idle = [first]
+        self._idle = [new_drafter()]
+        check_capabilities(self._idle[0], target)
 
     def begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
         """Add a text; returns it and its key in the batch."""

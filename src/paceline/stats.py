@@ -56,8 +56,7 @@ class Stats:
     acceptance_histogram: tokens gained -> rounds that gained that many.
     drafted: guesses; virtual nodes, which cannot be accepted, do not count.
     depth_histogram: depth of the deepest guess, 0 if nothing was guessed -> rounds.
-    reused: prompt tokens that were already in the cache.
-    sources: by name, if the drafter has any.
+    reused: prompt tokens that were already in the cache. sources: by name, if the drafter has any.
     prefill_seconds: the target's time until the end of the first round, which reads the prompt.
     """
 
@@ -90,10 +89,9 @@ class Stats:
         else:
             self.target_seconds += round.seconds.target
         for place, source in enumerate(round.sources):
-            known = self.sources.get(source.name)
-            if known is None:
-                known = self.sources[source.name] = SourceStats()
-            known.add(round, place)
+            if source.name not in self.sources:
+                self.sources[source.name] = SourceStats()
+            self.sources[source.name].add(round, place)
 
     def merge(self, other: Stats) -> None:
         """Count the rounds of another text as well."""
@@ -115,7 +113,7 @@ class Stats:
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """For depth 1, 2, …: of the rounds that guessed that deep, the share that accepted a guess
+        """For depth 1, 2, …: of the rounds that guessed that deep, the share that accepted one
         there; [] if it is unknown what rounds gained."""
         deepest = max(self.depth_histogram, default=0) if self.acceptance_histogram else 0
         shares = []

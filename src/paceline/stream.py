@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
 from weakref import finalize
@@ -104,8 +104,8 @@ class Stream(Iterator[Chunk]):
         return self._chunks.popleft()
 
     def poll(self) -> list[Chunk]:
-        """The chunks that rounds played elsewhere made certain; plays none itself. For a caller
-        that drives many streams with `SharedBatch.play`. Once `ended`, no more follow."""
+        """The chunks that rounds played elsewhere, with `SharedBatch.play`, made certain. Once
+        `ended`, no more follow."""
         rounds, goes_on = self._home.texts.batch.take_rounds(self._begun()[1])
         if not (all(self._take(round) for round in rounds) and goes_on):
             self._end()
@@ -188,11 +188,11 @@ class Stream(Iterator[Chunk]):
 
     def _keep(self, completion: Completion) -> None:
         """Keep the answer if requested; a failure does not fail the request."""
-        keeps: list[Callable[[], object]] = []
-        if self._store is not None and self._options.record:
-            keeps.append(partial(self._store.add, self._query, self.output.text))
-        if self._text is not None and self._options.record:
-            keeps.append(partial(self._home.record, self._text[0].prompt, completion.tokens))
+        if self._text is None or not self._options.record:
+            return
+        keeps = [partial(self._home.record, self._text[0].prompt, completion.tokens)]
+        if self._store is not None:
+            keeps.insert(0, partial(self._store.add, self._query, self.output.text))
         for keep in keeps:  # a failure of one keeps nothing from the other
             try:
                 keep()
@@ -208,8 +208,11 @@ class Stream(Iterator[Chunk]):
             self._query = query_of(self._prompt)
             # Compared with None here and below, because an empty store is falsy.
             self._store = home.store if self._query else None
-            similar = self._similar()
-            references += home.encode_references([entry.output for entry in similar])
+            if self._store is not None:
+                # Only guesses, so it may fail; if it cannot be changed either, `_keep` says so.
+                with suppress(StoreError):
+                    similar = [entry.output for entry in self._store.search(self._query)]
+                    references += home.encode_references(similar)
             before = () if self._chat or is_chat(self._prompt) else tail_of(prompt)
             self.output = OutputText(home.tokenizer, options.stop, before)
             new_text = home.texts_of(options, prompt, references, before=before)
@@ -217,13 +220,6 @@ class Stream(Iterator[Chunk]):
             # Once the stream is garbage collected, nothing will ask for the text again.
             self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])
         return self._text
-
-    def _similar(self) -> Sequence[Any]:
-        """What the store has that the answer may resemble: only guesses, so it may fail."""
-        try:
-            return () if self._store is None else self._store.search(self._query)
-        except StoreError:  # if it cannot be changed either, `_keep` says so
-            return ()
 
     def _leave(self) -> None:
         if self._text is not None and self._given_up.detach():
@@ -257,7 +253,7 @@ class Stream(Iterator[Chunk]):
         return True
 
     def _expect(self, tokens: int) -> None:
-        """Fail the text if not all its tokens so far were heard: a round was lost on the way."""
+        """Fail the text if a round was lost on the way, so that not all its tokens were heard."""
         if self._error is None and self.stats.tokens < tokens:
             self._error = KeyboardInterrupt("an interruption has cut off this text: begin it again")
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from paceline.records import TokenLogprob
 
@@ -57,8 +57,7 @@ def special_ids(tokenizer: Tokenizer, strings: Sequence[str]) -> frozenset[int]:
 
 @lru_cache(16)
 def hidden_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids of special tokens, which have no text in an output, but for the marks of tool
-    calls."""
+    """The same of all special tokens but the marks of tool calls."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).items()
     return frozenset(
         token for token, each in added if each.special and each.content not in CALL_MARKS
@@ -76,8 +75,7 @@ def tail_of(prompt: Sequence[int]) -> Sequence[int]:
     return prompt[-_TAIL:]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A stretch of text and the index of the output token that completed it."""
 
     token: int
@@ -183,12 +181,10 @@ class OutputText:
     def _read(self, ids: Sequence[int]) -> str:
         if self._left_out is not None:
             ids = [token for token in ids if token not in self._left_out]
-        text: str = self._tokenizer.decode(
-            ids,
-            skip_special_tokens=self._left_out is None,
-            clean_up_tokenization_spaces=False,
+        skip = self._left_out is None
+        return self._tokenizer.decode(
+            ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False
         )
-        return text
 
     def _extend(self, new: str) -> None:
         searched = len(self.text)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isnan
+from math import inf, isnan
 from operator import lt
 
 import numpy as np
@@ -40,8 +40,8 @@ class Tree:
     tokens: n token ids (>= 0).
     parents: n node indices, each smaller than the node's own, or ROOT.
     weights: n estimates of how likely each node is to be accepted, or None if unknown.
-    sources: which sources proposed each node, as n sets of bits: bit i stands for the i-th of the
-    drafter's `source_names`; None if the drafter has no sources.
+    sources: n sets of bits: bit i says that the i-th of the drafter's `source_names` proposed the
+    node; None if it has no sources.
 
     Raises ValueError if lengths differ, a parent does not come first, an id is negative, or a
     weight is not a number.
@@ -74,7 +74,9 @@ class Tree:
     @classmethod
     def of_union(cls, union: Union, most: int | None = None) -> Tree:
         """The nodes of a union of trees, or the `most` likeliest."""
-        return cls.of_columns(*union.columns(most))
+        weights = tuple(union.weights())
+        columns = tuple(union.tokens), tuple(union.parents), weights, tuple(union.sources)
+        return cls.of_columns(*columns).prune(len(union) if most is None else most)
 
     @classmethod
     def of_columns(
@@ -121,10 +123,8 @@ class Tree:
 
     @cached_property
     def children(self) -> dict[int, dict[int, int]]:
-        """For ROOT and each node with children: child token -> child node.
-
-        Of equal siblings the first counts: its twin is never walked.
-        """
+        """For ROOT and each node with children: child token -> child node. Of equal siblings the
+        first counts: its twin is never walked."""
         children: dict[int, dict[int, int]] = {}
         for node, parent in enumerate(self.parents):
             children.setdefault(parent, {}).setdefault(self.tokens[node], node)
@@ -189,13 +189,9 @@ class Tree:
         return nodes
 
     def graft(self, other: Tree, at: int = ROOT) -> Tree:
-        """Append `other`, with node `at` as its root; its nodes come after the present ones.
-
-        If only one side has weights, the other counts as certain (1.0); if only one has sources,
-        the other has none. Grafted weights are scaled by the weight of node `at`.
-
-        Raises ValueError if there is no node `at`.
-        """
+        """Append `other`, with node `at` as its root; its nodes come after the present ones, and its
+        weights are scaled by that of `at`. Missing weights count as 1.0, missing sources as none,
+        unless both sides miss them. Raises ValueError if there is no node `at`."""
         if not ROOT <= at < len(self):
             raise ValueError(f"there is no node {at} to graft at")
         shift = len(self)
@@ -215,39 +211,28 @@ class Tree:
         return replace(self, sources=(1 << source,) * len(self))
 
     def merge(self) -> Tree:
-        """Merge equal siblings, recursively; the merged node keeps the larger weight.
-
-        With sources, the merged node has them all and is likelier than each of them claims, see
-        `paceline.union`.
-        """
+        """Merge equal siblings, recursively; the merged node keeps the larger weight. With sources,
+        it has them all and is likelier than each of them claims, see `paceline.union`."""
         if self.sources is not None:
             union = Union()
             union.add(self.tokens, self.parents, self.claims, self.sources)
             merged = Tree.of_union(union)
             return merged if self.weights is not None else replace(merged, weights=None)
         kept: dict[tuple[int, int], int] = {}
-        place: dict[int, int] = {ROOT: ROOT}
-        weights: list[float] = []
-        for node, token in enumerate(self.tokens):
-            key = (place[self.parents[node]], token)
-            weight = self.weights[node] if self.weights is not None else 1.0
-            if key in kept:
-                weights[kept[key]] = max(weights[kept[key]], weight)
-            else:
-                kept[key] = len(kept)
-                weights.append(weight)
-            place[node] = kept[key]
+        place, weights = {ROOT: ROOT}, [-inf] * len(self)
+        for node, weight in enumerate(self.weights or (1.0,) * len(self)):
+            own = kept.setdefault((place[self.parents[node]], self.tokens[node]), len(kept))
+            weights[own] = max(weights[own], weight)
+            place[node] = own
         return Tree(
             tuple(token for _, token in kept),
             tuple(parent for parent, _ in kept),
-            tuple(weights) if self.weights is not None else None,
+            None if self.weights is None else tuple(weights[: len(kept)]),
         )
 
     def prune(self, size: int) -> Tree:
-        """The `size` nodes most likely to be accepted, or the first ones if weights are unknown.
-
-        No node is kept without its parent: it counts at most as much as its weakest ancestor.
-        """
+        """The `size` nodes most likely to be accepted, or the first ones if weights are unknown. A
+        node counts at most as much as its weakest ancestor, so none is kept without its parent."""
         size = max(size, 0)
         if size >= len(self):
             return self
@@ -257,7 +242,7 @@ class Tree:
         for node, parent in enumerate(self.parents):
             above = 1.0 if parent == ROOT else path_chances[parent]
             path_chances.append(min(self.weights[node], above))
-        best = sorted(range(len(self)), key=lambda node: (-path_chances[node], node))[:size]
+        best = sorted(range(len(self)), key=lambda node: -path_chances[node])[:size]
         return self.keep(sorted(best))
 
     def spine(self) -> Tree:
@@ -276,10 +261,7 @@ class Tree:
         return self.keep([node for node, d in enumerate(self.depths) if d <= depth])
 
     def keep(self, nodes: Sequence[int]) -> Tree:
-        """The subtree of some nodes, given in ascending order, which must include their parents.
-
-        Raises ValueError if a parent is missing.
-        """
+        """The subtree of some nodes, in ascending order; raises ValueError if a parent is missing."""
         if len(nodes) == len(self):  # then they are all of them, in order
             return self
         place = {node: index for index, node in enumerate(nodes)}

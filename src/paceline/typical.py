@@ -30,9 +30,7 @@ class Typical:
 
     epsilon: enough however sure the target is, in (0, 1). delta: scale of what is enough when it is
     unsure, above 0. The defaults are those of Medusa's and Chimera's programs, which call them
-    posterior threshold and alpha; delta is the square root of epsilon, as Medusa advises.
-
-    Raises UsageError for a number out of range.
+    posterior threshold and alpha. Raises UsageError for a number out of range.
     """
 
     epsilon: float = 0.09
@@ -74,16 +72,14 @@ def typical_walk(
     Arguments are those of `walk`; probabilities are those that `sampler` draws with.
     """
     last = _longest(tree, logits, sampler, context, typical)
-    text = list(context)
-    nodes: list[int] = []
-    for node in tree.path_to(last):
-        text.append(tree.tokens[node])
-        if stopping.push(tree.tokens[node]):
-            return Path(tuple(nodes), tuple(text[len(context) :]))
-        nodes.append(node)
-    text.append(sampler.draw(logits[last + 1], text))
-    stopping.push(text[-1])
-    return Path(tuple(nodes), tuple(text[len(context) :]))
+    nodes = tree.path_to(last)
+    tokens = tuple([tree.tokens[node] for node in nodes])
+    for count, token in enumerate(tokens):
+        if stopping.push(token):
+            return Path(nodes[:count], tokens[: count + 1])
+    bonus = sampler.draw(logits[last + 1], [*context, *tokens])
+    stopping.push(bonus)
+    return Path(nodes, (*tokens, bonus))
 
 
 def _longest(
@@ -94,11 +90,8 @@ def _longest(
     # For each accepted node: the length of its path, and the log of the path's probability.
     worth = {ROOT: (0, 0.0)}
     for parent in range(ROOT, len(tree)):
-        guesses = {
-            token: node
-            for token, node in tree.children.get(parent, {}).items()
-            if token < vocab_size
-        }
+        below = tree.children.get(parent, {})
+        guesses = {token: node for token, node in below.items() if token < vocab_size}
         if parent not in worth or not guesses:
             continue
         text = [*context, *(tree.tokens[node] for node in tree.path_to(parent))]

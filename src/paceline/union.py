@@ -11,21 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-__all__ = ["Columns", "Union"]
-
-Columns = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], tuple[int, ...]]
-"""tokens, parents, weights and sources of a tree."""
+__all__ = ["Union"]
 
 _ROOT = -1
 
 
 class Union:
-    """Proposed nodes, with equal siblings merged.
-
-    alike: sources that all know the same, as a set of bits.
-    tokens, parents, claims, sources: as in `Tree`; claims and sources combine all that proposed a
-    node.
-    """
+    """Proposed nodes, with equal siblings merged. alike: sources that all know the same, as a set
+    of bits. tokens, parents, claims, sources: as in `Tree`, of all that proposed a node."""
 
     def __init__(self, alike: int = 0) -> None:
         self._alike = alike
@@ -51,7 +44,9 @@ class Union:
         nodes."""
         if not self.tokens and at == _ROOT and self._begins(tokens, parents, claims, sources):
             return
-        children, place, alike = self._found_children(), list[int](), self._alike
+        if not self._children:
+            self._children.update(zip(zip(self.parents, self.tokens), range(len(self.tokens))))
+        children, place, alike = self._children, list[int](), self._alike
         own_claims, own_sources, count = self.claims, self.sources, len(self.tokens)
         for token, parent, claim, by in zip(tokens, parents, claims, sources):
             above = at if parent == _ROOT else place[parent]
@@ -86,11 +81,6 @@ class Union:
         self.claims, self.sources = list(islice(claims, count)), list(islice(sources, count))
         return True
 
-    def _found_children(self) -> dict[tuple[int, int], int]:
-        if not self._children and self.tokens:
-            self._children = dict(zip(zip(self.parents, self.tokens), range(len(self.tokens))))
-        return self._children
-
     def weights(self) -> list[float]:
         """How likely each node is to be accepted: its claim times those of all its ancestors."""
         weights: list[float] = []
@@ -105,19 +95,3 @@ class Union:
             path.append(self.tokens[node])
             node = self.parents[node]
         return tuple(reversed(path))
-
-    def columns(self, most: int | None = None) -> Columns:
-        """The columns of a tree of all nodes, or of the `most` likeliest. No node is likelier than
-        its parent, so none is kept without it."""
-        weights = self.weights()
-        if most is None or most >= len(weights):
-            return tuple(self.tokens), tuple(self.parents), tuple(weights), tuple(self.sources)
-        likeliest = sorted(range(len(weights)), key=lambda node: -weights[node])[: max(0, most)]
-        kept = sorted(likeliest)
-        place = {node: number for number, node in enumerate(kept)}
-        return (
-            tuple(self.tokens[node] for node in kept),
-            tuple(place.get(self.parents[node], _ROOT) for node in kept),
-            tuple(weights[node] for node in kept),
-            tuple(self.sources[node] for node in kept),
-        )

@@ -29,9 +29,9 @@ def walk(
     context: all tokens up to and including the root.
     matcher: says what may be drawn; as a condition of `stopping` it is told what was.
 
-    At each node one token is drawn from the target's own distribution. If a child has that token,
-    the walk moves there; if none does, it is the bonus token and the walk ends. So the tokens are
-    those of plain decoding whatever the tree says, and a virtual id is never drawn.
+    At each node one token is drawn from the target's own distribution. If a child has it, the walk
+    moves there; otherwise it is the bonus token and the walk ends. So the tokens are those of plain
+    decoding whatever the tree says, and a virtual id is never drawn.
 
         tree: root ─ 7 ─ 4, draws 7, 4, 2  ->  nodes (0, 1), tokens (7, 4, 2)
         tree: root ─ 7 ─ 4, draws 7, 5     ->  nodes (0,),   tokens (7, 5)
@@ -43,22 +43,18 @@ def walk(
     while True:
         token = draw(node + 1, text)
         text.append(token)
-        if stopping.push(token):
-            break
-        child = tree.child(node, token)
+        child = None if stopping.push(token) else tree.child(node, token)
         if child is None:
-            break
+            return Path(tuple(nodes), tuple(text[len(context) :]))
         nodes.append(child)
         node = child
-    return Path(tuple(nodes), tuple(text[len(context) :]))
 
 
 def _draws(
     tree: Tree, logits: torch.Tensor, sampler: Sampler, length: int, matcher: Matcher | None
 ) -> Draw:
-    if matcher is None:
-        if sampler.greedy:  # positions only matter for noise
-            return sampler.over(logits)
-        return sampler.over(logits, [length + depth for depth in (0, *tree.depths)])
-    # The matcher is asked only at nodes that the walk reaches.
-    return lambda row, text: sampler.draw(logits[row], text, matcher.allowed())
+    if matcher is not None:  # it is asked only at nodes that the walk reaches
+        return lambda row, text: sampler.draw(logits[row], text, matcher.allowed())
+    if sampler.greedy:  # positions only matter for noise
+        return sampler.over(logits)
+    return sampler.over(logits, [length + depth for depth in (0, *tree.depths)])
