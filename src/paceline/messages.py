@@ -57,9 +57,8 @@ def is_chat(prompt: Prompt) -> bool:
 def as_references(references: Sequence[Reference] | None) -> list[str | list[int]]:
     """References as a list, each a text or token ids; a string is one of them, None is none. Raises
     UsageError for what is no reference."""
-    items = (
-        [references] if isinstance(references, str) else _items(references or (), _NO_REFERENCES)
-    )
+    given: Any = [references] if isinstance(references, str) else references
+    items = [] if given is None else _items(given, _NO_REFERENCES)
     return [item if isinstance(item, str) else _token_ids(item, _NO_REFERENCES) for item in items]
 
 
