@@ -34,8 +34,7 @@ class ChanceTable:
         self.rows = array("q", [bisect_right(depths, 1 + at) for at in range(longest)])
 
     def chance(self, share: float, depth: int) -> float:
-        """Chance that a guess with this share at `depth`, 1 to `longest`, is right if the guess
-        before it is."""
+        """Chance of a guess with this share at `depth`, 1 to `longest`, after right guesses."""
         claim = min(self.high, max(self.low, share))
         column = bisect_right(self.borders, claim)
         at = 2 * (self.rows[depth - 1] * self.columns + column)

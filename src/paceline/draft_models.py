@@ -46,8 +46,8 @@ class DraftModels:
     measure: whether to measure a draft model's pass costs if no curve is stored; without one, its
     own drafter's first trees have the wrong size, and a slow first text may switch it off.
 
-    Every model is loaded once and kept; all hosts on it share one target. A draft model may be
-    drafted for in turn; `SELF` is then a copy of that draft model.
+    Every model is loaded once; all hosts on it share one target. A draft model may be drafted for
+    in turn; `SELF` is then a copy of that draft model.
     """
 
     def __init__(

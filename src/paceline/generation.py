@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 
@@ -117,11 +116,6 @@ class Generation:
         if HIDDEN_STATES in self.drafter.requires:
             target.keep_states(self.drafter.layers)
 
-    def offer_states(self, target: Target, slot: int) -> None:
-        """Offer the text's hidden states to a drafter that requires them."""
-        if HIDDEN_STATES in self.drafter.requires:
-            self.drafter.offer_states(partial(target.states, slot))
-
     def propose(self, budget: int) -> Tree:
         """The drafter's tree with forced tokens added, without guesses that the constraint forbids
         or beyond the token limit: they could never be accepted, nor fit the model's context."""
@@ -135,8 +129,7 @@ class Generation:
         return tree.spine() if self._chains_only else tree
 
     def complete(self, tree: Tree) -> Tree:
-        """The tree that the planner left, with the drafter's additions; if the drafter was not
-        asked, forced tokens."""
+        """The tree that the planner left, with the drafter's additions, or with forced tokens."""
         asked, self._asked = self._asked, False
         most = self.stopping.remaining - 1
         if not asked:

@@ -62,8 +62,7 @@ class KeptTarget:
 
 
 def mark_of(parts: Mapping[str, Any]) -> str:
-    """A mark of everything that determines what is kept: what the caller names as JSON values,
-    versions, with this package's sources, library and processor."""
+    """A mark of all that determines what is kept: `parts`, JSON values, and what runs them."""
     everything = {
         **parts,
         "versions": describe_versions(),

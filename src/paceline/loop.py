@@ -96,8 +96,7 @@ class Batch:
         return key
 
     def rewrite(self, key: int) -> None:
-        """Continue a text from its context, which its owner has changed. If it cannot be opened
-        again, it leaves."""
+        """Continue a text from its context, which its owner has changed; it leaves if it cannot."""
         text = self._texts[key]
         self.target.close(text.slot)
         try:

@@ -31,22 +31,15 @@ def describe_machine(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def describe_run(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """How a result was produced: command, machine and versions, ready for `json.dumps`.
-
-    device: see `describe_machine`.
-    """
+    """How a result was produced, ready for `json.dumps`; device: see `describe_machine`."""
+    path = Path(sys.argv[0])
+    program = path.parent.name if path.name == "__main__.py" else path.name
     return {
-        "command": shlex.join([_program(), *sys.argv[1:]]),
+        "command": shlex.join([program, *sys.argv[1:]]),
         "machine": describe_machine(device),
         "versions": describe_versions(),
         "python": platform.python_version(),
     }
-
-
-def _program() -> str:
-    """The program's name; that of the package for `python -m paceline`."""
-    path = Path(sys.argv[0])
-    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 def describe_versions() -> dict[str, str]:

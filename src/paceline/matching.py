@@ -28,8 +28,7 @@ class Matcher(Protocol):
         """The tokens that must come next, whatever the model says; often none."""
 
     def likely(self) -> tuple[int, float] | None:
-        """A likely next token, from what was drawn at positions like this one, and its estimated
-        chance in (0, 1); None if nothing is known."""
+        """A likely next token and its estimated chance in (0, 1); None if nothing is known."""
 
     def enter(self, token: int) -> bool:
         """Advance tentatively by a token; False, without moving, if it is not allowed."""

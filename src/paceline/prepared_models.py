@@ -36,8 +36,7 @@ __all__ = ["ModelOrder", "OpenedModel", "open_model", "stop_ids"]
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that is ready to generate. eos_ids: tokens that end a text. fingerprint: of its
-    weights."""
+    """A model that is ready to generate; `eos_ids` end a text."""
 
     target: CausalLMTarget
     tokenizer: PreTrainedTokenizerBase
@@ -63,8 +62,7 @@ class ModelOrder:
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether models opened this way are kept. Raises UsageError for an impossible device or
-        dtype."""
+        """Whether such models are kept. Raises UsageError for an impossible device or dtype."""
         usual = (self.device_map, self.attn_implementation) == (None, None)
         if not usual or (self.weights, self.engine) != (AUTO, DEFAULT_ENGINE) or unavailable():
             return False

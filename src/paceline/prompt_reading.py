@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from paceline.generation import Generation
-from paceline.protocols import Propose, Target
+from paceline.protocols import HIDDEN_STATES, Propose, Target
 from paceline.tree import EMPTY, Tree
 
 __all__ = ["PREFILL_ALONE", "BatchText", "pieces_within", "sorted_texts"]
@@ -52,10 +53,12 @@ class BatchText:
 
     def propose(self, target: Target) -> Propose:
         """The function a planner calls; a text whose drafter fails proposes nothing and ends."""
+        drafter = self.generation.drafter
 
         def ask(budget: int) -> Tree:
             try:
-                self.generation.offer_states(target, self.slot)
+                if HIDDEN_STATES in drafter.requires:
+                    drafter.offer_states(partial(target.states, self.slot))
                 return self.generation.propose(budget)
             except Exception as error:
                 self.generation.fail(error)

@@ -96,8 +96,7 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, budget: int) -> Tree:
-        """Guess what follows the last committed token: a tree of at most `budget` nodes, perhaps
-        empty."""
+        """Guess what follows the last token: a tree of at most `budget` nodes, perhaps empty."""
 
     def complete(self, tree: Tree) -> Tree:
         """Add rows that are not guesses to what the planner left of the tree from `propose`."""
@@ -129,8 +128,7 @@ class Drafter(ABC):
         """End the text, finished or not: release what was held for it alone."""
 
     def unread(self) -> int:
-        """How many tokens of the text must be read before the next tree, and so make it slower; 0
-        if that time is negligible."""
+        """How many tokens the next tree must wait to have read; 0 if that takes negligible time."""
         return 0
 
     def waits(self) -> bool:
@@ -239,9 +237,8 @@ class Target(ABC):
         return None
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for these
-        tokens int64 [n] or all. Scores are weights @ state + biases, without any order-preserving
-        step that the model adds, such as a cap."""
+        """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for tokens
+        int64 [n] or all. Scores are weights @ state + biases, but for caps and other monotone steps."""
         raise self._lacks("hidden states")
 
     def _lacks(self, what: str) -> UsageError:

@@ -179,8 +179,7 @@ class Round:
         return tuple(one.name for place, one in enumerate(self.sources) if by >> place & 1)
 
     def owed_to(self, source: int) -> int:
-        """How many accepted nodes would be missing without the source of this number: the first
-        that only it proposed, and all after that."""
+        """How many accepted nodes come at or after the first that only this source proposed."""
         if self.tree.sources is None:
             return 0
         alone = [self.tree.sources[node] == 1 << source for node in self.path.nodes]

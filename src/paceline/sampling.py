@@ -3,10 +3,9 @@
 Randomness is a function of (seed, position), never of how many draws came before: the token at
 absolute position t is the argmax over the vocabulary of warped logits plus Gumbel noise keyed by
 (seed, t), which is an exact draw from the warped distribution (the Gumbel-max trick). Plain
-decoding and every drafter therefore draw the same token at the same position. Losslessness at T > 0
-is thus an equality (drafter-invariant speculation, arXiv 2408.07978), and a draft model that
-samples with the same noise is coupled to its target. A GPU makes its own noise, for which all this
-holds too.
+decoding and every drafter therefore draw the same token at the same position: losslessness at T > 0
+is an equality (drafter-invariant speculation, arXiv 2408.07978), and a draft model that samples
+with the same noise is coupled to its target. All this holds for a GPU's own noise, too.
 
 Warping follows transformers' `generate` exactly; each step works on the output of the one before:
 
@@ -245,8 +244,7 @@ class Sampler:
 
     @property
     def noise_scale(self) -> float:
-        """What noise is multiplied by in the scale of raw logits: the temperature, and those that
-        processors divide by, as in transformers."""
+        """What noise is multiplied by in raw logits: all temperatures, those of processors, too."""
         given = (getattr(each, "temperature", 1.0) for each in self.processors)
         return self.temperature * math.prod(one for one in given if isinstance(one, int | float))
 

@@ -23,9 +23,8 @@ Ranked = list[tuple[int, float]]
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of the tokens that may come next. numbers: [n], raw logits in float32, or scores made
-    from them. tokens: [n] int64, their ids, ascending, when all others have -inf; None if number i
-    belongs to token i."""
+    """Scores [n] of the tokens that may come next: raw logits in float32, or made from them.
+    tokens: their ids [n] int64, ascending, when all others have -inf; None for 0 to n - 1."""
 
     numbers: NDArray[np.floating[Any]]
     tokens: NDArray[np.int64] | None = None

@@ -57,8 +57,7 @@ class Scout:
         )
 
     def extend(self, tree: Tree, most: int) -> Tree:
-        """A tree that must stay whole, plus the tokens that must follow the root; at most `most`
-        nodes."""
+        """A tree that stays whole, and what must follow the root; at most `most` nodes."""
         return self._tried(tree, lambda matcher: _extended(tree, matcher, self._source, most))
 
     def observe(self, tokens: Sequence[int]) -> None:

@@ -1,8 +1,8 @@
 """One batch for all streams and threads of a session.
 
 A text advances only while a caller waits for it. A paused stream costs nothing and delays no other;
-texts that several threads wait for share passes. The waiting threads do the work in turns: one
-plays a round for all that wait, and each then finds its own.
+texts that several threads wait for share passes: the threads take turns, one plays a round for all
+that wait, and each then finds its own.
 """
 
 from __future__ import annotations

@@ -200,8 +200,7 @@ class OutputText:
         self._ends.append(len(self.text))
 
     def _held_back(self) -> int:
-        """Length of the text's longest suffix that a stop string begins with; the text holds no
-        whole one."""
+        """Length of the text's longest suffix that a stop string begins with."""
         new, self._matched = self.text[self._matched :], len(self.text)
         for place, stop in enumerate(self._stop):
             borders, size = _borders(stop), self._begun[place]
@@ -215,8 +214,7 @@ class OutputText:
 
 @lru_cache(64)
 def _borders(text: str) -> tuple[int, ...]:
-    """For each beginning of a text, the length of the longest shorter one that it ends with (Knuth,
-    Morris and Pratt)."""
+    """For each beginning, the longest shorter one that it ends with (Knuth, Morris and Pratt)."""
     borders, size = [0], 0
     for letter in text[1:]:
         while size and text[size] != letter:

@@ -246,8 +246,7 @@ class Tree:
         return self.keep(sorted(best))
 
     def spine(self) -> Tree:
-        """The chain from each node to its heaviest child; to the first if they are equal or weights
-        are unknown."""
+        """The chain from each node to its heaviest child, the first of equal or unknown ones."""
         nodes: list[int] = []
         weights = self.weights or (0.0,) * len(self)
         while children := self.children.get(nodes[-1] if nodes else ROOT):

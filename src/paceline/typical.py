@@ -67,10 +67,7 @@ def typical_walk(
     typical: Typical,
 ) -> Path:
     """Accept the longest path of guesses that are all likely enough, the likeliest of equally long
-    ones, and draw the token after it as plain decoding would there.
-
-    Arguments are those of `walk`; probabilities are those that `sampler` draws with.
-    """
+    ones, and draw the next token as plain decoding would. Arguments are those of `walk`."""
     last = _longest(tree, logits, sampler, context, typical)
     nodes = tree.path_to(last)
     tokens = tuple([tree.tokens[node] for node in nodes])

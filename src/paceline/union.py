@@ -40,8 +40,7 @@ class Union:
         sources: Iterable[int],
         at: int = _ROOT,
     ) -> None:
-        """Merge in one more tree, whose root is node `at` of this one. sources: at least as many as
-        nodes."""
+        """Merge in a tree whose root is node `at` of this one. sources: for each node, or more."""
         if not self.tokens and at == _ROOT and self._begins(tokens, parents, claims, sources):
             return
         if not self._children:

@@ -1,8 +1,4 @@
-"""Changes to scores before a token is drawn: biases, penalties, and filters that cut the tail.
-
-Each is as in transformers or, if that has none, as OpenAI defines it. `Sampler` applies them in
-order.
-"""
+"""Biases, penalties and filters, as in transformers or, if that has none, in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -70,8 +66,7 @@ def keep_top_p(scores: torch.Tensor, mass: float) -> torch.Tensor:
 
 
 def keep_min_p(scores: torch.Tensor, share: float) -> torch.Tensor:
-    """-inf for tokens [..., vocabulary] less likely than `share` of the likeliest (arXiv
-    2407.01082)."""
+    """-inf for tokens [..., vocabulary] below `share` of the likeliest (arXiv 2407.01082)."""
     probabilities = scores.softmax(-1)
     likeliest = probabilities.amax(dim=-1, keepdim=True)
     return scores.masked_fill(probabilities < share * likeliest, -math.inf)

@@ -138,8 +138,7 @@ class Calibration:
         self._kinds = defaultdict[_Kind, _Count](_Count)
 
     def inherited(self, memory: float, evidence: float) -> Calibration:
-        """The calibration that another text starts with: the same, but each count worth at most
-        `evidence` guesses."""
+        """The same for another text, with each count worth at most `evidence` guesses."""
         made = Calibration(memory)
         made._all = self._all.at_most(evidence)
         made._sets |= {sources: count.at_most(evidence) for sources, count in self._sets.items()}
@@ -153,7 +152,9 @@ class Calibration:
         path_chances: list[float] = []
         for node, (parent, depth, by) in enumerate(zip(tree.parents, tree.depths, sources)):
             claim, above = _claim(tree, node), 1.0 if parent == ROOT else path_chances[parent]
-            path_chances.append(above * self._chance(claim, _kind(claim, depth, by), trust[by]))
+            # Correct such claims in general first, then for this kind of guess.
+            prior, count = min(MOST, claim * trust[by]), self._kinds.get(_kind(claim, depth, by))
+            path_chances.append(above * (prior if count is None else count.estimate(prior)))
         return path_chances
 
     @property
@@ -177,12 +178,6 @@ class Calibration:
         """Count one more guess."""
         for count in (self._all, self._sets[seen.kind[0]], self._kinds[seen.kind]):
             count.add(seen.right, seen.claim, self._keep)
-
-    def _chance(self, claim: float, kind: _Kind, trust: float) -> float:
-        # Correct such claims in general first, then for this kind of guess.
-        prior = min(MOST, claim * trust)
-        count = self._kinds.get(kind)
-        return prior if count is None else count.estimate(prior)
 
     def _trust(self, sources: int) -> float:
         """Right guesses of these sources per guess that they claim is right. With little evidence,

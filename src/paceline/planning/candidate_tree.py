@@ -98,8 +98,7 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
 def likeliest_of(
     chances: Sequence[Sequence[float]], count: int, least: float = 0.0
 ) -> CandidateTree:
-    """The same for guesses with these chances at depths 1, 2, …, each by rank. Chances of a depth
-    that sum to more than 1 are scaled down."""
+    """The same for guesses with these chances [depths][ranks], scaled to sums of at most 1."""
     if not chances or count < 1:
         return CandidateTree()
     rows = [tuple([chance / max(1.0, sum(row)) for chance in row]) for row in chances]

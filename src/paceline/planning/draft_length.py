@@ -1,10 +1,9 @@
 """How far a draft model guesses ahead: as long as one more pass saves more time than it costs.
 
-The cost of a pass is measured. It saves the chance that its token is accepted times the current
-time per token. The chance is that all guesses so far are right, by the draft model's own estimates
-corrected by what came true, times the overall share of right guesses, since the next claim is not
-known yet. So a doubtful guess ends the draft if passes of the draft model are expensive, but not if
-they are cheap.
+The cost of a pass is measured. It saves the current time per token times the chance that its token
+is accepted: that all guesses so far are right, by the draft model's own estimates corrected by what
+came true, times the overall share of right guesses, since the next claim is not known yet. So a
+doubtful guess ends the draft if passes of the draft model are expensive, but not if they are cheap.
 
 Before a draft, everything but the claims of its guesses is known. So the decision to continue is a
 table (`ChainEnd`): the least chance that all guesses are right, by their number, and the chance of
@@ -44,12 +43,8 @@ _FORGOTTEN = 1 / 16
 class DraftLength:
     """What is known about one draft model and its target, over any number of texts.
 
-    curve: what passes of the target cost, which prices another row; without one, rows are free
-    here and left to whoever sizes the tree.
-    longest: most guesses, >= 1.
-    costs: observed pass costs, which replace the curve once they are known.
-
-    Decisions depend on the times given and nothing else.
+    curve: what passes of the target cost; without one, rows are free here and left to whoever sizes
+    the tree. longest: most guesses, >= 1. costs: observed pass costs, which replace the curve.
     """
 
     curve: CostCurve | None = None
@@ -72,8 +67,7 @@ class DraftLength:
     _gained: float = 0.0
 
     def pays(self, claims: Sequence[float]) -> bool:
-        """Whether one more pass of the draft model is worth its time after guesses with these
-        claims, each for the case that the guess before it is right."""
+        """Whether one more draft pass is worth its time after guesses of these claims."""
         depth = len(claims)
         if depth == 0:
             return True  # the caller decides whether to guess at all
@@ -113,8 +107,7 @@ class DraftLength:
         return prod(self._chances.chance(claim, at) for at, claim in enumerate(claims, start=1))
 
     def _least(self, depth: int) -> Iterator[float]:
-        """The joint chance that `depth` guesses, then one more each time, need for another pass to
-        be worth its time."""
+        """The joint chances that `depth` guesses, then one more each time, need to go on."""
         saved, taken = self.token_milliseconds, self._draft_pass.value
         if saved is None or taken is None:
             yield from repeat(0.0)
@@ -128,8 +121,7 @@ class DraftLength:
 
     @property
     def token_milliseconds(self) -> float | None:
-        """Current time per token, at most a text's share of a target pass without guesses; None
-        before the first round."""
+        """Current time per token, at most that of plain decoding; None before the first round."""
         if not self._gained or self._plain_pass.value is None:
             return None
         known = self._plain_pass.value, self._spent / self._gained
@@ -149,11 +141,8 @@ class DraftLength:
     def played(
         self, target_milliseconds: float, milliseconds: float, tokens: int, context: int
     ) -> None:
-        """Record a round that gained `tokens` tokens; `scored` comes before.
-
-        target_milliseconds: from the guesses to their result; milliseconds: of the whole round.
-        context: tokens in the cache.
-        """
+        """Record a round that gained `tokens` tokens with `context` in the cache, after `scored`.
+        target_milliseconds: from the guesses to their result, of `milliseconds` in all."""
         if self.costs is not None and self._rounds % _LOOK == 0:
             live = self.costs(context)
             self.curve, self._share = live or self.curve, live.cost(1) if live else None
@@ -174,8 +163,7 @@ class DraftLength:
         self._scored = scored
 
     def judge(self, claims: Sequence[float], right: int) -> None:
-        """Record that the first `right` guesses with these claims came true, and the next one, if
-        any, did not."""
+        """Record that the first `right` of these guesses came true, and the next did not."""
         for depth, claim in enumerate(claims[: right + 1], start=1):
             self._calibration.learn(claim, depth, depth <= right, self._chances)
 

@@ -73,9 +73,8 @@ def _holds(curve: CostCurve, now: Mapping[int, float]) -> bool:
 
 
 def _is_steady(times: PassTimes) -> bool:
-    """Whether most passes of each width took about as long as its fastest one, and no wider pass
-    was far faster than all narrower ones: a machine that is busy all the time slows down every
-    pass."""
+    """Whether most passes of each width took about as long as its fastest, and no wider pass was
+    far faster than all narrower ones: a busy machine slows down every pass."""
     fastest = [min(taken) for _, taken in sorted(times.items())]
     falls = any(_STEADY * wide < narrow for narrow, wide in combinations(fastest, 2))
     return not falls and all(median(taken) <= _STEADY * min(taken) for taken in times.values())

@@ -109,9 +109,8 @@ class Gate:
 
     def inherited(self) -> Gate:
         """The gate of a joining text. A drafter that has gained over many texts, or played few
-        rounds, is asked in each, though not for long if it gains nothing there: one unlucky text
-        must not cost the others. One that has not gained continues its trial, or its rest: many
-        short texts are like one long text."""
+        rounds, is asked in each, but not for long without a gain there. One that has not gained
+        continues its trial, or its rest: many short texts are like one long text."""
         made = Gate(self._trials, self)
         known = self._everywhere
         made._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
@@ -133,8 +132,7 @@ class Gate:
         return gate
 
     def asks(self, price: float) -> bool:
-        """Whether the drafter is asked this round. price: cost of asking in vain, in passes of
-        plain decoding."""
+        """Whether the drafter is asked this round; price: of asking in vain, in plain passes."""
         if not self.is_open and self._trials.can_pay(TRIAL * price):
             trial = _Trial(self._trials, price)
             for gate in self._with_all:
@@ -151,24 +149,20 @@ class Gate:
             self._trial.settle(saved)
         self._everywhere.add(expected)
         for gate in self._with_all:
-            gate._judge(expected)
+            gate._here.add(expected)
+            rounds = gate._here.rounds
+            lenience = _LENIENCE if gate._is_first and rounds < _FIRST_TRIAL else 0.0
+            if rounds >= TRIAL and gate._here.mean < -lenience:
+                gate.is_open = False
 
     @property
     def _with_all(self) -> tuple[Gate, ...]:
         return (self,) if self._all is None else (self, self._all)
 
-    def _judge(self, saved: float) -> None:
-        self._here.add(saved)
-        rounds = self._here.rounds
-        lenience = _LENIENCE if self._is_first and rounds < _FIRST_TRIAL else 0.0
-        if rounds >= TRIAL and self._here.mean < -lenience:
-            self.is_open = False
-
 
 class Gates:
-    """The gates of one drafter on one text, or of a method on all texts: one for each load, since
-    what gains in one text alone may lose beside fifteen others. all_texts: the gates from which
-    those of a text inherit."""
+    """The gates of one drafter on one text, or of a method on all texts, from which the former
+    inherit: one for each load, since what gains in one text alone may lose beside fifteen."""
 
     def __init__(self, trials: TrialBudget, all_texts: Gates | None = None) -> None:
         self._trials, self._all = trials, all_texts

@@ -182,8 +182,8 @@ def _random_tokens(random: Random, target: Target, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time of a pass, which has to read `weight_bytes` from memory. gb_per_s: read
-    bandwidth of this machine, in 10^9 bytes per second."""
+    """The least time of a pass, which reads `weight_bytes` from memory. gb_per_s: 10^9 bytes per
+    second."""
 
     weight_bytes: int
     gb_per_s: float
@@ -194,8 +194,7 @@ class Floor:
         return self.weight_bytes / self.gb_per_s / 1e6
 
     def share(self, curve: CostCurve) -> float:
-        """How close plain decoding comes: 1.0 is as fast as memory allows; a model that is small
-        enough to stay in the caches may have more."""
+        """How close plain decoding comes: 1.0 is as fast as memory allows, caches aside."""
         return self.milliseconds / curve.cost(1)
 
 

@@ -1,14 +1,13 @@
 """Estimates of what passes cost: a stored curve or a mild guess, corrected by every pass.
 
 The logarithm of a pass's time is modelled as the sum of three terms: the shape (from the curve), a
-level that all widths share and that drifts, for example as the text grows or the machine gets busy,
-and a correction for the width. A Kalman filter tracks level and corrections, each with its own
-variance: uncertain terms move, well-known ones stay. Another text makes the level uncertain, since
-passes over long texts take longer. Corrections also drift, slowly, and more the longer their width
-was not seen; with a curve they fade meanwhile. They are relative to plain decoding, whose own is
-always 0. An outlier moves a term by at most a few standard deviations. If a width surprises three
-times in one direction, and the widths before it did not, it is no outlier: what was known about the
-width is discarded.
+level that all widths share and that drifts, for example as the text grows, and a correction for the
+width. A Kalman filter tracks level and corrections, each with its own variance: uncertain terms
+move, well-known ones stay. Another text makes the level uncertain. Corrections also drift, slowly,
+and more the longer their width was not seen; with a curve they fade meanwhile. They are relative to
+plain decoding, whose own is always 0. An outlier moves a term by at most a few standard deviations.
+If a width surprises three times in one direction, and the widths before it did not, it is no
+outlier: what was known about the width is discarded.
 """
 
 from __future__ import annotations
@@ -121,11 +120,8 @@ class PassCosts:
 
     def curve(self, context: int) -> CostCurve | None:
         """Current costs by width for a text with `context` tokens in the cache; None before the
-        first pass.
-
-        Measured widths cost what they do in `of`: the level and the corrections contain what the
-        context adds. The stored curve at this context is the shape between and beyond them.
-        """
+        first pass. Measured widths cost what they do in `of`; the stored curve at this context is
+        the shape between and beyond them."""
         if not self._measured:
             return None
         shape = self._curve and self._curve.at(context)
@@ -141,8 +137,7 @@ class PassCosts:
         return CostCurve(tuple(CostPoint(n, context, cost) for n, cost in zip(widths, costs)))
 
     def share(self, context: int) -> CostCurve | None:
-        """What a pass costs one of its texts, see `CostCurve.shared_by`; else like `curve`, but up
-        to sixteen passes old."""
+        """What a pass costs one of its texts; else like `curve`, but up to sixteen passes old."""
         near = self._curve.at(context).contexts[0] if self._curve else 0
         made_after, share = self._shares.get(near, (0, None))
         if share is not None and self._measured < made_after + _LOOK:

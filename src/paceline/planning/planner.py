@@ -41,27 +41,18 @@ _FORGOTTEN = 0.9
 
 
 @dataclass
-class _Passes:
-    """Passes over a fixed number of texts."""
-
-    costs: PassCosts
-    since_plain: int = 0
-
-
-@dataclass
 class TreePlanner:
     """Sizes the trees of one method on one target; see `paceline.protocols.Planner`.
 
-    curve: measured pass costs, if known; every pass corrects them.
-
-    Costs are kept for good; acceptance is kept as an expectation that the next texts soon correct.
-    The same rounds, times included, lead to the same plans.
+    curve: measured pass costs, if known; every pass corrects them. Costs are kept for good;
+    acceptance is kept as an expectation that the next texts soon correct.
     """
 
     curve: CostCurve | None = None
     _texts: dict[int, PlannedText] = field(default_factory=dict)
     _all: SessionCalibration = field(default_factory=lambda: new_calibration(_SESSION_MEMORY))
-    _passes: dict[int, _Passes] = field(default_factory=dict)
+    _costs: dict[int, PassCosts] = field(default_factory=dict)  # by texts, as below
+    _since_plain: Counter[int] = field(default_factory=Counter)
     _plain_passes: Counter[int] = field(default_factory=Counter)  # by load, to a power of two
     _trials: TrialBudget = field(default_factory=TrialBudget)
     _gates: Gates = field(init=False)
@@ -111,12 +102,12 @@ class TreePlanner:
         """What rounds currently cost one text with `context` tokens in the cache, in a pass over as
         many texts as the last one: its share of plain decoding, plus the full extra cost of its own
         rows. For drafters that shape their trees by it; None before the first pass."""
-        passes = self._passes.get(self._together)
-        return None if passes is None else passes.costs.share(context)
+        costs = self._costs.get(self._together)
+        return None if costs is None else costs.share(context)
 
     def prefill(self, rows: int, texts: int, tokens: int) -> int:
         """As many prompt tokens as fit their share of the time; see `Planner.prefill`."""
-        costs, width = self._of(self._together).costs, 1 + max(0, rows - self._together)
+        costs, width = self._of(self._together), 1 + max(0, rows - self._together)
         most = max(_WAIT, 1 + texts / self._together) * costs.of(width)
         found = (piece for piece in _PIECES if costs.of(width + piece) <= most)
         self._beside = min(tokens, next(found, _PIECES[-1]))
@@ -127,17 +118,17 @@ class TreePlanner:
         if not rounds:
             return
         count, nodes = len(rounds), sum(len(round.tree) for round in rounds)
-        passes, width = self._of(count), 1 + nodes
-        passes.since_plain = 0 if width == 1 else passes.since_plain + 1
+        costs, width = self._of(count), 1 + nodes
+        self._since_plain[count] = 0 if width == 1 else self._since_plain[count] + 1
         # Passes beside prompts are not timed, but count: where many come, there may be no others.
         if not all(round.prefill and round.first for round in rounds):
             self._plain_passes[count.bit_length()] += width == 1
         if new := sum(round.first for round in rounds):
-            passes.costs.expect_change(new / count)
+            costs.expect_change(new / count)
         if not any(round.prefill for round in rounds):
-            passes.costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
+            costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
         drafting = self._time_drafting(rounds)
-        plain, whole = passes.costs.of(1), passes.costs.of(width, self._beside)
+        plain, whole = costs.of(1), costs.of(width, self._beside)
         self._trials.earn(whole / plain)
         for round in rounds:
             text = self._texts[round.key]
@@ -160,33 +151,33 @@ class TreePlanner:
         self, texts: Mapping[int, PlannedText], proposals: Mapping[int, Propose], fixed: int
     ) -> dict[int, Tree]:
         """Trees of texts without their own budget; the others have `fixed` nodes."""
-        passes = self._of(self._together)
+        costs = self._of(self._together)
         # Beside nodes of others there is nothing to see.
-        if not fixed and self._looks_at_plain(passes):
+        if not fixed and self._looks_at_plain(costs):
             return dict.fromkeys(texts, EMPTY)
         trees: dict[int, Tree] = {}
         nodes = fixed + sum([text.nodes for text in texts.values() if text.gate.is_open])
         for key, text in texts.items():
             text.asked = text.gate.is_open
-            if not text.asked and text.gate.asks(self._price(text, passes.costs, nodes)):
+            if not text.asked and text.gate.asks(self._price(text, costs, nodes)):
                 text.asked = text.fresh = True
                 self._drafting.learn_anew()
                 nodes += text.nodes
             trees[key] = proposals[key](text.most(MOST_NODES)) if text.asked else EMPTY
         if len(texts) == 1 and text.sized_by == "nodes":
-            sized = {key: self._sized_alone(passes.costs, text, trees[key], fixed)}
+            sized = {key: self._sized_alone(costs, text, trees[key], fixed)}
         else:
-            sized = self._sized(passes.costs, texts, trees, fixed)
+            sized = self._sized(costs, texts, trees, fixed)
         for key, text in texts.items():
             text.used = max(len(sized[key]), text.used * _FORGOTTEN)
         return sized
 
-    def _of(self, texts: int) -> _Passes:
-        if texts not in self._passes:
-            near = min(self._passes, key=lambda known: abs(known - texts), default=None)
-            known = self._passes[near].costs if near else PassCosts(self.curve)
-            self._passes[texts] = _Passes(known.inherited(texts))
-        return self._passes[texts]
+    def _of(self, texts: int) -> PassCosts:
+        if texts not in self._costs:
+            near = min(self._costs, key=lambda known: abs(known - texts), default=None)
+            known = self._costs[near] if near else PassCosts(self.curve)
+            self._costs[texts] = known.inherited(texts)
+        return self._costs[texts]
 
     def _time_drafting(self, rounds: Sequence[Round]) -> float:
         """Learn from what drafting took; returns what each text that was asked pays for it."""
@@ -212,15 +203,16 @@ class TreePlanner:
         extra = (costs.of(1 + total) - costs.of(1)) * text.nodes / max(1, total)
         return (self._drafting.price + max(0.0, extra)) / costs.of(1)
 
-    def _looks_at_plain(self, passes: _Passes) -> bool:
+    def _looks_at_plain(self, costs: PassCosts) -> bool:
         """Whether this pass is plain decoding, only to learn what that costs."""
         unknown = self.curve is None or _WIDE * self._together >= self.curve.widths[-1]
         if unknown and self._plain_passes[self._together.bit_length()] < _FIRST_LOOKS:
             return True
-        if passes.costs.doubts_plain:  # an outlier, or all gains are judged by a wrong time
-            if passes.since_plain < _SOON:
+        since = self._since_plain[self._together]
+        if costs.doubts_plain:  # an outlier, or all gains are judged by a wrong time
+            if since < _SOON:
                 return False
-        elif passes.since_plain < _STALE or not self._trials.can_pay(_LOOK):
+        elif since < _STALE or not self._trials.can_pay(_LOOK):
             return False
         self._trials.pay(_LOOK)
         return True

@@ -1,5 +1,4 @@
-"""Times that are measured repeatedly, with outliers, and drafting time per text, inferred from
-rounds of a batch in which some drafters are asked."""
+"""Times that are measured repeatedly, with outliers, and drafting time per text of a batch."""
 
 from __future__ import annotations
 
@@ -15,10 +14,7 @@ _NO_OUTLIER = 3
 @dataclass
 class RunningTime:
     """The median of the first few times, then a running average in which an outlier counts at most
-    twice the average. The third outlier in a row is none: the times start anew with it.
-
-    value: in the unit of the times; None before the first.
-    """
+    twice the average; with the third outlier in a row the times start anew."""
 
     value: float | None = None
     _first: list[float] = field(default_factory=list)
@@ -52,8 +48,7 @@ class RunningTime:
 
 @dataclass
 class DraftingTime:
-    """Milliseconds per text that a round takes outside the pass, with its drafter asked or resting;
-    taken to be the same in a batch of any size."""
+    """Milliseconds per text that a round takes outside the pass, its drafter asked or resting."""
 
     _asked: RunningTime = field(default_factory=RunningTime)
     _resting: RunningTime = field(default_factory=RunningTime)

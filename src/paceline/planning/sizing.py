@@ -14,8 +14,7 @@ _LONGEST = 64
 
 
 def best_first(trees: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, int]]:
-    """Nodes of several trees, each as (its tree's key, node), likeliest first; parents come before
-    their children.
+    """Nodes of several trees, as (key, node), likeliest first; parents come before their children.
 
     trees: keys, and how likely each node of that tree is to be accepted, never more than its
     parent; so for any n the first n nodes have the most expected tokens.
@@ -42,7 +41,7 @@ def best_count(sure: float, path_chances: Sequence[float], costs: Sequence[float
 
 
 def best_chain(curve: CostCurve, acceptance: float) -> int:
-    """The best number of guesses on a device, at most 64, if each is right with probability
-    `acceptance` after a right one; 0 if guessing does not pay."""
+    """The best number of guesses, at most 64, each right with probability `acceptance` after a
+    right one; 0 if guessing does not pay."""
     path_chances = [acceptance**depth for depth in range(1, _LONGEST + 1)]
     return best_count(1.0, path_chances, [curve.cost(width) for width in range(1, _LONGEST + 2)])

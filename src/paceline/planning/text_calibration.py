@@ -15,16 +15,8 @@ from weakref import finalize
 
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import Kinds, Sizing
-from paceline.planning.calibration import (
-    BORDERS,
-    DEPTHS,
-    LEAST,
-    MOST,
-    PRIOR,
-    UNKNOWN,
-    Calibration,
-    Watch,
-)
+from paceline.planning import calibration as counted
+from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.sizing import best_count
 from paceline.tree import Tree
 
@@ -32,8 +24,7 @@ __all__ = ["Chosen", "SessionCalibration", "TextCalibration", "new_calibration"]
 
 
 class Chosen(NamedTuple):
-    """The nodes of a tree that gain most tokens for the time of their pass, ascending, and the
-    expected number of accepted ones."""
+    """The nodes of a tree that pay, ascending, and how many are expected to be accepted."""
 
     nodes: list[int]
     promised: float
@@ -92,8 +83,7 @@ class _Columns:
         self._make_room(64)
 
     def size(self, tree: Tree, of: int, costs: Sequence[float] | None = None) -> None:
-        """Expect a tree for the calibration `of`; choose its nodes if `costs` of passes with 0, 1,
-        … of them are given."""
+        """Expect a tree for the calibration `of` or, given `costs`, choose its nodes."""
         call, nodes = self.call, len(tree.tokens)
         if nodes > self._room:
             self._make_room(2 * nodes)
@@ -126,17 +116,17 @@ class _Columns:
         self._costs_at = at(self._costs)
 
 
-_BORDERS = (ctypes.c_double * len(BORDERS))(*BORDERS)
-_DEPTHS = (ctypes.c_int64 * len(DEPTHS))(*DEPTHS)
+_BORDERS = (ctypes.c_double * len(counted.BORDERS))(*counted.BORDERS)
+_DEPTHS = (ctypes.c_int64 * len(counted.DEPTHS))(*counted.DEPTHS)
 _KINDS = Kinds(
     borders=ctypes.addressof(_BORDERS),
     depths=ctypes.addressof(_DEPTHS),
-    border_count=len(BORDERS),
-    depth_count=len(DEPTHS),
-    least=LEAST,
-    most=MOST,
-    unknown=UNKNOWN,
-    prior=PRIOR,
+    border_count=len(_BORDERS),
+    depth_count=len(_DEPTHS),
+    least=counted.LEAST,
+    most=counted.MOST,
+    unknown=counted.UNKNOWN,
+    prior=counted.PRIOR,
 )
 
 

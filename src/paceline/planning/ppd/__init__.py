@@ -1,2 +1,1 @@
-"""Dynamic sparse trees of guesses and prompt tokens: building, searching and drawing them (PPD,
-chapter 5)."""
+"""Dynamic sparse trees of guesses and prompt tokens (PPD, chapter 5)."""

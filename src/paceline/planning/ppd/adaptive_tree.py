@@ -53,8 +53,7 @@ class Limits:
 
     @property
     def narrowest(self) -> int:
-        """Rows of the narrowest pass with a tree: those of the smallest size, the root and the
-        prompt tokens after it."""
+        """Rows of the narrowest pass with a tree, the root and its prompt tokens included."""
         return 1 + max(1, self.floor) * self.epts + self.least
 
 
@@ -104,7 +103,15 @@ class AdaptiveTree:
             return
         live = None if self._costs is None else self._costs(context)
         curve = live or (None if self._stored is None else self._stored.at(context))
-        if curve is not None and _differs(curve, self._curve or MILD):
+        if curve is None:
+            return
+        known = self._curve or MILD
+        # In passes of plain decoding.
+        changes = (
+            abs(curve.relative(width) / known.relative(width) - 1)
+            for width in {*curve.widths, *known.widths}
+        )
+        if any(change > _CHANGED for change in changes):
             self._curve = curve
             _ = self.prospects  # built now, with the tree, for the next round
 
@@ -139,16 +146,14 @@ class AdaptiveTree:
             self._hits[distance - 1][rank] += 1
         if distance == 1 and self._seen[0] >= self._revision:
             self._revision *= 2
-            self.table = self._posterior()
-            _ = self.prospects
-
-    def _posterior(self) -> AcceptanceTable:
-        return AcceptanceTable(
-            tuple(
-                tuple((_PRIOR * share + hit) / (_PRIOR + seen) for share, hit in zip(row, hits))
-                for row, hits, seen in zip(self._prior.rows, self._hits, self._seen)
+            rows = zip(self._prior.rows, self._hits, self._seen)
+            self.table = AcceptanceTable(
+                tuple(
+                    tuple((_PRIOR * share + hit) / (_PRIOR + seen) for share, hit in zip(row, hits))
+                    for row, hits, seen in rows
+                )
             )
-        )
+            _ = self.prospects
 
 
 # A tree takes milliseconds to build, and all texts of a batch ask for the same one.
@@ -218,9 +223,3 @@ def _next_to(best: int, tried: Sequence[int]) -> tuple[int, ...]:
     below = max((width for width in tried if width < best), default=best - 1)
     above = min((width for width in tried if width > best), default=best + 1)
     return tuple(width for width in range(below + 1, above) if width != best)
-
-
-def _differs(one: CostCurve, other: CostCurve) -> bool:
-    """Whether pass costs have changed, in passes of plain decoding."""
-    widths = {*one.widths, *other.widths}
-    return any(abs(one.relative(n) / other.relative(n) - 1) > _CHANGED for n in widths)

@@ -63,8 +63,7 @@ class StateTree:
 
 @dataclass(frozen=True)
 class DynamicTree:
-    """The trees of all m + 1 states, and what they promise in the long run; states[d] is at most d
-    deep and states[0] is empty."""
+    """The trees of all m + 1 states; states[d] is at most d deep and states[0] is empty."""
 
     states: tuple[StateTree, ...]
 
@@ -93,8 +92,7 @@ class DynamicTree:
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens gained per pass in the long run, bonus token included: tau. R(T) of PPD's
-        proposition 5.6.4 is one less."""
+        """Tokens gained per pass in the long run: tau; R(T) of proposition 5.6.4 is one less."""
         return float(1 + self.steady_state @ self.accepted)
 
     @cached_property

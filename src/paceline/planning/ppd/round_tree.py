@@ -1,9 +1,9 @@
 """The tree of one round of PPD, sized by the confidence of its guesses.
 
-A dynamic sparse tree (`paceline.planning.ppd.dynamic_tree`) has one shape for all rounds in a
-state, that of the average round. Here guesses have the chances of this round, and every row must be
-worth its time: a guess by the tokens expected from it now, a prompt token by what its guesses bring
-later. So a doubtful round is narrow, and a confident one wide.
+A dynamic sparse tree (`paceline.planning.ppd.dynamic_tree`) has the shape of the average round.
+Here guesses have the chances of this round, and every row must be worth its time: a guess by the
+tokens expected from it now, a prompt token by what its guesses bring later. So a doubtful round is
+narrow, and a confident one wide.
 """
 
 from __future__ import annotations

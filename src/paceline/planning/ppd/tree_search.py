@@ -40,12 +40,11 @@ def build_tree(table: AcceptanceTable, size: int, floor: int = 1, epts: int = 1)
     and then a round without any; that gains a little if `size` is small.
     epts: rows per prompt token; `size` counts all of them.
 
-    For each state only the number of guesses is chosen: they are the likeliest ones, and the other
-    rows go to prompt tokens by `allocate_prompts`. The paper (5.6.3) tries all combinations of
-    these numbers. Here each state chooses for itself, by the tokens of this round and the `worth`
-    of the states it leads to; this changes the worth, and repeats until nothing gains any more
-    (policy iteration, Howard 1960). It works for any m, needs only a few rounds, and finds the
-    trees of the exhaustive search.
+    Each state has the likeliest guesses, and the other rows go to prompt tokens by
+    `allocate_prompts`. The paper (5.6.3) tries all combinations of numbers of guesses. Here each
+    state chooses its own, by the tokens of this round and the `worth` of the states it leads to,
+    which changes the worth, until nothing gains any more (policy iteration, Howard 1960). For any
+    m, a few rounds find the trees of the exhaustive search.
 
     Raises ValueError for a size below 1 + floor x epts, or a floor out of range.
     """
@@ -84,11 +83,8 @@ def survey_widths(
 ) -> list[FittedTree]:
     """The fastest tree for every width, and what it promises on this machine (PPD, section 5.6.3).
 
-    widths: most rows of a pass; by default the measured widths of the curve.
-    floor, epts: see `build_tree`.
-
-    A tree need not use all prompt tokens: in a narrow pass, three after the root leave too little
-    room for guesses. Widths too small for a tree are left out.
+    widths: most rows of a pass, by default those of the curve; those too small for a tree are left
+    out. floor, epts: see `build_tree`. In a narrow pass the tree need not use all prompt tokens.
     """
     found = []
     for width in curve.widths if widths is None else widths:
