@@ -54,7 +54,7 @@ def noise_at(seed: int, position: int, size: int, tokens: np.ndarray | slice) ->
 
 
 def noisy_argmax(scores: np.ndarray, seed: int, position: int) -> int:
-    """The first argmax of scores [size] float32 plus `gumbel`, added in float64. Most noise is never
+    """The first argmax of scores [size] float32 plus `gumbel`, added in float64. Most noise is not
     computed: a token far below the best score needs noise that few have, as random bits show."""
     bits, top = _bits(seed, position, len(scores)), scores.max()
     if not np.isfinite(top):

@@ -206,8 +206,8 @@ class Target(ABC):
 
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
         """With `CHAINS`: keep the first `kept` tokens of a text and append `tokens`, at least one in
-        all; read what is not in the cache yet, the last token included, and score the next token.
-        The scores are a view, which the next pass overwrites. A slot that was followed can only be
+        all; read what is not cached yet, the last token included, and score the next token. The
+        scores are a view, which the next pass overwrites. A slot that was followed can only be
         followed until it is closed."""
         raise self._lacks("chains")
 
@@ -238,7 +238,7 @@ class Target(ABC):
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for tokens
-        int64 [n] or all. Scores are weights @ state + biases, but for caps and other monotone steps."""
+        int64 [n] or all. Scores are weights @ state + biases, but for caps and the like."""
         raise self._lacks("hidden states")
 
     def _lacks(self, what: str) -> UsageError:

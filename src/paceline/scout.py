@@ -28,9 +28,11 @@ _UNWEIGHTED = 0.5
 
 
 class Scout:
-    """Tries guesses against a constraint, ahead of the text. matcher: the scout's own, at the text's
-    position; once it raises an error, guesses are left as they are, as that must not end the text.
-    source: number of the source of the matcher's guesses."""
+    """Tries guesses against a constraint, ahead of the text.
+
+    matcher: the scout's own, at the text's position. An error there must not end the text: from
+    then on guesses are left as they are. source: number of the source of the matcher's guesses.
+    """
 
     def __init__(self, matcher: Matcher, source: int) -> None:
         self._matcher: Matcher | None = matcher

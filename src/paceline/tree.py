@@ -189,9 +189,9 @@ class Tree:
         return nodes
 
     def graft(self, other: Tree, at: int = ROOT) -> Tree:
-        """Append `other`, with node `at` as its root; its nodes come after the present ones, and its
-        weights are scaled by that of `at`. Missing weights count as 1.0, missing sources as none,
-        unless both sides miss them. Raises ValueError if there is no node `at`."""
+        """Append `other`, with node `at` as its root; its nodes come after the present ones, their
+        weights scaled by that of `at`. Missing weights count as 1.0, missing sources as none, unless
+        both sides miss them. Raises ValueError if there is no node `at`."""
         if not ROOT <= at < len(self):
             raise ValueError(f"there is no node {at} to graft at")
         shift = len(self)
@@ -260,7 +260,7 @@ class Tree:
         return self.keep([node for node, d in enumerate(self.depths) if d <= depth])
 
     def keep(self, nodes: Sequence[int]) -> Tree:
-        """The subtree of some nodes, in ascending order; raises ValueError if a parent is missing."""
+        """The subtree of some nodes, ascending; raises ValueError if a parent is missing."""
         if len(nodes) == len(self):  # then they are all of them, in order
             return self
         place = {node: index for index, node in enumerate(nodes)}
