@@ -241,7 +241,7 @@ def test_texts_of_threads_that_wait_together_go_on_in_one_pass() -> None:
         others = [
             pool.submit(session.generate, f"other {place}", max_new_tokens=40) for place in range(2)
         ]
-        while len(session.texts.batch.turn._queue) < 2:  # both wait for their turn to join
+        while len(session.texts.turn._queue) < 2:  # both wait for their turn to join
             assert not held.done()
         before = session.target.passes
         go.set()
@@ -255,7 +255,7 @@ def test_the_last_round_is_not_lost_while_it_is_being_handed_out(polled: bool) -
     """Another thread has played a text's last round and dropped it, and hands it out only now."""
     session = toy_session("plain")
     (generation, key) = session.texts.begin(lambda drafter: Generation([1], drafter, Stopping(1)))
-    shared = session.texts.batch
+    shared = session.texts
     with ThreadPoolExecutor(1) as pool:
         with shared.turn:
             (last,) = shared._batch.step({key})
@@ -331,9 +331,9 @@ def test_texts_that_heard_tokens_which_were_not_committed_end(monkeypatch: Any) 
 
 
 WINDOWS: dict[str, Callable[[Session, Stream], tuple[object, str]]] = {
-    "the planner learns": lambda session, _: (session.texts.batch._batch._planner, "observe"),
-    "the round is filed": lambda session, _: (session.texts.batch._batch, "step"),
-    "it is handed out": lambda session, _: (session.texts.batch, "next_round"),
+    "the planner learns": lambda session, _: (session.texts._batch._planner, "observe"),
+    "the round is filed": lambda session, _: (session.texts._batch, "step"),
+    "it is handed out": lambda session, _: (session.texts, "next_round"),
     "it is read": lambda *_: (OutputText, "push"),
     "it is counted": lambda _, stream: (stream.stats, "add"),
     "it is shown": lambda *_: (OutputText, "release"),
@@ -399,8 +399,8 @@ def test_rounds_that_wait_for_their_texts_owner_hold_no_logits() -> None:
         for stream in streams:
             awaited.enter_context(stream.awaited())
         for _ in range(4):
-            session.texts.batch.play()
-        waiting = [round for heard in session.texts.batch._heard.values() for round in heard]
+            session.texts.play()
+        waiting = [round for heard in session.texts._heard.values() for round in heard]
         assert len(waiting) == 8
         assert all(round.logits.untyped_storage().nbytes() == 0 for round in waiting)
         assert all(len(round.logprobs) == len(round.path.tokens) for round in waiting)

@@ -187,17 +187,17 @@ def test_what_was_written_before_a_text_was_closed_is_not_kept(tmp_path: Path) -
 def test_a_text_closed_by_another_thread_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     session = toy_session("anpd", store=(memory := Memory()))
     stream = session.stream("tell me", max_new_tokens=50, ignore_eos=True)
-    play = session.texts.batch._step
+    play = session.texts._step
 
     def play_once() -> None:
         play()
-        monkeypatch.setattr(session.texts.batch, "_step", play)
+        monkeypatch.setattr(session.texts, "_step", play)
         closing = Thread(target=stream.close)  # which waits for the turn
         closing.start()
         closers.append(closing)
 
     closers: list[Thread] = []
-    monkeypatch.setattr(session.texts.batch, "_step", play_once)
+    monkeypatch.setattr(session.texts, "_step", play_once)
     next(stream, None)
     closers[0].join()
     done = stream.run()
@@ -519,7 +519,7 @@ def test_streams_that_somebody_else_drives_write_what_they_write_alone() -> None
         for stream in streams:
             awaited.enter_context(stream.awaited())
         while not all(stream.ended for stream in streams):
-            session.texts.batch.play()
+            session.texts.play()
             for place, stream in enumerate(streams):
                 if not stream.ended:
                     texts[place] += "".join(chunk.text for chunk in stream.poll())

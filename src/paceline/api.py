@@ -67,7 +67,8 @@ def load(
     place = device, dtype, device_map, attn_implementation
     order = ModelOrder(model, *place, weights, engine, cache_dtype)
     opened = open_model(order, progress)
-    plans = _plans(method, options, measure)
+    if measure is None:  # whether trees will be planned
+        measure = method != "plain" and (options is None or options.budget is None)
     return Session(
         opened.target,
         opened.tokenizer,
@@ -76,7 +77,7 @@ def load(
         store=store,
         datastore=_datastore(datastore, opened.tokenizer),
         options=options,
-        curve=known_curve(opened.target, opened.fingerprint, plans, progress),
+        curve=known_curve(opened.target, opened.fingerprint, measure, progress),
         drafts=DraftModels(
             opened.target.late_model,
             opened.fingerprint,
@@ -84,7 +85,7 @@ def load(
             target=opened.target,
             device=order.device,
             dtype=order.dtype,
-            measure=plans,
+            measure=measure,
             progress=progress,
         ),
         eos_ids=opened.eos_ids,
@@ -102,10 +103,3 @@ def _datastore(
     mark = vocabulary_mark(tokenizer)
     own = Datastore.default_folder(mark)
     return Datastore(own if name == "own" else Path(os.path.expanduser(name)), mark)
-
-
-def _plans(method: str, options: Options | None, measure: bool | None) -> bool:
-    """Whether trees will be planned; `measure`, if given, decides."""
-    if measure is not None:
-        return measure
-    return method != "plain" and (options is None or options.budget is None)

@@ -6,10 +6,8 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from paceline.scores import Ranked
+from paceline.scores import Ranked
 
 __all__ = ["ChainEnd", "ChainFound", "ChainRequest", "ChanceTable", "certain_end"]
 

@@ -71,16 +71,14 @@ class DraftModels:
         self._target = target
         self._opened: dict[_Path, Host] = {}
 
-    def __call__(self, choice: ModelChoice) -> Host:
+    def __call__(self, choice: ModelChoice, asking: _Path = ()) -> Host:
         """A host on the model that has seen no text yet.
+
+        asking: path of the model to draft for; () for the base itself.
 
         Raises ModelError for a model that cannot be read or run, or has another tokenizer, and
         UsageError for an unknown device, dtype or kind of weights.
         """
-        return self._find((), choice)
-
-    def _find(self, asking: _Path, choice: ModelChoice) -> Host:
-        """asking: path of the model to draft for; () for the base itself."""
         path: _Path = (choice,)
         if choice.model == SELF:
             path = (*asking, replace(choice, weights=choice.weights or COPIES[0]))
@@ -90,7 +88,7 @@ class DraftModels:
         host = self._opened[path]
         host.target.forget()
         # What is kept must not refer to what keeps it, or models outlive their session.
-        return replace(host.fresh(), open=partial(self._find, path))
+        return replace(host.fresh(), open=partial(self, asking=path))
 
     def _open_copy(self, path: _Path) -> Host:
         *origin, choice = path

@@ -6,12 +6,9 @@ import hashlib
 from functools import lru_cache
 from math import exp
 from operator import index
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import torch
+import torch
 
 __all__ = ["device_gumbel", "gumbel", "noise_at", "noisy_argmax"]
 
@@ -37,8 +34,6 @@ def device_gumbel(seed: int, position: int, size: int, device: torch.device) -> 
     """Standard Gumbel noise [size] float64 made on `device`; copying that of `gumbel` there would
     take longer than a pass. It too depends only on (seed, position), but differs between kinds of
     device, and perhaps between versions of torch."""
-    import torch
-
     key = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(key, "little"))
     # A GPU's numbers depend on how many are asked for. This makes models whose vocabularies differ

@@ -1,5 +1,5 @@
-"""`draft=self`: a quantised copy of a model, to draft for it, made from the weights in memory or, if
-they cannot be read, from the model's files."""
+"""`draft=self`: a quantised copy of a model, to draft for it, made from the weights in memory or,
+if they cannot be read, from the model's files."""
 
 from __future__ import annotations
 

@@ -205,10 +205,10 @@ class Target(ABC):
         raise self._lacks("virtual tokens")
 
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
-        """With `CHAINS`: keep the first `kept` tokens of a text and append `tokens`, at least one in
-        all; read what is not cached yet, the last token included, and score the next token. The
-        scores are a view, which the next pass overwrites. A slot that was followed can only be
-        followed until it is closed."""
+        """With `CHAINS`: keep the first `kept` tokens of a text and append `tokens`, at least one
+        in all; read what is not cached yet, the last token included, and score the next token.
+        The scores are a view, which the next pass overwrites. A slot that was followed can only
+        be followed until it is closed."""
         raise self._lacks("chains")
 
     def generate_chain(

@@ -20,35 +20,53 @@ from paceline.loop import Batch
 from paceline.protocols import Drafter, Planner, Target, check_capabilities
 from paceline.records import Round
 
-__all__ = ["SharedBatch", "Texts", "Turns"]
+__all__ = ["Texts", "Turns"]
 
 _IDLE_DRAFTERS = 8
 _NO_LOGITS = torch.empty(0)
 
 
-class SharedBatch:
-    """Hands out the rounds of a batch, text by text."""
+class Texts:
+    """The texts that a session is generating, whose rounds it hands out, and idle drafters for the
+    next ones. new_drafter: makes one, here and whenever a text needs one more.
 
-    def __init__(self, batch: Batch) -> None:
+    Raises UsageError if the drafter needs something that the target does not offer.
+    """
+
+    def __init__(
+        self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]
+    ) -> None:
         self.turn = Turns()
         """The lock for using the target, its planner or its drafters."""
-        self._batch = batch
+        self._batch = Batch(target, planner)
         self._lock = Lock()
         self._awaited: Counter[int] = Counter()
         self._heard: dict[int, deque[Round]] = {}
         self._abandoned: deque[int] = deque()
+        self._new_drafter = new_drafter
+        self._idle = [new_drafter()]
+        check_capabilities(self._idle[0], target)
 
-    def add(self, generation: Generation) -> int:
-        """See `Batch.add`. The caller must hold the turn."""
-        self._drop_abandoned()  # the new text may go on in the cache of one
-        key = self._batch.add(generation)
-        self._heard[key] = deque()
-        return key
+    def begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
+        """Add a text; returns it and its key in the batch."""
+        with self.turn:
+            drafter = self._idle.pop() if self._idle else self._new_drafter()
+            try:
+                begun = generation(drafter)
+                self._drop_abandoned()  # the new text may go on in the cache of one
+                key = self._batch.add(begun)
+            except UsageError:  # an unfit prompt is not the drafter's fault
+                self._idle.append(drafter)
+                raise
+            self._heard[key] = deque()
+            return begun, key
 
-    def drop(self, key: int) -> None:
-        """See `Batch.drop`."""
+    def end(self, generation: Generation, key: int) -> None:
+        """Remove a text. Unless it failed, its drafter is free for the next one."""
         with self.turn:
             self._drop(key)
+        if generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
+            self._idle.append(generation.drafter)
 
     def abandon(self, key: int) -> None:
         """Give up a text that is no longer wanted; it leaves before the next round. May be called
@@ -124,37 +142,6 @@ class SharedBatch:
     def _drop(self, key: int) -> None:
         self._batch.drop(key)
         self._heard.pop(key, None)
-
-
-class Texts:
-    """The texts a session is generating, and idle drafters for the next ones. new_drafter: makes
-    one, here and whenever a text needs one more. Raises UsageError if the drafter needs something
-    that the target does not offer."""
-
-    def __init__(
-        self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]
-    ) -> None:
-        self.batch = SharedBatch(Batch(target, planner))
-        self._new_drafter = new_drafter
-        self._idle = [new_drafter()]
-        check_capabilities(self._idle[0], target)
-
-    def begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
-        """Add a text; returns it and its key in the batch."""
-        with self.batch.turn:
-            drafter = self._idle.pop() if self._idle else self._new_drafter()
-            try:
-                begun = generation(drafter)
-                return begun, self.batch.add(begun)
-            except UsageError:  # an unfit prompt is not the drafter's fault
-                self._idle.append(drafter)
-                raise
-
-    def end(self, generation: Generation, key: int) -> None:
-        """Remove a text. Unless it failed, its drafter is free for the next one."""
-        self.batch.drop(key)
-        if generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
-            self._idle.append(generation.drafter)
 
 
 class Turns:

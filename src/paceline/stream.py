@@ -104,9 +104,9 @@ class Stream(Iterator[Chunk]):
         return self._chunks.popleft()
 
     def poll(self) -> list[Chunk]:
-        """The chunks that rounds played elsewhere, with `SharedBatch.play`, made certain. Once
+        """The chunks that rounds played elsewhere, with `Texts.play`, made certain. Once
         `ended`, no more follow."""
-        rounds, goes_on = self._home.texts.batch.take_rounds(self._begun()[1])
+        rounds, goes_on = self._home.texts.take_rounds(self._begun()[1])
         if not (all(self._take(round) for round in rounds) and goes_on):
             self._end()
         self._release()
@@ -146,7 +146,7 @@ class Stream(Iterator[Chunk]):
             self._error = error
             yield
             return
-        with self._home.texts.batch.awaiting(key):
+        with self._home.texts.awaiting(key):
             yield
 
     @property
@@ -218,7 +218,7 @@ class Stream(Iterator[Chunk]):
             new_text = home.texts_of(options, prompt, references, before=before)
             self._text = home.texts.begin(new_text)
             # Once the stream is garbage collected, nothing will ask for the text again.
-            self._given_up = finalize(self, home.texts.batch.abandon, self._text[1])
+            self._given_up = finalize(self, home.texts.abandon, self._text[1])
         return self._text
 
     def _leave(self) -> None:
@@ -226,14 +226,14 @@ class Stream(Iterator[Chunk]):
             try:
                 self._home.texts.end(*self._text)
             except BaseException:  # interrupted while others have the turn
-                self._home.texts.batch.abandon(self._text[1])
+                self._home.texts.abandon(self._text[1])
                 raise
 
     def _next_round(self) -> bool:
         """Take the text's next round; False if it has ended or failed."""
         if self._error is not None:
             return False
-        round = self._home.texts.batch.next_round(self._begun()[1])
+        round = self._home.texts.next_round(self._begun()[1])
         return round is not None and self._take(round)
 
     def _take(self, round: Round) -> bool:
@@ -268,7 +268,7 @@ class Stream(Iterator[Chunk]):
 
     def _play(self) -> None:
         """Hand out what one more round makes certain; the rest if the text has ended."""
-        with self._home.texts.batch.awaiting(self._begun()[1]):
+        with self._home.texts.awaiting(self._begun()[1]):
             goes_on = self._next_round()
         if not goes_on:
             self._end()

@@ -28,8 +28,8 @@ def as_tensors(biases: Iterable[tuple[int, float]]) -> tuple[torch.Tensor, torch
 
 
 def add_biases(scores: torch.Tensor, tokens: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
-    """Add the biases [n] of tokens [n] to scores [1, vocabulary], but for ids beyond the vocabulary: a
-    draft model may know fewer."""
+    """Add the biases [n] of tokens [n] to scores [1, vocabulary], except for ids beyond it: a draft
+    model may know fewer."""
     known = tokens < scores.shape[1]
     return scores.index_add(1, tokens[known].to(scores.device), biases[known].to(scores)[None])
 

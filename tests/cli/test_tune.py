@@ -233,7 +233,7 @@ def test_what_is_tried_is_planned_by_the_curve_just_measured(
 
         def run(self, tryout: shared.Tryout) -> None:
             session = tryout.session
-            planner = session.texts.batch._batch._planner
+            planner = session.texts._batch._planner
             assert isinstance(planner, TreePlanner)
             used.extend([session.host.curve, planner.curve, session.new_planner().curve])
 

@@ -215,7 +215,7 @@ class Engine:
 
     def _play(self) -> None:
         """Play one round, and deliver every text's news."""
-        self._session.texts.batch.play()
+        self._session.texts.play()
         for text in list(self._texts):
             if text.ticket.failed:
                 continue  # another text of the request has just failed

@@ -79,7 +79,7 @@ class AdaptiveTree:
         costs: Costs | None = None,
     ) -> None:
         self._prior = table
-        self._stored = self._curve = curve
+        self._stored, self._curve = curve, curve or MILD
         self._costs = costs
         self._rounds = 0
         self._budget = 0
@@ -105,11 +105,10 @@ class AdaptiveTree:
         curve = live or (None if self._stored is None else self._stored.at(context))
         if curve is None:
             return
-        known = self._curve or MILD
         # In passes of plain decoding.
         changes = (
-            abs(curve.relative(width) / known.relative(width) - 1)
-            for width in {*curve.widths, *known.widths}
+            abs(curve.relative(width) / self._curve.relative(width) - 1)
+            for width in {*curve.widths, *self._curve.widths}
         )
         if any(change > _CHANGED for change in changes):
             self._curve = curve
@@ -118,7 +117,7 @@ class AdaptiveTree:
     @property
     def prospects(self) -> Prospects:
         """What its trees currently promise, with all prompt tokens after every root."""
-        return _prospects(self.table, self._curve or MILD, self._fitting(), self._limits.epts)
+        return _prospects(self.table, self._curve, self._fitting(), self._limits.epts)
 
     def _fitting(self) -> DynamicTree | None:
         budget, limits = self._budget, self._limits
@@ -129,13 +128,12 @@ class AdaptiveTree:
             return _of_width(self.table, _FREE, budget + 1, limits)
         if limits.width:
             rows = min(limits.width, budget + 1)
-            return _of_width(self.table, self._curve or MILD, rows, limits)
+            return _of_width(self.table, self._curve, rows, limits)
         return _fastest(self.table, self._curve, budget, limits)
 
     def survey(self) -> list[FittedTree]:
         """What the trees of all widths promise; see `survey_widths`."""
-        curve = self._curve or MILD
-        return _surveyed(self.table, curve, _coarse(curve), self._limits)
+        return _surveyed(self.table, self._curve, _coarse(self._curve), self._limits)
 
     def observe(self, distance: int, rank: int | None, shares: Sequence[float] = ()) -> None:
         """Learn from a token that was guessed at. distance: from 1. rank: of the right guess, from
@@ -174,10 +172,10 @@ def _of_width(
 
 @lru_cache(maxsize=128)
 def _fastest(
-    table: AcceptanceTable, curve: CostCurve | None, budget: int, limits: Limits
+    table: AcceptanceTable, curve: CostCurve, budget: int, limits: Limits
 ) -> DynamicTree | None:
     """The tree that promises most tokens per millisecond."""
-    curve, most = curve or MILD, max(budget, 0) + 1
+    most = max(budget, 0) + 1
     widths = tuple(width for width in _coarse(curve) if width <= most)
     found = _surveyed(table, curve, widths, limits)
     # If no tree fits the widths tried first, the narrowest may still fit the budget.
