@@ -31,7 +31,6 @@ CORE = {
     "scores",
     "warping",
     "logprobs",
-    "matching",
     "scout",
     "stopping",
     "typical",
@@ -167,7 +166,7 @@ def test_there_is_something_to_look_at() -> None:
     assert {f"{module}.py" for module in CORE} <= names
     assert {f"{room}/__init__.py" for room in ALLOWED} <= names
     tree = next(path for path in MODULES if name_of(path) == "verify.py")
-    below = {"matching", "records", "sampling", "stopping", "tree"}
+    below = {"protocols", "records", "sampling", "stopping", "tree"}
     assert {room for room, _ in rooms_imported(tree)} == below
 
 

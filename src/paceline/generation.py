@@ -9,8 +9,7 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.logprobs import path_logprobs
-from paceline.matching import Matcher
-from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Target, check_capabilities
+from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Matcher, Target, check_capabilities
 from paceline.records import Path, Round, TextStart, TokenLogprob
 from paceline.sampling import GREEDY, Sampler
 from paceline.scout import Scout
@@ -35,11 +34,9 @@ class Generation:
     budget: most nodes of a tree; None leaves that to the planner.
     matcher: says which tokens may come next; its `push` is a condition of `stopping`.
     logprobs: alternatives reported with each token's log-probability; None reports neither.
-    reused: prompt tokens found in the target's cache, known once the text has joined a batch.
-    error: why the text was aborted.
+    reused: prompt tokens found in the target's cache. error: why the text was aborted.
 
-    Raises UsageError for an empty prompt, and for a sampler or a constraint that typical acceptance
-    cannot use.
+    Raises UsageError for an empty prompt, and for what typical acceptance cannot use.
     """
 
     prompt: Sequence[int]

@@ -1,8 +1,5 @@
-"""Draft models that share their base's embeddings: prepared as they were kept, or opened anew.
-
-Opening one opens its base with transformers, which takes seconds and memory that passes do not
-need.
-"""
+"""Draft models that share their base's embeddings: prepared as they were kept, or opened anew, with
+their base, which takes seconds and memory that passes do not need."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """From a model's name to a target: prepared as it was kept, or opened anew.
 
 Opening a model takes seconds: transformers' classes, packing, a recording of its forward, checks.
-For a model on the CPU in the blocks of a GGUF file, the result is just steps and tensors. These are
-kept; the next start reads them, and opens the model itself only if something needs it.
+On the CPU, in the blocks of a GGUF file, the result is just steps and tensors. These are kept; the
+next start reads them, and opens the model itself only if something needs it.
 """
 
 from __future__ import annotations

@@ -27,9 +27,8 @@ __all__ = [
 class PromptRecord:
     """One prompt.
 
-    turns: the user's messages, in order; the model's own answers come in between. `raw` text is
-    continued as it is, without the chat template.
-    licence, source: of the texts, in the file's own words; empty if it says nothing.
+    turns: the user's messages, in order; `raw` text is continued as it is, without the chat
+    template. licence, source: of the texts, in the file's own words; empty if it says nothing.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The contracts on one screen: what the loop expects of a drafter, a target and a planner.
+"""The contracts on one screen: what the loop expects of a drafter, a target, a planner, a matcher.
 
 Everything optional has a default here and is declared: a drafter names what it needs of a target in
 `requires`, a target what it offers in `capabilities`.
@@ -29,6 +29,7 @@ __all__ = [
     "TREES",
     "VIRTUAL_TOKENS",
     "Drafter",
+    "Matcher",
     "Planner",
     "Propose",
     "SizedBy",
@@ -36,27 +37,22 @@ __all__ = [
     "check_capabilities",
 ]
 
+# Capabilities of a target.
 TREES = "trees"
-"""The capability of a target that scores any tree; other targets are given chains only."""
-
+"""It scores any tree; other targets are given chains only."""
 VIRTUAL_TOKENS = "virtual_tokens"
-"""The capability of a target that reads ids at or beyond its vocabulary as the embeddings passed to
-`Target.add_virtual_tokens`."""
-
+"""It reads ids at or beyond its vocabulary as the embeddings of `Target.add_virtual_tokens`."""
 HIDDEN_STATES = "hidden_states"
-"""The capability of a target that has `Target.states`, `embed` and `output_head`."""
+"""It has `Target.states`, `embed` and `output_head`."""
+LAYER_OUTPUTS = "layer_outputs"
+"""It keeps outputs of single layers, too."""
+SHADOW_TOKENS = "shadow_tokens"
+"""It reads trees as in `Tree.as_read`, shadows as their tokens."""
+CHAINS = "chains"
+"""It has `Target.follow`, which generates token by token at little more than passes cost."""
+
 LAST_STATES = 0
 """The number of the states that the output head reads, among those of layers, from 1 up."""
-
-LAYER_OUTPUTS = "layer_outputs"
-"""The capability of a target that keeps outputs of single layers, too."""
-
-SHADOW_TOKENS = "shadow_tokens"
-"""The capability of a target that reads trees as in `Tree.as_read`, shadows as their tokens."""
-
-CHAINS = "chains"
-"""The capability of a target that has `Target.follow`, which generates token by token at little
-more than the cost of the passes."""
 
 SizedBy = Literal["nodes", "whole"]
 """How a planner may size a drafter's trees: node by node, or only the whole tree or none, because
@@ -77,9 +73,9 @@ class Drafter(ABC):
     `Tree.sources`; () if it does not say which source proposed a node.
     layers: whose outputs it wants as states, see `Target.keep_states`.
     promise: extra tokens per round that its parts were measured to gain; 0 if unknown.
-    passive: it never guesses, and a constraint must not guess for it either.
+    passive: it never guesses, nor may a constraint for it.
     Settings: for a method from outside the package: a frozen dataclass with a default for every
-    field, whose fields are the constructor's keyword arguments; None if it takes none.
+    field, the constructor's keyword arguments; None if it takes none.
     """
 
     requires: frozenset[str] = frozenset()
@@ -112,11 +108,11 @@ class Drafter(ABC):
         self.start(text)
 
     def observe_states(self, states: torch.Tensor) -> None:
-        """Take the text's hidden states, before each `propose`, if `HIDDEN_STATES` is required.
+        """With `HIDDEN_STATES` required: take the text's hidden states, before each `propose`.
 
         states: [n, hidden of each layer], the outputs of `layers`, side by side, for the text's
-        first n tokens: in its first round any number, later all but the last, the root. A view,
-        which the next pass overwrites.
+        first n tokens: in its first round any number, later all but the root. The next pass
+        overwrites them.
         """
 
     def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
@@ -219,9 +215,9 @@ class Target(ABC):
         return None
 
     def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
-        """With `HIDDEN_STATES`: from now on keep `LAST_STATES` of everything read, or with
-        `LAYER_OUTPUTS` the outputs of these layers, ascending, beside what is kept already. Open
-        texts are read again. Raises UsageError for a layer that the model does not have."""
+        """With `HIDDEN_STATES`: from now on keep `LAST_STATES` of all that is read, or with
+        `LAYER_OUTPUTS` the outputs of these layers, ascending, too; open texts are read again.
+        Raises UsageError for a layer that the model does not have."""
         raise self._lacks("hidden states")
 
     def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
@@ -263,6 +259,31 @@ class Planner(Protocol):
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """Learn from the rounds of one pass."""
+
+
+class Matcher(Protocol):
+    """One text's position in its constraint, e.g. a grammar. Errors end only that text."""
+
+    def copy(self) -> Matcher:
+        """An independent matcher at the same position."""
+
+    def allowed(self) -> torch.Tensor:
+        """Which tokens may come next, bool [vocabulary] on the CPU; at least one is True."""
+
+    def push(self, token: int) -> bool:
+        """Advance by a drawn token; True if the text is complete and nothing can follow."""
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, whatever the model says; often none."""
+
+    def likely(self) -> tuple[int, float] | None:
+        """A likely next token and its estimated chance in (0, 1); None if nothing is known."""
+
+    def enter(self, token: int) -> bool:
+        """Advance tentatively by a token; False, without moving, if it is not allowed."""
+
+    def leave(self, count: int) -> None:
+        """Undo the last `count` tentative steps."""
 
 
 def check_capabilities(drafter: Drafter, target: Target) -> None:

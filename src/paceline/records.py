@@ -61,12 +61,9 @@ class TextStart:
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What a target is and where it runs.
-
-    name: of the model or its class. device: as torch writes it. dtype: e.g. "float32". weights:
-    their format, e.g. "packed". weight_bytes: bytes of weights that one pass must read, which set
-    the floor of its cost; 0 if unknown. report: more facts for reports, JSON values.
-    """
+    """What a target is and where it runs: name of the model or its class, torch's names of device
+    and dtype, the format of its weights, e.g. "packed", and the bytes of these that one pass must
+    read, 0 if unknown. report: more facts for reports, JSON values."""
 
     name: str
     device: str = "cpu"

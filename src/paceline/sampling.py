@@ -61,12 +61,11 @@ class Sampler:
     temperature: 0 is greedy, and so is anything below 0.00001, where logits would overflow.
     top_k, top_p, min_p: None switches each off.
     repetition_penalty: divides positive and multiplies negative logits of tokens seen so far.
-    processors: transformers `LogitsProcessor`s or any callable like them. Each is called exactly
-    once per position, in text order, so stateful ones work too.
+    processors: transformers `LogitsProcessor`s or any callable like them, called exactly once per
+    position, in text order, so stateful ones work too.
     presence_penalty, frequency_penalty: in [-2, 2]; subtracted from the logits of tokens of the
-    output so far, once and per occurrence.
+    output so far, once and per occurrence. prompt_tokens: before the output.
     logit_bias: pairs of a token and what is added to its logit, in [-100, 100].
-    prompt_tokens: length of the prompt; what follows is the output.
 
     Raises UsageError for values out of range.
     """

@@ -1,8 +1,8 @@
 """Guesses under a constraint.
 
 A constraint rules guesses out. Now and then it allows only one continuation, itself a guess that is
-hardly ever wrong, or a few, of which one may be usual. None of this can change a text: at every
-node that it reaches, the walk draws from what is allowed there, as plain decoding does.
+hardly ever wrong, or a few, of which one may be usual. None of this can change a text: the walk
+draws from what is allowed at every node that it reaches, as plain decoding does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
-from paceline.matching import Matcher
+from paceline.protocols import Matcher
 from paceline.records import SourceRound
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -94,10 +94,7 @@ class Scout:
 
 
 class _Admission:
-    """One walk of a matcher through a tree.
-
-    likely: how often the matcher may be asked what is likely.
-    """
+    """One walk of a matcher, which may be asked `likely` times what is likely, through a tree."""
 
     def __init__(self, tree: Tree, matcher: Matcher, source: int, likely: int = 0) -> None:
         self._likely = likely

@@ -28,10 +28,8 @@ _NO_LOGITS = torch.empty(0)
 
 class Texts:
     """The texts that a session is generating, whose rounds it hands out, and idle drafters for the
-    next ones. new_drafter: makes one, here and whenever a text needs one more.
-
-    Raises UsageError if the drafter needs something that the target does not offer.
-    """
+    next ones. new_drafter: makes one, here and whenever a text needs one more. Raises UsageError if
+    it needs something that the target does not offer."""
 
     def __init__(
         self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]

@@ -14,9 +14,9 @@ __all__ = ["SourceStats", "Stats"]
 class SourceStats:
     """Sums over the rounds of one text, for one source of its drafter.
 
-    rounds: all rounds of the text; the source was asked in `asked` of them. proposed: its nodes;
-    `scored` of them were left after the tree was cut to what pays, and `accepted`, which may be
-    other sources' too, were accepted. gained: tokens the text would lack without the source.
+    asked: rounds in which it was asked. proposed: its nodes; `scored` of them were left after the
+    tree was cut to what pays, and `accepted`, which may be other sources' too, were accepted.
+    gained: tokens the text would lack without the source.
     """
 
     rounds: int = 0

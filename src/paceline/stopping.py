@@ -11,10 +11,8 @@ __all__ = ["Stopping", "cut_off_reason"]
 
 
 class Stopping:
-    """Takes every drawn token, once and in order, and says after which one the text ends.
-
-    It is asked during the walk, so nothing after the last token is ever drawn, committed, counted
-    or streamed.
+    """Takes every drawn token, once and in order, and says after which one the text ends: during
+    the walk, so that nothing after it is ever drawn.
 
     max_new_tokens: at least 1, or UsageError is raised. eos_ids: each ends the text, and belongs to
     it. conditions: called with each new token; True ends the text after it. held: a constraint says

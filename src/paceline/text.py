@@ -86,9 +86,8 @@ class Piece(NamedTuple):
 class Chunk:
     """Newly certain text, and whether it came from an accepted guess of the drafter.
 
-    sources: names of those that proposed it, if the drafter has sources.
-    logprobs: if requested, of the tokens that became certain since the last chunk. Tokens at the
-    end that are not part of the text, such as the one that ended it, are in no chunk.
+    sources: names of those that proposed it. logprobs: if requested, of the tokens that became
+    certain since the last chunk; those at the end that are not part of the text are in no chunk.
     """
 
     text: str
@@ -101,8 +100,8 @@ class OutputText:
     """The text of one output, fed token by token.
 
     stop: strings that end the text; the first of them and what follows is not part of it.
-    before: the last tokens of a text that this one continues: after them, a first token keeps the
-    space that it begins with, which some decoders drop at the beginning of a text.
+    before: the last tokens of a text that this one continues, so that the first token keeps the
+    space that it begins with, which some decoders drop.
 
     `push` is a condition for `Stopping`. `release` hands out only what is certain: no partial
     character, and no beginning of a possible stop string.

@@ -1,9 +1,8 @@
 """Trees of several sources merged into one: the columns of `paceline.tree.Tree`.
 
-A node that several sources propose becomes one node, which records them all. It is likelier than
-each of them claims: wrong only if all are wrong, as if they erred independently (a noisy-or of
-their claims). The same source again, or another one that reads the same, is no second opinion: of
-their claims the larger counts.
+A node that several sources propose becomes one node, which records them all. It is wrong only if
+all are wrong, as if they erred independently (a noisy-or of their claims). The same source again,
+or one that reads the same, is no second opinion: of their claims the larger counts.
 """
 
 from __future__ import annotations

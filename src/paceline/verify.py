@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline.matching import Matcher
+from paceline.protocols import Matcher
 from paceline.records import Path
 from paceline.sampling import Draw, Sampler
 from paceline.stopping import Stopping

@@ -27,9 +27,8 @@ _ROUNDING = 1e-6  # of probabilities written with six digits
 class AcceptanceTable:
     """Marginal probabilities that a guess is right (PPD, section 5.6: p_k).
 
-    rows: [distances][ranks]: rows[d - 1][k - 1] is the probability that the k-th likeliest guess
-    for the token at distance d is right, whatever the tokens in between; measured, so a row need
-    not decrease.
+    rows: [distances][ranks]: rows[d - 1][k - 1] is that of the k-th likeliest guess for the token
+    at distance d, whatever the tokens in between; measured, so a row need not decrease.
 
     Raises ValueError for rows that are empty or of several lengths, or are no probabilities.
     """

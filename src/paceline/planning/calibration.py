@@ -1,16 +1,15 @@
 """How often guesses are right: a drafter's own estimates, corrected by what came true.
 
-The weight of a node is the drafter's estimate that it is accepted. Divided by the weight of its
-parent it is the node's claim: how likely the node is if its parent is right. Nodes with similar
-claims at similar depths, from the same sources, are one kind of guess. For every kind we count how
-often its guesses were right when their parents were. Older evidence counts less.
+The weight of a node is the drafter's estimate that it is accepted. Divided by that of its parent it
+is the node's claim: how likely the node is if its parent is right. Nodes with similar claims at
+similar depths, from the same sources, are one kind of guess. For every kind we count how often its
+guesses were right when their parents were. Older evidence counts less.
 
 Sources that agree are right more often than each of them alone, and some copy from each other, so
-every set of sources is learned separately. A set without evidence is trusted as much as its most
-trusted member.
+every set of sources is learned separately; at first it is trusted as much as its best member.
 
-Committed tokens judge every proposed tree, scored or not: guesses that were cut off, or never sent
-to the target, are evidence at no cost.
+Committed tokens judge every proposed tree: guesses that were cut off, or never sent to the target,
+are evidence at no cost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The cost of a target pass as a function of its width: pure numbers, measured elsewhere.
 
-The width is the number of rows in a pass: the root and every node. Costs need not grow with it.
-Processors have kernels for certain numbers of rows, so a pass of two or three rows may cost more
-than one of four, and nothing here assumes otherwise.
+The width is the number of rows in a pass: the root and every node. Nothing here assumes that costs
+grow with it: processors have kernels for certain numbers of rows, so three may cost more than four.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class CostCurve:
-    """Measured costs of a pass, at one or more context lengths.
+    """Measured costs of a pass, at one or more context lengths; `points` in any order.
 
-    points: in any order; every context needs a point of width 1, which is plain decoding.
-
-    Raises ValueError if a point is out of range or duplicated, or width 1 is missing.
+    Raises ValueError if a point is out of range or duplicated, or width 1, which is plain decoding,
+    is missing at a context.
     """
 
     points: tuple[CostPoint, ...]
@@ -80,12 +78,8 @@ class CostCurve:
 
     def cost(self, width: int, context: int | None = None) -> float:
         """Milliseconds of a pass over `width` rows: between two measured widths interpolated, and
-        beyond the widest with as much per row as between the last two.
-
-        context: rounded to the nearest measured one; None is the shortest.
-
-        Raises ValueError for a width below 1.
-        """
+        beyond the widest with as much per row as between the last two. context: rounded to the
+        nearest measured one; None is the shortest. Raises ValueError for a width below 1."""
         if width < 1:
             raise ValueError(f"a pass has at least one row, got {width}")
         costs = self._costs[self._nearest(context)]

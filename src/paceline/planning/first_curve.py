@@ -41,9 +41,9 @@ def known_curve(
     fingerprint: as in `Session.fingerprint`. measure: whether to time passes; if not, a missing
     curve is None. progress: told before a curve is measured.
 
-    Measuring takes as long as about a hundred tokens of plain decoding, or forty if they are slow,
-    and makes the target forget closed texts. The result is not stored if other work disturbs it or
-    the cache folder cannot be written. Returns None for a model without room for two tokens.
+    Measuring takes as long as a hundred tokens of plain decoding, or forty if they are slow, and
+    makes the target forget closed texts. The result is not stored if other work disturbs it or the
+    cache folder cannot be written. None for a model without room for two tokens.
     """
     key, root = curve_key(target, fingerprint), cache_root()
     curve = load_curve(key, root)

@@ -2,10 +2,9 @@
 
 A gate is open while guessing saves time over many rounds, compared with plain decoding and
 including the drafter's own time. A closed gate opens for the next text if guessing has gained over
-the texts so far, and otherwise for an occasional trial. What trials lose, and the cost of anything
-else done only to learn, is paid from a budget that receives a hundredth of all time: however often
-they fail, they cost no more than that. What they save is added, so a drafter that gains on some
-texts and loses on others is tried on each.
+the texts so far, and otherwise for an occasional trial. What is lost by trials, and by all else
+done only to learn, is paid from a budget that receives a hundredth of all time: they cost no more
+than that. What they save is added, so a drafter that gains on some texts is tried on each.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _MOST_SAVED = 4.0
 
 
 class TrialBudget:
-    """What may be spent on learning, in passes of plain decoding; one budget for all texts. Holds a
-    few passes, or the cost of the most expensive trial that is waiting."""
+    """What may be spent on learning, in passes of plain decoding, by all texts together. Holds a
+    few, or the cost of the most expensive trial that is waiting."""
 
     def __init__(self) -> None:
         self._passes = 0.0

@@ -1,7 +1,4 @@
-"""Measure what a pass costs on this machine, and what its memory allows.
-
-Works with any target, through `open`, `score`, `commit` and `close`.
-"""
+"""Measure what a pass of any target costs on this machine, and what its memory allows."""
 
 from __future__ import annotations
 
@@ -64,8 +61,8 @@ def measure_curve(
     out. contexts: tokens in the cache before the root, cut to leave room for the widest pass.
     on_pass: called after each timed pass, for progress bars; see `count_passes`.
 
-    All widths take turns, in a new order each time, and so do contexts: whatever changes the
-    machine's speed affects all alike. Afterwards the target keeps nothing of closed texts.
+    Widths and contexts take turns, so that whatever changes the machine's speed affects all alike.
+    Afterwards the target keeps nothing of closed texts.
 
     Raises UsageError for numbers below 1, and for a model without room for a second token.
     """
@@ -208,9 +205,8 @@ def measure_bandwidth(device: torch.device) -> float:
     """Memory bandwidth in GB/s (10^9 bytes per second): the best of several attempts.
 
     On a CPU: reading half a gigabyte, or less if little memory is free, with torch's threads by the
-    fastest of `_read_kernels`. One of them alone could make plain decoding look too good: a plain
-    sum may reach only two thirds of the packed product. On a GPU: copying, which counts both bytes
-    read and bytes written.
+    fastest of `_read_kernels`; a plain sum may reach only two thirds of the packed product. On a
+    GPU: copying, which counts both bytes read and bytes written.
     """
     moved, kernels = _kernels(device)
     attempts = (kernel for kernel in kernels for _ in range(_BANDWIDTH_REPEATS))

@@ -1,8 +1,8 @@
 """The planner: how much each drafter guesses, from pass costs and from what came true.
 
-Trees that are sized node by node are cut to the nodes that gain most tokens per millisecond. Trees
-that must stay whole are scored or left out. In both cases the drafter is not even asked while that
-does not pay. No decision made here can change a text.
+Trees that are sized node by node are cut to the nodes that gain most tokens per millisecond; those
+that must stay whole are scored or left out. The drafter is not even asked while that does not pay.
+No decision made here can change a text.
 """
 
 from __future__ import annotations

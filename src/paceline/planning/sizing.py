@@ -24,12 +24,11 @@ def best_first(trees: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, 
 
 
 def best_count(sure: float, path_chances: Sequence[float], costs: Sequence[float]) -> int:
-    """How many nodes gain most tokens per millisecond; the smallest of equally good numbers.
+    """How many nodes gain most tokens per millisecond; the smallest of equally good numbers. Costs
+    need not be monotone.
 
     sure: expected tokens without any of them. path_chances: how likely each is to be accepted, best
     first. costs: milliseconds [len(path_chances) + 1] of passes with 0, 1, … of them.
-
-    Costs need not be monotone: a few more nodes may make a pass cheaper.
     """
     best, most, gained = 0, sure / costs[0], sure
     for count, share in enumerate(path_chances, start=1):

@@ -62,13 +62,12 @@ class AdaptiveTree:
 
     table: measured beforehand; it counts as much as 256 observations at every distance.
     curve: pass costs on this machine; None for `MILD`. costs: observed pass costs, which replace
-    the curve as soon as they are known; see `follow`. The width is the one that promises most
-    tokens per millisecond (PPD, section 5.6.3), whether or not guessing pays at all.
+    the curve, see `follow`. The width is the one that promises most tokens per millisecond (PPD,
+    section 5.6.3), whether or not guessing pays at all.
     chances: how likely guesses are by their shares, as learned so far.
 
-    Trees are rebuilt in `observe` after 128 rounds whose guesses could be judged, and then whenever
-    that number has doubled, since knowledge changes ever more slowly; in `follow` when costs, in
-    passes of plain decoding, have changed by more than a twentieth.
+    Trees are rebuilt after 128 rounds whose guesses could be judged, whenever that number has
+    doubled, and when costs, in passes of plain decoding, have changed by more than a twentieth.
     """
 
     def __init__(

@@ -2,9 +2,8 @@
 
 Prompt tokens follow the guesses of a pass and yield the guesses of the next one: if a node with two
 of them is the last accepted one, the next tree can be two deep. So a round is in a *state*: the
-number of prompt tokens after the last accepted node. Rows spent on guesses pay now, rows spent on
-prompt tokens pay in the next round, and their total is the long run of a Markov chain over the
-states.
+number of prompt tokens after the last accepted node. Rows spent on guesses pay now, those spent on
+prompt tokens in the next round, and their total is the long run of a Markov chain over the states.
 
 The root always carries all m prompt tokens. If nothing is accepted, the next state is m.
 """
@@ -131,7 +130,7 @@ def allocate_prompts(
 
     Every node begins with m. One is removed where that loses least, last x (worth[i] -
     worth[i - 1]) at a node with i of them, until few enough are left; of equal losses the first
-    node's. This is the best allocation if `worth` is concave.
+    node's. It is the best allocation if `worth` is concave.
 
     Raises ValueError if `floor` for every node exceeds `total`.
     """

@@ -48,11 +48,8 @@ class Prospects:
 
 def prospects_of(tree: DynamicTree, curve: CostCurve, rate: float = 0.0) -> Prospects:
     """What the average trees promise on this machine: the relative values of a semi-Markov decision
-    process (Howard 1960, chapter 4; Puterman 1994, chapter 11.4).
-
-    rate: tokens per millisecond that are achievable in the long run, if more than those of the tree
-    and of plain decoding.
-    """
+    process (Howard 1960, chapter 4; Puterman 1994, chapter 11.4). rate: tokens per millisecond
+    achievable in the long run, if more than those of the tree and of plain decoding."""
     costs = np.array([curve.cost(state.width) for state in tree.states])
     gained = 1 + tree.accepted
     own = float(tree.steady_state @ gained / (tree.steady_state @ costs))

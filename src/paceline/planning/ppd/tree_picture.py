@@ -55,11 +55,8 @@ def tree_figure(tree: DynamicTree) -> Figure:
 def survey_figure(
     survey: Sequence[FittedTree], measured: Mapping[int, Sequence[float]] | None = None
 ) -> Figure:
-    """Plot the speed-up over plain decoding that passes of each width, in rows, promise and have
-    brought (PPD, figure 6.6).
-
-    measured: width -> speed-ups, one per repetition; drawn as their median and range.
-    """
+    """Plot the speed-ups over plain decoding that widths, in rows, promise and have brought (PPD,
+    figure 6.6). measured: width -> one per repetition; drawn as their median and range."""
     figure = _new_figure(*_SURVEY_INCHES)
     axes = figure.subplots()
     axes.axhline(1, color="0.7", linewidth=1, linestyle="--", label="plain decoding")
