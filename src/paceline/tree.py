@@ -190,8 +190,8 @@ class Tree:
 
     def graft(self, other: Tree, at: int = ROOT) -> Tree:
         """Append `other`, with node `at` as its root; its nodes come after the present ones, their
-        weights scaled by that of `at`. Missing weights count as 1.0 and missing sources as none,
-        but if both sides miss them. Raises ValueError if there is no node `at`."""
+        weights scaled by that of `at`. If only one side has weights, the other's are 1.0; if only
+        one has sources, the other has none. Raises ValueError if there is no node `at`."""
         if not ROOT <= at < len(self):
             raise ValueError(f"there is no node {at} to graft at")
         shift = len(self)
