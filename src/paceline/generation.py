@@ -152,8 +152,7 @@ class Generation:
     def observe(
         self, key: int, tree: Tree, logits: torch.Tensor, path: Path, prefill: bool
     ) -> Round:
-        """Append the committed path to the context and let the drafter learn from the round.
-        prefill: the pass also read a prompt."""
+        """Commit a path, and let the drafter learn. prefill: whether the pass read a prompt."""
         begin = len(self.context) - len(self.prompt)
         self.context.extend(path.tokens)
         sources = self.drafter.report()

@@ -62,12 +62,9 @@ class Home(Protocol):
 
 
 class Stream(Iterator[Chunk]):
-    """A generation in progress. Iterate for its text; `completion` is the result so far.
-
-    chat: whether token ids in `prompt` are a conversation, so that the text begins anew.
-
-    Raises the errors of its own text, never those of others.
-    """
+    """A generation in progress. Iterate for its text; `completion` is the result so far. Raises the
+    errors of its own text, never those of others. chat: whether token ids in `prompt` are a
+    conversation, so that the text begins anew."""
 
     def __init__(
         self,

@@ -95,8 +95,7 @@ class AcceptanceTable:
 
 
 def unmeasured(distances: int, ranks: int = 10) -> AcceptanceTable:
-    """A table for guesses not measured yet. It falls with distance and rank about as measured ones
-    do, and is a little low, so that trees start small."""
+    """A table for unmeasured guesses: like measured ones, but lower, so that trees start small."""
     return AcceptanceTable(
         tuple(
             tuple(0.4 / distance / rank**1.75 for rank in range(1, ranks + 1))

@@ -114,10 +114,8 @@ class CostCurve:
         return CostCurve(tuple(points))
 
     def widest(self, extra: float) -> int:
-        """The largest measured width that costs at most (1 + extra) times as much as one row.
-
-        A narrower one may cost more: costs are not monotone. At least 1.
-        """
+        """The largest measured width, at least 1, that costs at most (1 + extra) times as much as
+        one row, whatever narrower ones cost."""
         costs = self._costs[self.contexts[0]]
         limit = (1 + extra) * costs[1]
         return max((width for width, cost in costs.items() if cost <= limit), default=1)

@@ -74,10 +74,8 @@ class DraftLength:
         return depth < self._limit and self._path_chance(claims) >= next(self._least(depth))
 
     def end(self, claims: Sequence[float], confidence: float = 0.0, worth: float = 0.0) -> ChainEnd:
-        """The same for all guesses after these, in one table instead of a call per guess.
-
-        confidence: a guess that claims less is the last one. worth: see `ChainEnd`.
-        """
+        """The same for all guesses after these, in one table. confidence: a guess that claims less
+        is the last one. worth: see `ChainEnd`."""
         before, least = len(claims), array("d")
         for chance in islice(self._least(before + 1), max(1, self._limit - before)):
             least.append(chance)
@@ -129,10 +127,8 @@ class DraftLength:
 
     def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None:
         """Record a pass of the draft model that took `milliseconds` and gained `tokens` guesses.
-
-        first: of its draft, so that little of the draft model was in the processor's caches: it is
-        only an upper bound for the passes after it, which are the ones decided on.
-        """
+        first: of its draft, when little of the draft model was in the processor's caches: only an
+        upper bound for the passes after it, which are the ones decided on."""
         known = self._draft_pass.value
         if not first or (known is not None and milliseconds < known):
             self._draft_pass.add(milliseconds)

@@ -59,8 +59,7 @@ class TrialBudget:
 
 
 class _Trial:
-    """A trial, which is paid for beforehand; rounds return what they did not cost. price: of a
-    round, in passes of plain decoding."""
+    """A trial, paid beforehand at a price per round; rounds return what they did not cost."""
 
     def __init__(self, trials: TrialBudget, price: float) -> None:
         self._trials, self._price, self._paid = trials, price, TRIAL * price
@@ -75,8 +74,7 @@ class _Trial:
 
 
 class Gain:
-    """Recent savings per round with the drafter, in passes of plain decoding. memory: rounds that
-    count; the first ones are discounted."""
+    """Recent savings per round, in passes of plain decoding, over `memory` of them."""
 
     def __init__(self, memory: int) -> None:
         self.mean = 0.0

@@ -48,8 +48,7 @@ class _CountedText:
         self._own, self._all, self._watch = own, everyone, Watch()
 
     def expect(self, tree: Tree) -> list[float]:
-        """Watch a tree proposed at the current end of the text. Returns how likely each node is to
-        be accepted, never more than its parent."""
+        """Watch a tree at the text's end; returns each node's chance, at most its parent's."""
         self._watch.expect(tree)
         return self._own.path_chances(tree)
 

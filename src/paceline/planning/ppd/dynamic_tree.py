@@ -151,12 +151,11 @@ def allocate_prompts(
 
 @dataclass(frozen=True)
 class TreeShape:
-    """The nodes of a pass before any token is known: the guesses, then the prompt tokens after the
-    root and after each guess.
+    """The nodes of a pass before any token is known: guesses, then the prompt tokens after the root
+    and after each guess.
 
-    parents: of all nodes, as in `Tree.parents`.
-    guesses: (distance, rank) of the guess at each of the first nodes, both from 0.
-    prompts: embedding index at each of the others, epts x (prompt token) + EPT, both from 0.
+    parents: of all nodes, as in `Tree.parents`. guesses: (distance, rank) of each, both from 0.
+    prompts: embedding index of each prompt token, epts x (its number) + EPT, both from 0.
     """
 
     parents: tuple[int, ...]

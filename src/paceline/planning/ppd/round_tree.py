@@ -30,9 +30,9 @@ _PATIENCE = 3
 class Prospects:
     """What future rounds are expected to bring, in tokens.
 
-    worth: [m + 1], what it is worth to begin the next round with 0, 1, … m prompt tokens after the
-    root, relative to m; no increase is larger than the one before.
-    prices: [most rows], long-run tokens in the time of a pass of 1, 2, … rows.
+    worth: [m + 1], of beginning the next round with 0, 1, … m prompt tokens after the root,
+    relative to m; no increase is larger than the one before. prices: [most rows], long-run tokens
+    in the time of a pass of 1, 2, … rows.
     """
 
     worth: Vector
