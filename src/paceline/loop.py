@@ -6,26 +6,25 @@ models, the command line and benchmarks consume the rounds it yields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count, pairwise
 from time import perf_counter
-from typing import TypeVar
 
 import torch
 
 from paceline.generation import Generation
 from paceline.prompt_reading import PREFILL_ALONE, BatchText, pieces_within, sorted_texts
 from paceline.protocols import Drafter, Planner, Propose, Target
-from paceline.records import Round, Seconds
+from paceline.records import Path, Round, Seconds
 from paceline.tree import Tree
 
 __all__ = ["DEFAULT_BUDGET", "Batch", "Clock", "FixedBudget", "Generation", "decode"]
 
 Clock = Callable[[], float]
 
-_Result = TypeVar("_Result")
+_Scores = Mapping[int, torch.Tensor]
 
 DEFAULT_BUDGET = 64
 _PREFILL_BESIDE = 32
@@ -135,33 +134,30 @@ class Batch:
         writing, waiting = sorted_texts(taking_part, self.target)
         plans = self._planner.plan({k: text.propose(self.target) for k, text in writing.items()})
         trees = {key: writing[key].generation.complete(tree) for key, tree in plans.items()}
-        rows, room = sum(1 + len(tree) for tree in trees.values()), PREFILL_ALONE
-        if waiting and rows:
-            ahead = sum(text.ahead for text in waiting.values())
-            room = self._planner.prefill(rows, len(waiting), ahead)
+        rows = sum(1 + len(tree) for tree in trees.values())
+        room = self._room(rows, waiting) if waiting and rows else PREFILL_ALONE
         pieces = pieces_within(room, waiting)
         times.append(self._clock())
         scores = self._score(trees, pieces)
         with self._all_or_none(scores):
-            paths = self._each(scores, lambda key, text: text.walk(trees[key], scores[key]))
+            paths = {key: path for key in scores if (path := self._walk(key, trees, scores))}
             times.append(self._clock())
             self.target.commit({self._texts[key].slot: path for key, path in paths.items()})
             times.append(self._clock())
-            # The time of a pass that read prompts, too, says little.
-            beside = {key for key in paths if pieces or self._texts[key].has_read}
-            heard = self._each(
-                paths,
-                lambda key, text: text.observe(
-                    key, trees[key], scores[key], paths[key], key in beside
-                ),
-            )
+            beside = bool(pieces)
+            heard = [self._observe(k, trees, scores, path, beside) for k, path in paths.items()]
             times.append(self._clock())
-            rounds = self._timed(list(heard.values()), pieces, times)
+            rounds = self._timed([round for round in heard if round], pieces, times)
             self._planner.observe(rounds)
         for key, text in taking_part.items():
             if text.generation.finished:
                 self.drop(key)
         return rounds
+
+    def _room(self, rows: int, waiting: Mapping[int, BatchText]) -> int:
+        """Prompt tokens to read in a pass with `rows` rows."""
+        ahead = sum(text.ahead for text in waiting.values())
+        return self._planner.prefill(rows, len(waiting), ahead)
 
     def _score(
         self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
@@ -186,18 +182,24 @@ class Batch:
             return {key: rows for scores in alone for key, rows in scores.items()}
         return {slots[slot]: rows for slot, rows in scores.items()}
 
-    def _each(
-        self, keys: Iterable[int], act: Callable[[int, Generation], _Result]
-    ) -> dict[int, _Result]:
-        """What `act` returns for each text; one for which it raises fails, and has no result."""
-        results = {}
-        for key in keys:
-            generation = self._texts[key].generation
-            try:
-                results[key] = act(key, generation)
-            except Exception as error:
-                generation.fail(error)
-        return results
+    def _walk(self, key: int, trees: Mapping[int, Tree], scores: _Scores) -> Path | None:
+        generation = self._texts[key].generation
+        try:
+            return generation.walk(trees[key], scores[key])
+        except Exception as error:
+            generation.fail(error)
+            return None
+
+    def _observe(
+        self, key: int, trees: Mapping[int, Tree], scores: _Scores, path: Path, beside: bool
+    ) -> Round | None:
+        """beside: whether the pass read prompts, too, so that its time says little."""
+        text, prefill = self._texts[key].generation, self._texts[key].has_read or beside
+        try:
+            return text.observe(key, trees[key], scores[key], path, prefill)
+        except Exception as error:
+            text.fail(error)
+            return None
 
     @contextmanager
     def _all_or_none(self, keys: Collection[int]) -> Iterator[None]:
