@@ -13,11 +13,13 @@ __all__ = ["ChainEnd", "ChainFound", "ChainRequest", "ChanceTable", "certain_end
 
 
 class ChanceTable:
-    """How likely guesses are to be right, by their share in the model's softmax and their depth:
-    a linear function of the share for each class of both.
+    """How likely guesses are to be right, by their share in the model's softmax and their depth.
+
+    Each class of shares and depths has a linear function of the share.
 
     borders: ascending, where each class of shares after the first begins. depths: the same for
     depths, >= 2. low, high: shares are clamped to this range. longest: greatest depth asked for.
+
     trust: factor on a clamped share; the product is at most `high`.
     """
 
@@ -32,7 +34,8 @@ class ChanceTable:
         self.rows = array("q", [bisect_right(depths, 1 + at) for at in range(longest)])
 
     def chance(self, share: float, depth: int) -> float:
-        """Chance of a guess with this share at `depth`, 1 to `longest`, after right guesses."""
+        """Chance that a guess with this share at `depth`, 1 to `longest`, is right if the guess
+        before it is."""
         claim = min(self.high, max(self.low, share))
         column = bisect_right(self.borders, claim)
         at = 2 * (self.rows[depth - 1] * self.columns + column)

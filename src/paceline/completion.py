@@ -16,12 +16,14 @@ class Completion:
     """What was generated.
 
     text: without special tokens, and without the stop string that ended it.
-    tokens: all of them, including the one that ended the text. logprobs: of each, if requested.
+    tokens: all of them, including the one that ended the text.
     prompt_tokens: how many the prompt has; `cached_tokens` of these were already in the cache.
     lossless: whether the tokens are plain decoding's; True without typical acceptance.
-    error: why the text was aborted, with the finish reason "error" or "interrupted".
-    unkept: what went wrong in the datastore or the store of answers; usually (`StoreError.kept`)
-    the answer is not kept there.
+    logprobs: of each of `tokens`, if requested.
+    error: why the text was aborted, with the finish reason "error" or, if that was an interruption,
+    "interrupted".
+    unkept: what went wrong in the datastore or the store of answers; usually (`StoreError.kept`) the
+    answer is not kept there.
     """
 
     text: str

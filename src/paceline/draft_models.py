@@ -40,14 +40,16 @@ class DraftModels:
     """Opens draft models for one model; what `Host.open` is for drafters.
 
     base, fingerprint: the model; draft models that were cut out of it share its embeddings.
-    tokenizer: of the model; without it draft models only have to have as large a vocabulary.
+    tokenizer: of the model; if None, draft models are only refused for a vocabulary of another
+    size.
     target: the target that runs the model; if None, one is opened when a copy is wanted.
     device, dtype: of draft models, unless a choice names others.
     measure: whether to measure a draft model's pass costs if no curve is stored; without one, its
     own drafter's first trees have the wrong size, and a slow first text may switch it off.
 
-    Every model is loaded once; all hosts on it share one target. A draft model may be drafted for
-    in turn; `SELF` is then a copy of that draft model.
+    Every model is loaded once and kept, and all hosts on it share one target, in which each text
+    has its own slot. A draft model may be drafted for in turn; `SELF` is then a copy of that draft
+    model.
     """
 
     def __init__(

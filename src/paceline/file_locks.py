@@ -24,9 +24,10 @@ def alone(
 ) -> Iterator[None]:
     """Hold a lock file, in a folder that is created if missing, until the end.
 
-    path: is written meanwhile; what: the same as an object of "cannot write"; advice: what to do
-    while another process writes. Raises UsageError if another process holds the lock, or if it
-    cannot be written.
+    path: is written meanwhile; what: the same as an object of "cannot write", for messages. advice:
+    what to do while another process writes.
+
+    Raises UsageError if another process holds it, or if it cannot be written.
     """
     lock = FileLock(lock_file)
     try:

@@ -29,14 +29,17 @@ class Generation:
     """One text in progress.
 
     prompt: at least one token; `context` grows from it by every committed token.
-    references: tokenised texts that the output may resemble. record: see `TextStart`.
+    references: tokenised texts that the output may resemble, for drafters that copy.
     typical: accept what is likely enough; the text then differs from plain decoding's.
     budget: most nodes of a tree; None leaves that to the planner.
     matcher: says which tokens may come next; its `push` is a condition of `stopping`.
     logprobs: alternatives reported with each token's log-probability; None reports neither.
-    reused: prompt tokens found in the target's cache. error: why the text was aborted.
+    record: see `TextStart`.
+    reused: prompt tokens found in the target's cache, known once the text has joined a batch.
+    error: why the text was aborted.
 
-    Raises UsageError for an empty prompt, and for what typical acceptance cannot use.
+    Raises UsageError for an empty prompt, and for a sampler or a constraint that typical acceptance
+    cannot use.
     """
 
     prompt: Sequence[int]
@@ -152,7 +155,10 @@ class Generation:
     def observe(
         self, key: int, tree: Tree, logits: torch.Tensor, path: Path, prefill: bool
     ) -> Round:
-        """Commit a path, and let the drafter learn. prefill: whether the pass read a prompt."""
+        """Append the committed path to the context and let the drafter learn from the round.
+
+        prefill: the pass also read a prompt.
+        """
         begin = len(self.context) - len(self.prompt)
         self.context.extend(path.tokens)
         sources = self.drafter.report()

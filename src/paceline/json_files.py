@@ -22,9 +22,12 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def replace_file(path: Path, content: bytes | memoryview, draft: Path | None = None) -> None:
-    """Write a file whole or not at all, even if the process is killed or others write it, too; it
-    keeps its permissions. Raises OSError. draft: where the content is written first, and remains
-    if the process is killed; by default a file that nobody else writes."""
+    """Write a file whole or not at all, even if the process is killed or others write the file too.
+    It keeps its permissions. Raises OSError.
+
+    draft: where the content is written first, and remains if the process is killed meanwhile; by
+    default a file that nobody else writes.
+    """
     draft = draft or path.with_name(f".{uuid4().hex}.tmp")
     try:
         with draft.open("wb") as file:

@@ -46,8 +46,10 @@ class KeptTarget:
     def target(
         self, open: Callable[[], PreTrainedModel], cache_dtype: str = FLOAT32
     ) -> CausalLMTarget:
-        """A target that calls `open`, which opens and prepares its model, only if something besides
-        passes needs it. cache_dtype: of keys and values."""
+        """A target that opens its model only if something besides passes needs it.
+
+        open: opens and prepares the model. cache_dtype: of keys and values.
+        """
 
         def open_late() -> PreTrainedModel:
             model, running = open(), owner()

@@ -12,8 +12,10 @@ __all__ = ["path_logprobs"]
 
 
 def path_logprobs(logits: torch.Tensor, path: Path, top: int) -> tuple[TokenLogprob, ...]:
-    """Log-probabilities of a path's tokens, each with the `top` likeliest in its place. logits:
-    [nodes + 1, vocabulary], raw; row 0 belongs to the root and row i + 1 to node i."""
+    """Log-probabilities of a path's tokens, each with the `top` likeliest tokens in its place.
+
+    logits: [nodes + 1, vocabulary], raw; row 0 belongs to the root and row i + 1 to node i.
+    """
     rows = logits[[node + 1 for node in (ROOT, *path.nodes)]].float().cpu().numpy()
     rows -= rows.max(axis=-1, keepdims=True)
     logs = rows - np.log(np.exp(rows).sum(axis=-1, keepdims=True))

@@ -62,8 +62,8 @@ class Batch:
 
     planner: sizes their trees. clock: in seconds, times the rounds.
 
-    An error in one text (of a processor, or a drafter) ends only that text: it leaves the batch,
-    and `Generation.error` says why.
+    An error in one text (a processor that raises, a drafter that fails) ends only that text: it
+    leaves the batch, and `Generation.error` says why.
     """
 
     def __init__(self, target: Target, planner: Planner, clock: Clock = perf_counter) -> None:
@@ -95,7 +95,8 @@ class Batch:
         return key
 
     def rewrite(self, key: int) -> None:
-        """Continue a text from its context, which its owner has changed; it leaves if it cannot."""
+        """Continue a text from its context, which its owner has changed. If it cannot be opened
+        again, it leaves."""
         text = self._texts[key]
         self.target.close(text.slot)
         try:
@@ -242,9 +243,10 @@ def decode(
 
     budget: most nodes per tree, or a planner that decides in each round. clock: see `Batch`.
 
-    The caller may stop between any two rounds. The error of a text that fails is raised when the
-    others have ended. Raises UsageError for an unfit prompt, or a target without what a drafter
-    needs.
+    The caller may stop between any two rounds. A text that fails does not stop the others; its
+    error is raised when they have ended.
+
+    Raises UsageError if a prompt does not fit, or a drafter needs what the target lacks.
     """
     batch = Batch(target, FixedBudget(budget) if isinstance(budget, int) else budget, clock)
     try:

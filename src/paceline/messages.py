@@ -36,8 +36,10 @@ _NO_REFERENCES = "references must be texts or lists of token ids: put even a sin
 
 
 def as_prompt(prompt: Prompt) -> str | list[Message] | list[int]:
-    """A text as it is, anything else as a list; a lone message is a conversation. Raises UsageError
-    for what is no prompt; an empty one is left to the caller."""
+    """A text as it is, anything else as a list; a lone message is a conversation.
+
+    Raises UsageError for what is no prompt. An empty one is left to the caller.
+    """
     if isinstance(prompt, str):
         return prompt
     items: list[Any] = [prompt] if isinstance(prompt, Mapping) else _items(prompt, _NO_PROMPT)
@@ -55,8 +57,10 @@ def is_chat(prompt: Prompt) -> bool:
 
 
 def as_references(references: Sequence[Reference] | None) -> list[str | list[int]]:
-    """References as a list, each a text or token ids; a string is one of them, None is none. Raises
-    UsageError for what is no reference."""
+    """References as a list, each a text or token ids; a string is one of them, None is none.
+
+    Raises UsageError for what is no reference.
+    """
     given: Any = [references] if isinstance(references, str) else references
     items = [] if given is None else _items(given, _NO_REFERENCES)
     return [item if isinstance(item, str) else _token_ids(item, _NO_REFERENCES) for item in items]

@@ -24,9 +24,11 @@ _MOST_NEEDED = 30.0
 
 
 def gumbel(seed: int, position: int, size: int) -> np.ndarray:
-    """Standard Gumbel noise [size] float64 that depends only on (seed, position): the counter-based
-    Philox generator gives every position its own stream, whatever was drawn before, on any device,
-    for any size."""
+    """Standard Gumbel noise [size] float64 that depends only on (seed, position).
+
+    The counter-based Philox generator gives every position its own stream, so a token's noise does
+    not depend on earlier draws, the device or the vocabulary size.
+    """
     return _noise_of(_bits(seed, position, size))
 
 
@@ -49,8 +51,11 @@ def noise_at(seed: int, position: int, size: int, tokens: np.ndarray | slice) ->
 
 
 def noisy_argmax(scores: np.ndarray, seed: int, position: int) -> int:
-    """The first argmax of scores [size] float32 plus `gumbel`, added in float64. Most noise is not
-    computed: a token far below the best score needs noise that few have, as random bits show."""
+    """The first argmax of scores [size] float32 plus `gumbel`, added in float64.
+
+    Most noise is never computed: a token far below the best score needs noise that few have, and
+    its random bits show whether it does.
+    """
     bits, top = _bits(seed, position, len(scores)), scores.max()
     if not np.isfinite(top):
         return int((scores + _noise_of(bits)).argmax())

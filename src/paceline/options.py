@@ -32,9 +32,10 @@ class Options:
     max_new_tokens: at least 1; the model's context limits it further.
     temperature … processors, presence_penalty, frequency_penalty: see `Sampler`.
     logit_bias: token -> number added to its logit, in [-100, 100].
-    logprobs: report the log-probability under softmax(raw logits) of every token and of this many
-    (0 to 20) of the likeliest in its place; None reports neither.
-    constraint: what the text must follow, and where it may end; see docs/constrained.md.
+    logprobs: report the log-probability of every token and of this many (0 to 20) of the likeliest
+    in its place; None reports neither. They are of softmax(raw logits).
+    constraint: what the text must follow, see `Constraint` and docs/constrained.md; it also says
+    where the text may end and where it must.
     stop: strings that end the text and are not part of it.
     ignore_eos: continue past end-of-sequence tokens, unless there is a constraint.
     budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
@@ -42,7 +43,8 @@ class Options:
     typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.
     record: add the answer to the session's datastore and reference store, if it has these.
 
-    Raises UsageError for values out of range or of another kind.
+    Raises UsageError for values out of range or of another kind, and for a fraction in place of a
+    whole number.
     """
 
     max_new_tokens: int = 256
@@ -101,8 +103,11 @@ class Options:
 
     def of_texts(self, count: int) -> list[Options]:
         """The settings of each text of a batch. Text i has the seed `seed + (i << 64)` and, if
-        there are several, a deep copy of the processors; stateless ones and the modules that any
-        hold are shared. Raises UsageError for processors that cannot be copied."""
+        there are several, a deep copy of the processors; those marked stateless and the modules
+        that they hold are shared.
+
+        Raises UsageError for processors that cannot be copied.
+        """
         return [
             replace(
                 self,

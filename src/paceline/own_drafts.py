@@ -31,10 +31,11 @@ def open_own_draft(
 ) -> tuple[CausalLMTarget, str]:
     """The target on the draft model in a folder, and the fingerprint of its weights.
 
-    base: the model that it drafts for. target, fingerprint: what runs that, if known, and its own.
+    base: the model that it drafts for. target, fingerprint: what runs it, if known, and its own.
     weights: of the draft, as in `prepare`.
 
-    Raises ModelError for a draft model that is missing, damaged or of another base.
+    Raises ModelError if there is no such draft model, it belongs to another base, or its files are
+    damaged.
     """
     if not isinstance(target, CausalLMTarget) or not _may_be_kept(target, fingerprint):
         model = open_draft(folder, base.get(), fingerprint)

@@ -36,7 +36,10 @@ __all__ = ["ModelOrder", "OpenedModel", "open_model", "stop_ids"]
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A model that is ready to generate; `eos_ids` end a text."""
+    """A model that is ready to generate.
+
+    eos_ids: tokens that end a text. fingerprint: of its weights.
+    """
 
     target: CausalLMTarget
     tokenizer: PreTrainedTokenizerBase
@@ -62,7 +65,8 @@ class ModelOrder:
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether such models are kept. Raises UsageError for an impossible device or dtype."""
+        """Whether models opened this way are kept. Raises UsageError for an impossible device or
+        dtype."""
         usual = (self.device_map, self.attn_implementation) == (None, None)
         if not usual or (self.weights, self.engine) != (AUTO, DEFAULT_ENGINE) or unavailable():
             return False

@@ -25,7 +25,7 @@ _WORTH_WAITING = 16
 class BatchText:
     """A text of a batch.
 
-    ahead: tokens that the next pass must read before its root. has_read: the time of its next
+    ahead: tokens that the next pass must read before its root. has_read: whether the time of its next
     round is also that of its prompt. reading: seconds spent on its prompt before its first round.
     follows: it waits for another text to read a shared prefix.
     """

@@ -27,8 +27,9 @@ __all__ = [
 class PromptRecord:
     """One prompt.
 
-    turns: the user's messages, in order; `raw` text is continued as it is, without the chat
-    template. licence, source: of the texts, in the file's own words; empty if it says nothing.
+    turns: the user's messages, in order; the model's own answers come in between. `raw` text is
+    continued as it is, without the chat template.
+    licence, source: of the texts, in the file's own words; empty if it says nothing.
     """
 
     id: str
@@ -43,10 +44,12 @@ class PromptRecord:
 def read_prompts(
     path: Path, limit: int | None = None, by_category: bool = False
 ) -> list[PromptRecord]:
-    """The first `limit` records of a JSONL file, gzipped or not, with `turns` (the user's messages)
-    or `prompt` (text to continue), and optionally `id` or `question_id`, `task` or `category`,
-    `reference_documents`, `licence` and `source`.
+    """Read records with `turns` (the user's messages) or `prompt` (text to continue), and
+    optionally `id` or `question_id`, `task` or `category`, `reference_documents`, `licence` and
+    `source`.
 
+    path: a JSONL file, gzipped or not.
+    limit: at most this many records.
     by_category: if a record has both, `category` is the task.
 
     Raises UsageError, naming file and line, if the file cannot be read or a record is malformed.
@@ -58,8 +61,9 @@ def read_prompts(
 def read_records(
     path: Path, kind: str, limit: int | None = None
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a file, one per line, each with its location ("FILE, line 3"). kind: what
-    error messages call the file.
+    """The JSON objects of a file, one per line, each with its location ("FILE, line 3").
+
+    kind: what error messages call the file.
 
     Raises UsageError for a file that cannot be read or has no records, and, naming the line, for a
     record that is not a JSON object.
@@ -121,8 +125,12 @@ def _prompt(record: dict[str, Any], where: str, by_category: bool = False) -> Pr
 
 
 def particulars(record: dict[str, Any], where: str, by_category: bool = False) -> dict[str, Any]:
-    """`id` (else the line's number), `task` and `references` of a record of any kind. by_category:
-    see `read_prompts`. Raises UsageError if the references are not texts."""
+    """`id` (else the line's number), `task` and `references` of a record of any kind.
+
+    by_category: see `read_prompts`.
+
+    Raises UsageError if the references are not texts.
+    """
     references = record.get("reference_documents")
     references = [] if references is None else references
     if not are_texts(references):

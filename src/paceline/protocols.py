@@ -66,16 +66,19 @@ class Drafter(ABC):
     """Proposes continuations of one text at a time. No proposal can change the text.
 
     Calls for a text: `start`; in each round `offer_states`, `propose`, `complete`, `report` and
-    `observe`; at the end `stop`. A planner may skip the first three in a round.
+    `observe`; at the end `stop`. A planner may skip the first three in a round. A subclass must
+    define `start`, `propose` and `observe`.
 
     requires: capabilities it needs of the target. sized_by: how a planner may size its trees.
-    source_names: of the sources whose guesses it merges, in the order of the bits of
+    source_names: names of the sources whose guesses it merges, in the order of the bits of
     `Tree.sources`; () if it does not say which source proposed a node.
     layers: whose outputs it wants as states, see `Target.keep_states`.
-    promise: extra tokens per round that its parts were measured to gain; 0 if unknown.
-    passive: it never guesses, nor may a constraint for it.
-    Settings: for a method from outside the package: a frozen dataclass with a default for every
-    field, the constructor's keyword arguments; None if it takes none.
+    promise: extra tokens per round that its parts were measured to gain when they were made; 0 if
+    unknown.
+    passive: it never guesses, and a constraint must not guess for it either.
+    Settings: for a class named as a method from outside the package: a frozen dataclass with a
+    default for every field, whose fields are the constructor's keyword arguments; None if it takes
+    none.
     """
 
     requires: frozenset[str] = frozenset()
@@ -92,7 +95,8 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, budget: int) -> Tree:
-        """Guess what follows the last token: a tree of at most `budget` nodes, perhaps empty."""
+        """Guess what follows the last committed token: a tree of at most `budget` nodes, perhaps
+        empty."""
 
     def complete(self, tree: Tree) -> Tree:
         """Add rows that are not guesses to what the planner left of the tree from `propose`."""
@@ -108,23 +112,28 @@ class Drafter(ABC):
         self.start(text)
 
     def observe_states(self, states: torch.Tensor) -> None:
-        """With `HIDDEN_STATES` required: take the text's hidden states, before each `propose`.
+        """Take the text's hidden states, before each `propose`, if `HIDDEN_STATES` is required.
 
         states: [n, hidden of each layer], the outputs of `layers`, side by side, for the text's
-        first n tokens: in its first round any number, later all but the root. The next pass
-        overwrites them.
+        first n tokens. In a text's first round n may be any number, since the target may have read
+        nothing yet; later it is all tokens but the last, the root. The tensor is a view, which the
+        next pass overwrites.
         """
 
     def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
-        """Fetch the states of `layers` and call `observe_states` with them. A drafter that does not
-        always need them may override this and keep the function until its `propose` returns."""
+        """Fetch the states of `layers` and call `observe_states` with them.
+
+        The loop calls this method, not `observe_states`. A drafter that does not always need the
+        states may override it and keep the function until its `propose` returns.
+        """
         self.observe_states(states(self.layers))
 
     def stop(self) -> None:
         """End the text, finished or not: release what was held for it alone."""
 
     def unread(self) -> int:
-        """How many tokens the next tree must wait to have read; 0 if that takes negligible time."""
+        """How many tokens of the text must be read before the next tree, and so make it slower; 0
+        if that time is negligible."""
         return 0
 
     def waits(self) -> bool:
@@ -139,8 +148,8 @@ class Drafter(ABC):
 class Target(ABC):
     """Runs the model whose output must not change; owns KV cache, masks and positions.
 
-    A text has a slot from `open` to `close`. Its tokens are in the cache or pending; the last
-    pending one is the root, the parent of a tree's first nodes.
+    A text has a slot from `open` to `close`. Tokens that were read are in the cache; the others are
+    pending. The last pending token is the root, the parent of a tree's first nodes.
 
     vocab_size: ids below this can be drawn; ids at or above it are virtual.
     max_context: most tokens, prompt included, that the model can attend to; None if unlimited.
@@ -172,12 +181,12 @@ class Target(ABC):
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
-        """Run one pass over every node of every tree, by slot, after the text's pending tokens.
+        """Run one pass over every node of every tree, by slot; other slots take no part.
 
         prefill: other slots, and how many of their pending tokens to read at most in the same pass.
 
         Returns, per tree, raw logits [len(tree) + 1, vocab_size]: row 0 is the root's, row i + 1
-        node i's.
+        node i's. Pending tokens of a text with a tree are read first.
         """
 
     @abstractmethod
@@ -196,28 +205,36 @@ class Target(ABC):
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
         """With `VIRTUAL_TOKENS`: add embeddings [count, hidden], in the form of the model's
-        `inputs_embeds`, and return the first id; the others follow. Known embeddings keep their
-        ids, so that drafters can share a target. Raises UsageError if they do not fit the model."""
+        `inputs_embeds`, and return the first id; the others follow. Embeddings that are known
+        already keep their ids, so drafters with parts of their own can share a target.
+
+        Raises UsageError if they do not fit the model.
+        """
         raise self._lacks("virtual tokens")
 
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
-        """With `CHAINS`: keep the first `kept` tokens of a text and append `tokens`, at least one
-        in all; read what is not cached yet, the last token included, and score the next token.
-        The scores are a view, which the next pass overwrites. A slot that was followed can only
-        be followed until it is closed."""
+        """With `CHAINS`: keep the first `kept` tokens of a text and append `tokens`; read all that
+        is not in the cache yet, the last token included, and score the next token.
+
+        The resulting text has at least one token. A slot that was followed can only be followed
+        until it is closed. The scores are a view, which the next pass overwrites.
+        """
         raise self._lacks("chains")
 
     def generate_chain(
         self, slot: int, kept: int, tokens: Sequence[int], wanted: ChainRequest
     ) -> ChainFound | None:
         """With `CHAINS`: like `follow`, then more passes, each of which reads the likeliest token
-        that the one before found. None if that is no faster than one `follow` per token."""
+        that the pass before it found.
+
+        Returns None if that is no faster than one `follow` per token.
+        """
         return None
 
     def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
-        """With `HIDDEN_STATES`: from now on keep `LAST_STATES` of all that is read, or with
-        `LAYER_OUTPUTS` the outputs of these layers, ascending, too; open texts are read again.
-        Raises UsageError for a layer that the model does not have."""
+        """With `HIDDEN_STATES`: from now on keep `LAST_STATES` of everything read, or with
+        `LAYER_OUTPUTS` the outputs of these layers, ascending, beside what is kept already. Texts
+        already open are read again. Raises UsageError for a layer that the model does not have."""
         raise self._lacks("hidden states")
 
     def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
@@ -233,8 +250,9 @@ class Target(ABC):
         return None
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for tokens
-        int64 [n] or all. Scores are weights @ state + biases, but for caps and the like."""
+        """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for these
+        tokens int64 [n] or the whole vocabulary. Scores are weights @ state + biases, without any
+        order-preserving step that the model adds, such as a cap."""
         raise self._lacks("hidden states")
 
     def _lacks(self, what: str) -> UsageError:

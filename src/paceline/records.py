@@ -44,11 +44,13 @@ class TokenLogprob:
 class TextStart:
     """What a drafter is told of a text when it starts or resumes.
 
-    context: all committed tokens, at least one. references: texts that it may resemble.
+    context: all committed tokens, at least one.
+    references: texts that it may resemble.
     sampler: draws the text's tokens; None is greedy decoding. A drafter that draws with the same
     noise is right more often; it must use `Sampler.coupled`, never this sampler itself.
-    key: as in `Round.key`. room: most tokens still to come. record: whether its tokens may become
-    guesses for later texts.
+    key: of the text in its batch, as in `Round.key`.
+    room: most tokens still to come.
+    record: whether its tokens may become guesses for later texts.
     """
 
     context: Sequence[int]
@@ -61,9 +63,12 @@ class TextStart:
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What a target is and where it runs: name of the model or its class, torch's names of device
-    and dtype, the format of its weights, e.g. "packed", and the bytes of these that one pass must
-    read, 0 if unknown. report: more facts for reports, JSON values."""
+    """What a target is and where it runs.
+
+    name: of the model or its class. device: as torch writes it. dtype: e.g. "float32". weights:
+    their format, e.g. "packed". weight_bytes: bytes of weights that one pass must read, which set
+    the floor of its cost; 0 if unknown. report: more facts for reports, JSON values.
+    """
 
     name: str
     device: str = "cpu"
@@ -75,8 +80,10 @@ class TargetInfo:
 
 @dataclass(frozen=True)
 class WordTable:
-    """A model's embeddings [count, hidden], as the C library reads them. format: of `enum
-    pl_format`, or -1 for float32. address: of the first embedding. held: the owner of the memory.
+    """A model's embeddings [count, hidden], as the C library reads them.
+
+    format: of `enum pl_format`, or -1 for float32. address: of the first embedding. held: the owner
+    of the memory.
     """
 
     format: int
@@ -91,8 +98,9 @@ class Path:
     """What one round commits: the accepted nodes, and the tokens that plain decoding would produce.
 
     nodes: accepted tree nodes, from a child of the root downwards.
-    tokens: always one more: theirs and the bonus token, which becomes the next root and is not in
-    the cache. If the text ends inside the accepted path, the last is the one that ended it.
+    tokens: their tokens and one more, the bonus token, which becomes the next root. If the text
+    ends inside the accepted path, the last token is the one that ended it. So there is always
+    exactly one token more than nodes, and the cache holds all but that token.
     """
 
     nodes: tuple[int, ...]
@@ -105,7 +113,8 @@ class Path:
 
 class Seconds(NamedTuple):
     """Wall-clock time of a round by part. In a batch, a text's share: of the target's time by rows,
-    of the rest an equal part. The first `target` includes all passes that read the prompt."""
+    of the rest an equal part. The first round's `target` includes all passes that read the
+    prompt."""
 
     draft: float = 0.0
     target: float = 0.0
@@ -116,9 +125,12 @@ _UNTIMED = Seconds()
 
 
 class SourceRound(NamedTuple):
-    """What one source of a drafter did for a round; the i-th is bit i of `Tree.sources`. proposed:
-    its nodes, before the tree was cut. seconds: its time since the last round. settled: the drafter
-    itself decides whether that time pays, so the planner need not."""
+    """What one source of a drafter did for a round; the i-th is bit i of `Tree.sources`.
+
+    asked: whether it was asked. proposed: its nodes, before the tree was cut. seconds: its time
+    since the last round. settled: the drafter itself decides whether that time pays, so the planner
+    need not.
+    """
 
     name: str
     asked: bool
@@ -136,8 +148,10 @@ class Round:
     row i + 1 to node i. Only the drafter sees them in a session: its streams get none.
     prefill: the pass also read a prompt, or a piece of one: the text's own in its first round.
     first: it is the text's first round. begin: how many tokens of the output come before it.
-    sources: what each source of the drafter did. logprobs: of the path's tokens, if requested.
-    vocab_size: of the target, beyond which ids are virtual. room: most guesses that fit the text.
+    sources: what each source of the drafter did, if it has any.
+    logprobs: of the path's tokens, if requested.
+    vocab_size: of the target; nodes with ids at or beyond it are virtual.
+    room: most guesses that the text had room for.
     """
 
     key: int
@@ -154,7 +168,8 @@ class Round:
     room: int = sys.maxsize
 
     def with_(self, **fields: Any) -> Round:
-        """A copy with these fields changed, in a fifth of the time of `dataclasses.replace`."""
+        """A copy with these fields changed. Every round needs it, and it takes a fifth of the time
+        of `dataclasses.replace`."""
         other = object.__new__(Round)
         vars(other).update(vars(self), **fields)
         return other
@@ -176,15 +191,16 @@ class Round:
         return tuple(one.name for place, one in enumerate(self.sources) if by >> place & 1)
 
     def owed_to(self, source: int) -> int:
-        """How many accepted nodes come at or after the first that only this source proposed."""
+        """How many accepted nodes would be missing without the source of this number: the first
+        that only it proposed, and all after that."""
         if self.tree.sources is None:
             return 0
         alone = [self.tree.sources[node] == 1 << source for node in self.path.nodes]
         return len(alone) - alone.index(True) if True in alone else 0
 
     def rows_owed_to(self, source: int) -> tuple[int, float]:
-        """How many nodes would be missing without the source of this number (those that only it
-        proposed, and below), and the sum of their weights."""
+        """How many nodes would be missing without the source of this number, those that only it
+        proposed and their descendants, and the sum of their weights."""
         tree, alone = self.tree, 1 << source
         if alone not in (tree.sources or ()):
             return 0, 0.0

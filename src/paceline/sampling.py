@@ -61,11 +61,12 @@ class Sampler:
     temperature: 0 is greedy, and so is anything below 0.00001, where logits would overflow.
     top_k, top_p, min_p: None switches each off.
     repetition_penalty: divides positive and multiplies negative logits of tokens seen so far.
-    processors: transformers `LogitsProcessor`s or any callable like them, called exactly once per
-    position, in text order, so stateful ones work too.
+    processors: transformers `LogitsProcessor`s or any callable like them. Each is called exactly
+    once per position, in text order, so stateful ones work too.
     presence_penalty, frequency_penalty: in [-2, 2]; subtracted from the logits of tokens of the
-    output so far, once and per occurrence. prompt_tokens: before the output.
+    output so far, once and per occurrence.
     logit_bias: pairs of a token and what is added to its logit, in [-100, 100].
+    prompt_tokens: length of the prompt; what follows is the output.
 
     Raises UsageError for values out of range.
     """
@@ -102,8 +103,11 @@ class Sampler:
 
     def coupled(self) -> Sampler:
         """The sampler for a draft model: the same settings and the same noise at every position, so
-        that two models that agree draw the same token. It keeps only `stateless` processors: a
-        draft model draws repeatedly, and at positions that the text never reaches."""
+        that two models that agree draw the same token.
+
+        It keeps only `stateless` processors: a draft model draws more than once per position, and
+        at positions that the text never reaches.
+        """
         kept = tuple(each for each in self.processors if getattr(each, "stateless", False))
         return Sampler(**{**self.arguments, "processors": kept})
 
@@ -115,7 +119,7 @@ class Sampler:
     def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
         """Prepare draws from the rows of one scored tree, logits [rows, vocabulary].
 
-        positions: of the tokens that the rows draw, the lengths of their contexts.
+        positions: position of the token that each row draws, the length of its context.
 
         If nothing changes the logits, one device synchronisation serves all rows. Sampling needs a
         GPU and positions for that; on a CPU it is faster to draw only what is asked for.
@@ -134,8 +138,9 @@ class Sampler:
     ) -> int:
         """Draw the token that follows `context` from one row of raw logits [vocabulary].
 
-        allowed: bool [vocabulary], which tokens may be drawn; None for all. Raises ModelError for
-        scores that are NaN, UsageError if all are -inf.
+        allowed: bool [vocabulary], which tokens may be drawn; None for all.
+
+        Raises ModelError for scores that are NaN, UsageError if all are -inf.
         """
         if self.greedy or draws_there(row.device):
             scores = self.decide(row, context, allowed)
@@ -243,7 +248,8 @@ class Sampler:
 
     @property
     def noise_scale(self) -> float:
-        """What noise is multiplied by in raw logits: all temperatures, those of processors, too."""
+        """What noise is multiplied by in the scale of raw logits: the temperature, and those that
+        processors divide by, as in transformers."""
         given = (getattr(each, "temperature", 1.0) for each in self.processors)
         return self.temperature * math.prod(one for one in given if isinstance(one, int | float))
 

@@ -23,8 +23,11 @@ Ranked = list[tuple[int, float]]
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores [n] of the tokens that may come next: raw logits in float32, or made from them.
-    tokens: their ids [n] int64, ascending, when all others have -inf; None for 0 to n - 1."""
+    """Scores of the tokens that may come next.
+
+    numbers: [n], raw logits in float32, or scores made from them. tokens: [n] int64, their ids,
+    ascending, when all other tokens have -inf; None if number i belongs to token i.
+    """
 
     numbers: NDArray[np.floating[Any]]
     tokens: NDArray[np.int64] | None = None
@@ -61,8 +64,10 @@ def checked(scores: Sequence[float], tokens: Sequence[int]) -> Callable[[int], i
 
 
 def check_drawn(score: float) -> None:
-    """Check the score with which a token was drawn, the largest of all. Raises ModelError if it is
-    NaN, and UsageError if it is -inf, so that no token may be drawn."""
+    """Check the score with which a token was drawn, the largest of all.
+
+    Raises ModelError if it is NaN, and UsageError if it is -inf, so that no token may be drawn.
+    """
     if score > -math.inf:
         return
     if math.isnan(score):

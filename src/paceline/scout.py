@@ -30,8 +30,9 @@ _UNWEIGHTED = 0.5
 class Scout:
     """Tries guesses against a constraint, ahead of the text.
 
-    matcher: the scout's own, at the text's position. An error there must not end the text: from
-    then on guesses are left as they are. source: number of the source of the matcher's guesses.
+    matcher: the scout's own, at the text's position. An error there concerns only guesses, so it
+    must not end the text: from then on guesses are left as they are.
+    source: number of the source of the matcher's guesses.
     """
 
     def __init__(self, matcher: Matcher, source: int) -> None:
@@ -59,7 +60,8 @@ class Scout:
         )
 
     def extend(self, tree: Tree, most: int) -> Tree:
-        """A tree that stays whole, and what must follow the root; at most `most` nodes."""
+        """A tree that must stay whole, plus the tokens that must follow the root; at most `most`
+        nodes."""
         return self._tried(tree, lambda matcher: _extended(tree, matcher, self._source, most))
 
     def observe(self, tokens: Sequence[int]) -> None:
@@ -94,7 +96,10 @@ class Scout:
 
 
 class _Admission:
-    """One walk of a matcher, which may be asked `likely` times what is likely, through a tree."""
+    """One walk of a matcher through a tree.
+
+    likely: how often the matcher may be asked what is likely.
+    """
 
     def __init__(self, tree: Tree, matcher: Matcher, source: int, likely: int = 0) -> None:
         self._likely = likely

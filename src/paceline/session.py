@@ -37,20 +37,23 @@ class Session:
     target, tokenizer: what runs the model, and what reads and writes its text.
     method: a name in the notation "anpd:n=5,k=7", or a function that makes a drafter.
     settings: more settings of a method given by name.
-    eos_ids: tokens that end a text. options: defaults of every request.
+    eos_ids: tokens that end a text.
     store: where answers are kept and similar ones looked up as references; None for nowhere.
+    options: defaults of every request.
     fingerprint: identifies the model's weights, for reports and to match trained parts.
     budget: most nodes a drafter may propose per round, if the request does not say; None is as many
     as pay, planned each round from pass costs and acceptance.
-    curve: pass costs of the target on this machine; without one the planner has to learn them.
-    drafts: opens draft models for methods that name one, see `DraftModels`.
+    curve: pass costs of the target on this machine; without one the planner learns them, and until
+    then trees are smaller or larger than pays.
+    drafts: opens draft models for methods that name one, see `DraftModels`; None if none can be
+    opened.
     datastore: texts to guess from, to which every answer is added, unless its request has
     `record=False`; None keeps nothing, and False does not search the model's own either.
 
     The KV cache, what drafters have learned and the planner's estimates are kept between calls: the
     next turn of a conversation, or another text with the same prefix, reads only what is new. Any
-    number of streams may be open, in any number of threads: texts that these wait for at the same
-    time share passes.
+    number of streams may be open, and any number of threads may use a session: texts that they wait
+    for at the same time share passes.
     """
 
     def __init__(
@@ -113,8 +116,11 @@ class Session:
     def stream(
         self, prompt: Prompt, *, references: Sequence[Reference] | None = (), **options: Any
     ) -> Stream:
-        """Like `generate`, as an iterator over the text, which begins with the first request. Close
-        a stream that is not read to its end; until then its part of the cache is in use."""
+        """Like `generate`, as an iterator over the text as it is generated.
+
+        It begins with the first request for text. Close a stream that is not read to its end; until
+        then its part of the cache is in use.
+        """
         return Stream(self, prompt, references, self.options.with_(**options))
 
     def chat(
@@ -124,8 +130,10 @@ class Session:
         references: Sequence[Reference] | None = (),
         **options: Any,
     ) -> Completion:
-        """Answer the last message; a string is one user message. Pass the conversation with every
-        answer appended: what is cached already is not read again."""
+        """Answer the last message; a string is one user message.
+
+        Pass the conversation with every answer appended: what is cached already is not read again.
+        """
         return self.generate(as_messages(messages), references=references, **options)
 
     def generate_batch(
@@ -231,8 +239,10 @@ class Session:
         return TreePlanner(self.host.curve)
 
     def encode(self, prompt: Prompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        """Token ids of a prompt, special tokens and chat template included. tools: that the model
-        may call, in the form that transformers' chat templates take."""
+        """Token ids of a prompt, special tokens and chat template included.
+
+        tools: tools the model may call, in the form that transformers' chat templates take.
+        """
         given = as_prompt(prompt)
         if not given:
             raise UsageError("the prompt is empty: give at least one character, message or token")

@@ -27,9 +27,12 @@ _NO_LOGITS = torch.empty(0)
 
 
 class Texts:
-    """The texts that a session is generating, whose rounds it hands out, and idle drafters for the
-    next ones. new_drafter: makes one, here and whenever a text needs one more. Raises UsageError if
-    it needs something that the target does not offer."""
+    """The texts a session is generating, and idle drafters for the next ones.
+
+    new_drafter: makes a drafter. It is called here once, and later when a text needs one more.
+
+    Raises UsageError if the drafter needs something that the target does not offer.
+    """
 
     def __init__(
         self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]

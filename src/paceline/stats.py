@@ -14,9 +14,9 @@ __all__ = ["SourceStats", "Stats"]
 class SourceStats:
     """Sums over the rounds of one text, for one source of its drafter.
 
-    asked: rounds in which it was asked. proposed: its nodes; `scored` of them were left after the
-    tree was cut to what pays, and `accepted`, which may be other sources' too, were accepted.
-    gained: tokens the text would lack without the source.
+    rounds: all rounds of the text; the source was asked in `asked` of them. proposed: its nodes;
+    `scored` of them were left after the tree was cut to what pays, and `accepted`, which may be
+    other sources' too, were accepted. gained: tokens the text would lack without the source.
     """
 
     rounds: int = 0
@@ -56,7 +56,8 @@ class Stats:
     acceptance_histogram: tokens gained -> rounds that gained that many.
     drafted: guesses; virtual nodes, which cannot be accepted, do not count.
     depth_histogram: depth of the deepest guess, 0 if nothing was guessed -> rounds.
-    reused: prompt tokens that were already in the cache. sources: by name, if the drafter has any.
+    reused: prompt tokens that were already in the cache.
+    sources: by name, if the drafter has any.
     prefill_seconds: the target's time until the end of the first round, which reads the prompt.
     """
 
@@ -113,7 +114,7 @@ class Stats:
 
     @property
     def acceptance_by_position(self) -> list[float]:
-        """For depth 1, 2, …: of the rounds that guessed that deep, the share that accepted one
+        """For depth 1, 2, …: of the rounds that guessed that deep, the share that accepted a guess
         there; [] if it is unknown what rounds gained."""
         deepest = max(self.depth_histogram, default=0) if self.acceptance_histogram else 0
         shares = []

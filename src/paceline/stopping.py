@@ -11,12 +11,17 @@ __all__ = ["Stopping", "cut_off_reason"]
 
 
 class Stopping:
-    """Takes every drawn token, once and in order, and says after which one the text ends: during
-    the walk, so that nothing after it is ever drawn.
+    """Takes every drawn token, once and in order, and says after which one the text ends.
 
-    max_new_tokens: at least 1, or UsageError is raised. eos_ids: each ends the text, and belongs to
-    it. conditions: called with each new token; True ends the text after it. held: a constraint says
-    where the text may end: `eos_ids` end it only together with a condition.
+    It is asked during the walk, so nothing after the last token is ever drawn, committed, counted
+    or streamed.
+
+    max_new_tokens: at least 1.
+    eos_ids: any number of ids, each of which ends the text (and belongs to it).
+    conditions: called with each new token; True ends the text after it.
+    held: a constraint says where the text may end: `eos_ids` end it only together with a condition.
+
+    Raises UsageError if `max_new_tokens` is below 1.
     """
 
     def __init__(

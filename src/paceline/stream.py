@@ -62,9 +62,12 @@ class Home(Protocol):
 
 
 class Stream(Iterator[Chunk]):
-    """A generation in progress. Iterate for its text; `completion` is the result so far. Raises the
-    errors of its own text, never those of others. chat: whether token ids in `prompt` are a
-    conversation, so that the text begins anew."""
+    """A generation in progress. Iterate for its text; `completion` is the result so far.
+
+    chat: whether token ids in `prompt` are a conversation, so that the text begins anew.
+
+    Raises the errors of its own text, never those of others.
+    """
 
     def __init__(
         self,
@@ -250,7 +253,7 @@ class Stream(Iterator[Chunk]):
         return True
 
     def _expect(self, tokens: int) -> None:
-        """Fail the text if a round was lost on the way, so that not all its tokens were heard."""
+        """Fail the text if not all its tokens so far were heard: a round was lost on the way."""
         if self._error is None and self.stats.tokens < tokens:
             self._error = KeyboardInterrupt("an interruption has cut off this text: begin it again")
 

@@ -24,7 +24,7 @@ def count(number: int, what: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table that is more than text.
+    """One cell of a table.
 
     detail: less prominent, after the text. tone: "up", "down" or "even" for a speed-up that was
     judged, else "".

@@ -57,7 +57,8 @@ def special_ids(tokenizer: Tokenizer, strings: Sequence[str]) -> frozenset[int]:
 
 @lru_cache(16)
 def hidden_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """The same of all special tokens but the marks of tool calls."""
+    """The ids of special tokens, which have no text in an output, but for the marks of tool
+    calls."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).items()
     return frozenset(
         token for token, each in added if each.special and each.content not in CALL_MARKS
@@ -86,8 +87,9 @@ class Piece(NamedTuple):
 class Chunk:
     """Newly certain text, and whether it came from an accepted guess of the drafter.
 
-    sources: names of those that proposed it. logprobs: if requested, of the tokens that became
-    certain since the last chunk; those at the end that are not part of the text are in no chunk.
+    sources: names of those that proposed it, if the drafter has sources.
+    logprobs: if requested, of the tokens that became certain since the last chunk. Tokens at the
+    end that are not part of the text, such as the one that ended it, are in no chunk.
     """
 
     text: str
@@ -100,8 +102,8 @@ class OutputText:
     """The text of one output, fed token by token.
 
     stop: strings that end the text; the first of them and what follows is not part of it.
-    before: the last tokens of a text that this one continues, so that the first token keeps the
-    space that it begins with, which some decoders drop.
+    before: the last tokens of a text that this one continues: after them, a first token keeps the
+    space that it begins with, which some decoders drop at the beginning of a text.
 
     `push` is a condition for `Stopping`. `release` hands out only what is certain: no partial
     character, and no beginning of a possible stop string.
@@ -199,7 +201,8 @@ class OutputText:
         self._ends.append(len(self.text))
 
     def _held_back(self) -> int:
-        """Length of the text's longest suffix that a stop string begins with."""
+        """Length of the text's longest suffix that a stop string begins with; the text holds no
+        whole one."""
         new, self._matched = self.text[self._matched :], len(self.text)
         for place, stop in enumerate(self._stop):
             borders, size = _borders(stop), self._begun[place]
@@ -213,7 +216,8 @@ class OutputText:
 
 @lru_cache(64)
 def _borders(text: str) -> tuple[int, ...]:
-    """For each beginning, the longest shorter one that it ends with (Knuth, Morris and Pratt)."""
+    """For each beginning of a text, the length of the longest shorter one that it ends with (Knuth,
+    Morris and Pratt)."""
     borders, size = [0], 0
     for letter in text[1:]:
         while size and text[size] != letter:

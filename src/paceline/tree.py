@@ -40,8 +40,8 @@ class Tree:
     tokens: n token ids (>= 0).
     parents: n node indices, each smaller than the node's own, or ROOT.
     weights: n estimates of how likely each node is to be accepted, or None if unknown.
-    sources: n sets of bits: bit i says that the i-th of the drafter's `source_names` proposed the
-    node; None if it has no sources.
+    sources: which sources proposed each node, as n sets of bits: bit i stands for the i-th of the
+    drafter's `source_names`; None if the drafter has no sources.
 
     Raises ValueError if lengths differ, a parent does not come first, an id is negative, or a
     weight is not a number.
@@ -123,8 +123,10 @@ class Tree:
 
     @cached_property
     def children(self) -> dict[int, dict[int, int]]:
-        """For ROOT and each node with children: child token -> child node. Of equal siblings the
-        first counts: its twin is never walked."""
+        """For ROOT and each node with children: child token -> child node.
+
+        Of equal siblings the first counts: its twin is never walked.
+        """
         children: dict[int, dict[int, int]] = {}
         for node, parent in enumerate(self.parents):
             children.setdefault(parent, {}).setdefault(self.tokens[node], node)
@@ -189,9 +191,13 @@ class Tree:
         return nodes
 
     def graft(self, other: Tree, at: int = ROOT) -> Tree:
-        """Append `other`, with node `at` as its root; its nodes come after the present ones, their
-        weights scaled by that of `at`. If only one side has weights, the other's are 1.0; if only
-        one has sources, the other has none. Raises ValueError if there is no node `at`."""
+        """Append `other`, with node `at` as its root; its nodes come after the present ones.
+
+        If only one side has weights, the other counts as certain (1.0); if only one has sources,
+        the other has none. Grafted weights are scaled by the weight of node `at`.
+
+        Raises ValueError if there is no node `at`.
+        """
         if not ROOT <= at < len(self):
             raise ValueError(f"there is no node {at} to graft at")
         shift = len(self)
@@ -246,7 +252,8 @@ class Tree:
         return self.keep(sorted(best))
 
     def spine(self) -> Tree:
-        """The chain from each node to its heaviest child, the first of equal or unknown ones."""
+        """The chain from each node to its heaviest child; to the first if they are equal or weights
+        are unknown."""
         nodes: list[int] = []
         weights = self.weights or (0.0,) * len(self)
         while children := self.children.get(nodes[-1] if nodes else ROOT):
@@ -260,7 +267,10 @@ class Tree:
         return self.keep([node for node, d in enumerate(self.depths) if d <= depth])
 
     def keep(self, nodes: Sequence[int]) -> Tree:
-        """The subtree of some nodes, ascending; raises ValueError if a parent is missing."""
+        """The subtree of some nodes, given in ascending order, which must include their parents.
+
+        Raises ValueError if a parent is missing.
+        """
         if len(nodes) == len(self):  # then they are all of them, in order
             return self
         place = {node: index for index, node in enumerate(nodes)}

@@ -30,7 +30,9 @@ class Typical:
 
     epsilon: enough however sure the target is, in (0, 1). delta: scale of what is enough when it is
     unsure, above 0. The defaults are those of Medusa's and Chimera's programs, which call them
-    posterior threshold and alpha. Raises UsageError for a number out of range.
+    posterior threshold and alpha; delta is the square root of epsilon, as Medusa advises.
+
+    Raises UsageError for a number out of range.
     """
 
     epsilon: float = 0.09

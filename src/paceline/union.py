@@ -16,8 +16,12 @@ _ROOT = -1
 
 
 class Union:
-    """Proposed nodes, with equal siblings merged. alike: sources that all know the same, as a set
-    of bits. tokens, parents, claims, sources: as in `Tree`, of all that proposed a node."""
+    """Proposed nodes, with equal siblings merged.
+
+    alike: sources that all know the same, as a set of bits.
+    tokens, parents, claims, sources: as in `Tree`; claims and sources combine all that proposed a
+    node.
+    """
 
     def __init__(self, alike: int = 0) -> None:
         self._alike = alike

@@ -28,8 +28,8 @@ def as_tensors(biases: Iterable[tuple[int, float]]) -> tuple[torch.Tensor, torch
 
 
 def add_biases(scores: torch.Tensor, tokens: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
-    """Add the biases [n] of tokens [n] to scores [1, vocabulary], except for ids beyond it: a draft
-    model may know fewer."""
+    """Add the biases [n] of tokens [n] to scores [1, vocabulary]. Ids beyond the vocabulary are left
+    out, since a draft model may know fewer."""
     known = tokens < scores.shape[1]
     return scores.index_add(1, tokens[known].to(scores.device), biases[known].to(scores)[None])
 
@@ -66,7 +66,8 @@ def keep_top_p(scores: torch.Tensor, mass: float) -> torch.Tensor:
 
 
 def keep_min_p(scores: torch.Tensor, share: float) -> torch.Tensor:
-    """-inf for tokens [..., vocabulary] below `share` of the likeliest (arXiv 2407.01082)."""
+    """-inf for tokens [..., vocabulary] less likely than `share` of the likeliest (arXiv
+    2407.01082)."""
     probabilities = scores.softmax(-1)
     likeliest = probabilities.amax(dim=-1, keepdim=True)
     return scores.masked_fill(probabilities < share * likeliest, -math.inf)

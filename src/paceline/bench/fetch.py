@@ -33,8 +33,11 @@ _TRY_AGAIN = (429, 500, 502, 503, 504)  # the server is busy
 
 @dataclass(frozen=True)
 class Fetcher:
-    """Fills a folder. github, hub: base URLs for files of repositories and rows of tables. waits:
-    seconds to wait before each retry when a server is busy."""
+    """Fills a folder.
+
+    github, hub: base URLs for files of repositories and rows of tables.
+    waits: seconds to wait before each retry when a server is busy.
+    """
 
     folder: Path
     github: str = "https://raw.githubusercontent.com"

@@ -56,8 +56,10 @@ def measure_load(device: torch.device, make: Callable[[], T]) -> tuple[T, int]:
 
 
 def peak_meter(device: torch.device) -> Meter:
-    """Start measuring; the returned function gives the peak since then, in bytes: of a GPU's own
-    memory, else of this process's. None if unknown."""
+    """Start measuring; the returned function gives the peak since then, in bytes.
+
+    For a GPU, this is its own memory, else that of this process. None if unknown.
+    """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return lambda: torch.cuda.max_memory_allocated(device)

@@ -113,7 +113,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Summary:
-    """All texts, and those that do not loop: overall and by task; and texts that were not run."""
+    """All texts, and those that do not loop: overall and by task.
+
+    left_out: texts that were not run.
+    """
 
     overall: Group
     groups: list[Group]

@@ -76,8 +76,10 @@ class ResultFile(Memory):
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
-    """Read header and entries of a result file, ignoring a last line that was cut off. Raises
-    UsageError, naming the line, if the file cannot be read or is no result file."""
+    """Read header and entries of a result file, ignoring a last line that was cut off.
+
+    Raises UsageError, naming the line, if the file cannot be read or is no result file.
+    """
     with readable(f"the results {path}"):
         content = path.read_bytes()
         # If no line is complete, keep the only one, so that the error names it.

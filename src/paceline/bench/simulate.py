@@ -23,8 +23,10 @@ ASSISTANT = "assistant"
 
 @dataclass(frozen=True)
 class Forced(Sampler):
-    """A sampler that draws, then returns the recorded token instead. recorded: the tokens after the
-    prompt; past their end, the model's own draws count."""
+    """A sampler that draws, then returns the recorded token instead.
+
+    recorded: the tokens after the prompt; past their end, the model's own draws count.
+    """
 
     recorded: Sequence[int] = ()
 
@@ -42,7 +44,10 @@ class Forced(Sampler):
 
 @dataclass(frozen=True)
 class ForcedRequest(Request):
-    """A request to generate a recorded text, whose tokens are `recorded`, again."""
+    """A request to generate a recorded text again.
+
+    recorded: its tokens.
+    """
 
     recorded: Sequence[int] = ()
 

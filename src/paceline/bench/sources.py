@@ -66,8 +66,10 @@ SOURCES = {stem: _source(stem, **entry) for stem, entry in json.loads(_LISTED).i
 
 
 def find_sources(names: Sequence[str]) -> dict[str, Source]:
-    """Find the sources of suites, of files named without suffix, or of "all"; raises UsageError
-    for an unknown name."""
+    """Find the sources of suites, of files named without suffix, or of "all".
+
+    Raises UsageError for an unknown name.
+    """
     return {stem: SOURCES[stem] for name in names for stem in _stems(name)}
 
 

@@ -166,8 +166,10 @@ def write_answers(path: Path, answers: Sequence[Answer]) -> None:
 
 
 def read_answers(path: Path) -> list[Answer]:
-    """Read the answers of a file; if a question occurs twice, the last one counts. Raises
-    UsageError, naming the line, if the file cannot be read or has another format."""
+    """Read the answers of a file; if a question occurs twice, the last one counts.
+
+    Raises UsageError, naming the line, if the file cannot be read or has another format.
+    """
     with readable(f"the answers {path}"):
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     answers: dict[int | str, Answer] = {}

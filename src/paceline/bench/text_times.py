@@ -64,8 +64,10 @@ def decode_ratio(own: TextTimes, plain: TextTimes, texts: int) -> float | None:
 
 
 def speedup_interval(texts: Sequence[tuple[int, float, int, float]]) -> tuple[float, float]:
-    """The 95 % confidence interval of the speed-up: percentiles over resampled texts, each with
-    tokens and seconds of the method, then of the baseline."""
+    """The 95 % confidence interval of the speed-up: percentiles over what is resampled.
+
+    texts: tokens and seconds of the method, then of the baseline.
+    """
     values = np.array(texts)
     drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
     sums = values[drawn].sum(axis=1)

@@ -26,8 +26,11 @@ Answers = Callable[[int], Sequence[int] | None]
 
 @dataclass(frozen=True)
 class Request:
-    """A text to generate. ids: the prompt, chat template included; references: texts the output may
-    resemble, for contenders that copy."""
+    """A text to generate.
+
+    ids: the prompt, chat template included; references: texts the output may resemble, for
+    contenders that copy.
+    """
 
     ids: Sequence[int]
     references: Sequence[Sequence[int]] = ()

@@ -54,7 +54,10 @@ class RayOptions:
 
 
 def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answer]:
-    """Answer with Ray actors; raises UsageError if Ray is missing or the method unknown."""
+    """Answer with Ray actors.
+
+    Raises UsageError if Ray is missing or the method unknown.
+    """
     from paceline.drafters import check_method
 
     check_method(given.method)

@@ -114,8 +114,10 @@ def _existing(folder: Path | None, model: str) -> Path:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """The texts of a file, or of all files below a folder, except names that begin with a dot;
-    raises UsageError, naming the file, for one that cannot be read."""
+    """The texts of a file, or of all files below a folder, except names that begin with a dot.
+
+    Raises UsageError, naming the file, for one that cannot be read.
+    """
     if path.is_dir():
         inside = (each.relative_to(path) for each in sorted(path.rglob("*")))
         names = [each for each in inside if not any(part.startswith(".") for part in each.parts)]

@@ -40,8 +40,10 @@ _OF_TRACES: Columns[tuple[str, MethodSummary]] = {
 
 @dataclass(frozen=True)
 class Findings:
-    """The lines of a comparison, with texts under the names that users know; raises UsageError if
-    plain decoding did not finish a single text."""
+    """The lines of a comparison, with texts under the names that users know.
+
+    Raises UsageError if plain decoding did not finish a single text.
+    """
 
     lines: list[Entry | LeftOut]
 

@@ -50,7 +50,9 @@ class Choice:
 
 def chosen_method(method: str | None, draft_model: str | None) -> str:
     """The method of a command: by default `DEFAULT_METHOD`, or `speculative` with a draft model.
-    Raises UsageError for a method that takes no draft model, or has one already."""
+
+    Raises UsageError for a method that takes no draft model, or has one already.
+    """
     if draft_model is None:
         return DEFAULT_METHOD if method is None else method
     from paceline.drafters import add_draft
@@ -246,8 +248,11 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 def options_of(
     group: type[Any], defaults: Any = None, panel: str | None = None
 ) -> list[inspect.Parameter]:
-    """An option for each field of a dataclass. defaults: an instance; without one, the fields' own
-    are taken, and nothing is checked. panel: of `--help`, for fields that name none."""
+    """An option for each field of a dataclass.
+
+    defaults: an instance; without one, the fields' own are taken, and nothing is checked.
+    panel: of `--help`, for fields that name none.
+    """
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(

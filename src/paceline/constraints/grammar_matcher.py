@@ -103,8 +103,13 @@ class Tokens:
 
 
 class GrammarMatcher:
-    """A `Matcher` on top of llguidance's `LLMatcher`. Raises UsageError if that fails, e.g. because
-    a lexer has become too complex, or if a call takes too long."""
+    """A `Matcher` on top of llguidance's.
+
+    matcher: an `LLMatcher`.
+
+    Raises UsageError if llguidance fails, e.g. because a lexer has become too complex, or if a call
+    takes too long.
+    """
 
     def __init__(self, matcher: Any, tokens: Tokens) -> None:
         self._matcher = matcher

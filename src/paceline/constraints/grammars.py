@@ -50,9 +50,11 @@ COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 
 class Grammars:
     """Compiles constraints for texts of one tokenizer and model, and keeps what was compiled.
-    Thread-safe.
 
-    tokenizer: a fast one of transformers. vocab_size: of the model. eos_ids: end a text.
+    tokenizer: a fast one of transformers. vocab_size: of the model. eos_ids: tokens that end a
+    text.
+
+    Thread-safe.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, eos_ids: Sequence[int]) -> None:

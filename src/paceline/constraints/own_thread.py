@@ -15,8 +15,10 @@ _starting = Lock()  # the size of stacks is the whole process's
 
 
 def in_own_thread(work: Callable[[], T], stack: int = 0) -> Future[T]:
-    """Start the work in a new thread. stack: bytes of its stack; 0 for the usual size. An
-    executor's threads would not do: a process that ends waits for them."""
+    """Start the work in a new thread. stack: bytes of its stack; 0 for the usual size.
+
+    An executor's threads would not do: a process that ends waits for them.
+    """
     outcome: Future[T] = Future()
     outcome.set_running_or_notify_cancel()  # so that it cannot be cancelled under the thread
 

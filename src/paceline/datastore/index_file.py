@@ -39,8 +39,9 @@ INDEX = "index"
 class Header:
     """The header of an index.
 
-    vocabulary: mark of its tokenizer. tokens, places, documents: their numbers; borders are tokens.
-    largest: id, -1 without tokens. most: tokens that it may grow to; None for the usual limit.
+    vocabulary: mark of the tokenizer whose ids it holds. tokens: their number, borders included.
+    places, documents: their numbers. largest: the largest id, -1 without tokens. most: tokens that
+    it may grow to; None for the usual limit.
     """
 
     vocabulary: str

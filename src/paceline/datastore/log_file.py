@@ -45,10 +45,12 @@ _ANY_NAME = "[0-9a-f]" * 16
 
 
 class Log:
-    """A log as one process knows it: nothing is read twice. A missing file is an empty log.
+    """A log as one process knows it: nothing is read twice.
 
-    vocabulary: the tokenizer's mark; "" for any. index: the name of the index beside it, "" for
-    none. documents: all that were read so far, in order. tokens: their total.
+    vocabulary: the tokenizer's mark; "" for any. index: the name of the index beside it; "" if there
+    is none. A missing file is an empty log.
+
+    documents: all documents read so far, in order. tokens: their total.
 
     All methods raise StoreError for a log of another tokenizer, OSError if it cannot be read or
     written.
@@ -64,8 +66,10 @@ class Log:
 
     def append(self, documents: Sequence[Int32]) -> bool:
         """Read what other processes have added, then add documents; the caller holds the
-        datastore's lock. Returns False if the log no longer begins with what was known, so that
-        `documents` starts afresh."""
+        datastore's lock.
+
+        Returns whether the log still begins with what was known; if not, `documents` starts afresh.
+        """
         _take_over(self._path, self._index)  # if a merge was killed before it did
         known, index = self._path.exists(), self._path.with_name(INDEX)
         with open_private(self._path, "r+b" if known else "w+b") as stream:

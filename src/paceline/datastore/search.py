@@ -44,9 +44,10 @@ ANYTHING = Search()
 class Found(NamedTuple):
     """How texts continued after the longest suffix of a tail that occurs in them.
 
-    matched: the suffix's length. shorter: that of the longest one that occurs in more places. Both
-    are 0 for none. begin, end: range of the places after the match, in the order. tree: what
-    follows there, likeliest first, of equals the newest; weights are path chances.
+    matched: the suffix's length, 0 if none occurs. shorter: length of the longest suffix that
+    occurs in more places, 0 for none. begin, end: range of the places after the match, in the
+    order. tree: what follows there, likeliest first, of equals the newest; weights are path
+    chances.
     """
 
     matched: int

@@ -26,8 +26,10 @@ PROMPT_TOKENS = 4
 
 
 def sort_places(tokens: Int32) -> Int32:
-    """Sort the places of a text [n] that have a token on either side. Uses about 60 bytes of memory
-    per token."""
+    """Sort the places of a text [n] that have a token on either side.
+
+    Uses about 60 bytes of memory per token.
+    """
     count = len(tokens)
     # ranks[p]: rank of the run of tokens before place p among all runs of that length. Runs start
     # with one token; two neighbouring runs make one of twice the length.

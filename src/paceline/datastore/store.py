@@ -49,8 +49,9 @@ class DatastoreInfo:
 class Datastore:
     """The texts in a folder, as ids of one tokenizer.
 
-    vocabulary: the tokenizer's mark, see `paceline.models.vocabulary.vocabulary_mark`; "" reads the
-    ids of any. version: changes whenever there is something new to look up.
+    vocabulary: the tokenizer's mark, see `paceline.models.vocabulary.vocabulary_mark`; ids of
+    another tokenizer are refused. "" reads those of any.
+    version: changes whenever there is something new to look up.
 
     All methods raise StoreError if a file is damaged, of another tokenizer, or cannot be read or
     written. A missing or empty folder is an empty datastore; one with other files is refused.

@@ -45,11 +45,12 @@ class SuffixArray:
         (2, (9, 4))
 
     tokens: int32 [n], documents with a `BORDER` between them. order: of their places, see
-    `sort_places`; None computes it. Both may be mapped files, and are not changed. dropped: tokens
-    that stood before its first one.
+    `sort_places`; None computes it. Both may be mapped files, and are not changed.
 
-    A lookup takes two or three binary searches; matches have at most `LONGEST` tokens. Not
-    thread-safe: each thread makes its own array on the same tokens.
+    dropped: tokens that stood before its first one and were dropped.
+
+    A lookup takes two or three binary searches. Not thread-safe: each thread makes its own array on
+    the same tokens. Matches have at most `LONGEST` tokens.
     """
 
     dropped = 0
@@ -168,8 +169,10 @@ class SuffixArray:
 
 
 class GrowingSuffixArray(SuffixArray):
-    """A text that grows, and whose last tokens can be taken back. Lookups find only places that a
-    token follows."""
+    """A text that grows, and whose last tokens can be taken back.
+
+    Nothing follows the last token yet, so lookups find only earlier places.
+    """
 
     def __init__(self) -> None:
         super().__init__(np.zeros(0, dtype=np.int32))

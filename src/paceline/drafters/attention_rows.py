@@ -24,9 +24,10 @@ class Stretches:
     """Texts side by side in rows, for training.
 
     tokens: [batch, length] int64. features: [batch, length, width] float32, what the drafter reads
-    of the target at each. position: [batch, length] int64, each token's place in its text; start:
-    where in the row that text begins. points: [batch, n] int64, the last places in the row that the
-    target has read. sees: [batch, n, length] bool: tokens of the same text up to the point.
+    of the target at each: its states, for Chimera. position: [batch, length] int64, each token's
+    place in its text; start: where in the row that text begins. points: [batch, n] int64, places in
+    the row to draft after; the target has read up to and including these. sees: [batch, n, length]
+    bool: tokens of the same text up to the point.
     """
 
     tokens: torch.Tensor
@@ -44,7 +45,9 @@ def normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class Turns:
-    """Rotary positions for heads of `size` numbers. On a CPU, angles are kept: they would take a
+    """Rotary positions for heads of `size` numbers.
+
+    On a CPU, angles are computed once per place: they are the same for every row, and would take a
     fifth of the time of drafting a level. On a GPU, to ask for the largest place would take longer.
     """
 

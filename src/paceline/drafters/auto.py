@@ -42,8 +42,9 @@ _LEAVES, _CONTINUED = 2, 6  # ends of costly guesses to continue from, and most 
 class Auto(Drafter):
     """Unites the guesses of several drafters.
 
-    sources: drafters by name. known: what is known about asking them; None for nothing yet. clock:
-    seconds.
+    sources: drafters by name. `LookupDrafter`s are asked every round, the others where that pays.
+    known: what is known about asking them; None for nothing yet.
+    clock: seconds.
 
     Raises UsageError for a drafter whose trees must stay whole: they cannot be united.
     """
@@ -259,7 +260,7 @@ class Auto(Drafter):
                 known.took(name, spent, unread, self._asked[place])
 
     def _add(self, place: int, tree: Tree, began: float, at: int = ROOT) -> None:
-        """Add what the source of this number, asked at time `began`, guesses after node `at`."""
+        """Add what the source of this number, asked at the time `began`, guesses after node `at`."""
         self._seconds[place] += self._clock() - began
         self._proposed[place] = self._proposed.get(place, 0) + len(tree)
         if len(tree):

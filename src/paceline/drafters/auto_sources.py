@@ -42,8 +42,8 @@ class AutoSettings:
     exist for the model, see `auto_sources.SOURCES`.
     without: names of methods to leave out, joined by "+"; `auto:-medusa` is short for it.
 
-    Raises what `check_method` raises, and UsageError for a method that cannot be a source or is
-    named twice, for a name in `without` that is no source, and if none is left.
+    Raises what `check_method` raises, and UsageError for a method that cannot be a source or if
+    none is left.
     """
 
     sources: str = ""

@@ -24,8 +24,7 @@ __all__ = ["Levels", "ModuleLevels", "ProgramLevels", "encoded", "levels_of", "r
 
 
 class ModuleLevels(TextLevels):
-    """Runs the modules of `model` one after the other. capacity: tokens to make room for at first.
-    The two columns of a token are adjacent, so that any prefix can be kept."""
+    """Runs the modules of `model` one after the other. capacity: see `Context`."""
 
     def __init__(self, model: ChimeraModel, capacity: int) -> None:
         config = model.config

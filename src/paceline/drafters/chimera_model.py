@@ -34,8 +34,9 @@ class Drafted:
     """What training scores, by head.
 
     ends: rows [batch, n, hidden] for the target's output head or, from full heads, logits [batch,
-    n, outputs], for the token 2 + head places after the point. states: draft states [batch, n,
-    hidden]; each imitates the mature state 1 + head places after the point.
+    n, outputs], for the token 2 + head places after the point.
+    states: [batch, n, hidden], draft states; each imitates the mature state 1 + head places after
+    the point.
     """
 
     ends: list[torch.Tensor]
@@ -46,8 +47,7 @@ class ChimeraModel(HeadModule):
     """All three parts.
 
     head, token_ids: see `HeadModule`. embed: the target's embeddings.
-    bottom: replaces the n-gram encoder, for the study; it has a method `whole`, too. Such parts are
-    never opened, so without one there is an empty module.
+    bottom: replaces the n-gram encoder, for the study; it has a method `whole`, too.
 
     Parameters: "bottom.*" and "encoder.*", see there. Full heads are "output" [heads, outputs,
     2 * hidden], which start as two copies of the target's, side by side. Compact ones are "joint"

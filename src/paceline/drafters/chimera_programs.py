@@ -99,7 +99,8 @@ class ChimeraPrograms(BlockPrograms):
         return found
 
     def _put_words(self, ngrams: Sequence[Sequence[int]], given: Floats) -> None:
-        """Write embeddings to `given` [n, order, hidden]. Recent ones are kept."""
+        """Write embeddings to `given` [n, order, hidden]. Recent ones are kept: looking them up one
+        by one takes as long as a small program."""
         words = self._words
         if missing := [*{token for ngram in ngrams for token in ngram if token not in words}]:
             if len(words) > _WORDS_KEPT:

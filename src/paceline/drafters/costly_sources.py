@@ -59,10 +59,13 @@ same rounds."""
 
 class CostlySources:
     """What is known about the costly sources of a host: in one text and, shared by all copies from
-    `for_text`, over any number of texts. The same rounds and times lead to the same decisions.
+    `for_text`, over any number of texts.
 
     names: of these sources. lookups: names of cheap ones, asked until they prove to add nothing to
-    those asked before them. promises: see `Drafter.promise`, by name. costs, curve: as in `Host`.
+    those asked before them. promises: see `Drafter.promise`, by name. costs, curve: pass costs, as
+    in `Host`.
+
+    The same rounds, times included, lead to the same decisions.
     """
 
     def __init__(
@@ -130,8 +133,8 @@ class CostlySources:
     def _returns(
         self, source: SourceInText, reading: float, left: float, least: float = 0.0
     ) -> bool:
-        """Whether the rest of the text returns the cost of reading, in passes. least: what a round
-        is expected to save at least."""
+        """Whether the rest of the text returns the cost of reading, in passes. left: see `asks`.
+        least: what a round is expected to save at least."""
         if not reading:
             return True
         usual = source.usual(lambda place: self._gain(source, place)[0])
@@ -141,13 +144,17 @@ class CostlySources:
 
     @property
     def _each(self) -> float:
-        """Passes for a token in this text, at most one: its cost in plain decoding."""
+        """Passes for a token in this text; at most one, its cost in plain decoding, however long
+        rounds take."""
         usual = _USUAL_ROUNDS * self._prices.pace
         passes = usual * self._prices.each + self._said - self._saved
         return min(1.0, passes / (usual + self._said))
 
     def left(self, said: int, room: int) -> float:
-        """How many more tokens a text of `said` tokens is expected to have, at most `room`."""
+        """How many more tokens a text is expected to have.
+
+        said: tokens so far. room: most that may follow.
+        """
         return min(room, max(self._prices.length - said, _LEAST_LEFT))
 
     def ended(self, length: int) -> None:
@@ -178,9 +185,12 @@ class CostlySources:
     def judge(
         self, name: str, sure: float, tokens: int, claimed: float, width: int, own: int
     ) -> None:
-        """Record a round in which the source was asked. sure: see `asks`. tokens: accepted only
-        because of this source; claimed: their number by the tree's weights. width: of the pass;
-        own: its rows that only this source brought."""
+        """Record a round in which the source was asked.
+
+        sure: see `asks`. tokens: accepted only because of this source; claimed: how many these
+        should be by the tree's weights. width: of the pass; own: its rows that were there only
+        because of this source.
+        """
         source, prices, place = self._sources[name], self._prices, class_of(sure)
         expected = source.account.expected(claimed, tokens)
         if source.account.lookup:
@@ -196,8 +206,11 @@ class CostlySources:
     def played(
         self, context: int, width: int, tokens: int, drafting: float, target: float | None
     ) -> None:
-        """Record a round, after all its sources were judged. context: tokens in the cache.
-        drafting, target: milliseconds; target is None if the pass also read a prompt."""
+        """Record a round, after all its sources were judged.
+
+        context: tokens in the cache. drafting, target: milliseconds; target is None if the pass
+        also read a prompt, so that its time says nothing about this round.
+        """
         prices, once = self._prices, self._once
         self._once = 0.0
         passes = prices.played(context, width, tokens, max(0.0, drafting - once), target)
@@ -222,7 +235,8 @@ class CostlySources:
         return source.gain(place, price, self._each) - least, price
 
     def _price(self, source: SourceInText, place: int) -> float:
-        """Passes that asking costs here, as far as this text shows."""
+        """Passes that asking costs. A text in which drafts end at once does not pay for long ones
+        in others."""
         all_texts, here = (
             self._prices.in_passes(times.of(place))
             for times in (source.account.times, source.times)

@@ -77,8 +77,11 @@ class Speaker(ABC):
 
 
 class DraftChain(Speaker):
-    """Generates what plain decoding of the draft model would. target: with `CHAINS`. vocab_size: of
-    the model to draft for. others: runners-up to keep per guess. clock: seconds."""
+    """Generates what plain decoding of the draft model would.
+
+    target: with `CHAINS`. vocab_size: of the model to draft for. others: runners-up to keep
+    per guess. clock: seconds.
+    """
 
     def __init__(
         self, target: Target, vocab_size: int, others: int, clock: Callable[[], float]
@@ -133,7 +136,8 @@ class DraftChain(Speaker):
     def _together(
         self, slot: int, passes: int, end: ChainEnd | None
     ) -> tuple[list[Guess], list[float]]:
-        """The same as `_one_by_one` in one call; empty if the target does not offer that."""
+        """The target's likeliest tokens as guesses, and the seconds of their passes, in one call;
+        empty if the target does not offer that."""
         context = self._context
         wanted = ChainRequest(passes, 1 + self._others, self._vocab_size, end)
         found = self._target.generate_chain(slot, self._known, context[self._known :], wanted)

@@ -43,7 +43,10 @@ class _Noted(Sampler):
 
 class DraftRounds(Speaker):
     """Generates what plain decoding of the draft model would, several tokens per pass if its own
-    drafter has guessed them. others: runners-up to keep per guess. clock: seconds."""
+    drafter has guessed them.
+
+    others: runners-up to keep per guess. clock: seconds.
+    """
 
     def __init__(
         self,
@@ -118,9 +121,10 @@ class DraftRounds(Speaker):
     def _read(self, round: Round, text: Sequence[int]) -> list[Guess]:
         """The guesses of a round, with their runners-up.
 
-        Chances are the softmax of the scores whose largest was drawn, logits + `noise_scale` x
-        noise. With noise that says how far the target's logits may differ without drawing another
-        token.
+        Chances are the softmax of the scores whose largest was drawn, in the scale of the logits:
+        logits + `noise_scale` x noise. At temperature 0 that is the model's own probability. With
+        noise it says how far ahead of the others the token is, and so how much the target's logits
+        may differ without drawing another one.
         """
         said, noted = round.path.tokens, self._sampler.scores
         if len(noted) != len(said):  # drawn in another way, as when logits alone decide

@@ -41,12 +41,17 @@ beyond those asked for, and gain most in a few long drafts, which a trial easily
 
 
 class DraftText:
-    """What a draft model would continue with, for one text at a time; nothing if the text is longer
-    than the model's context or holds a token that it does not have.
+    """What a draft model would continue with, for one text at a time.
 
-    host: the draft model. inner: its own drafter, whose kind shares a planner. vocab_size: of the
-    model to draft for. others: runners-up to keep per guess. budget: most nodes of the inner
-    drafter's trees; 0 for as many as pay.
+    host: the draft model. inner: its own drafter.
+    vocab_size: of the model to draft for.
+    others: runners-up to keep per guess.
+    budget: most nodes of the inner drafter's trees; 0 for as many as pay.
+
+    Texts of one host and kind of inner drafter share a planner.
+
+    If the text is longer than the model's context or holds a token that it does not have, there are
+    no guesses.
 
     Raises UsageError if `inner` needs what the draft model's target lacks.
     """
@@ -106,7 +111,8 @@ class DraftText:
         self._committed += len(tokens)
 
     def guess(self, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
-        """Generate until there are `most` guesses, or fewer if `end` says so."""
+        """Generate until there are `most` guesses, or fewer if `end` says so, in passes that may
+        bring several each."""
         missing = most - len(self.guesses)
         if self._text is None or missing < 1:
             return ()
@@ -138,7 +144,9 @@ class DraftText:
 
 class WayTimes:
     """Seconds per guess both ways, over any number of texts. Decisions depend on nothing else.
-    in_rounds: whether rounds are worth their time; at first they are."""
+
+    in_rounds: whether rounds are worth their time; at first they are.
+    """
 
     def __init__(self) -> None:
         self.in_rounds = True
@@ -169,9 +177,16 @@ class WayTimes:
 
 
 class FasterWay(Speaker):
-    """Drafts in rounds or, where that is clearly faster, as a chain: the guesses are the same.
+    """Drafts in rounds or, where that is clearly faster, as a chain.
+
+    In rounds, with the draft model's own drafter, passes bring several guesses, but each is a round
+    of the loop. In a chain, a pass brings one guess and costs little else. The guesses are the
+    same, so only the time decides: what is saved by a draft model's own drafter depends on the
+    text, and on how long its passes take.
+
     rounds, chain: of the same draft model, in rounds with its own drafter. times: shared by all
-    texts of both. clock: seconds."""
+    texts of a draft model and its drafter. clock: seconds.
+    """
 
     def __init__(
         self, rounds: DraftRounds, chain: DraftChain, times: WayTimes, clock: Callable[[], float]

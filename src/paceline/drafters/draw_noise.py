@@ -19,9 +19,11 @@ __all__ = ["DrawNoise", "noise_of_draw"]
 
 
 class DrawNoise:
-    """The noise of one text, in the scale of a drafter's logits. to: what has the logits.
-    vocabulary: the target's. sampler: the text's; if None, or if it draws the likeliest token,
-    there is no noise."""
+    """The noise of one text, in the scale of a drafter's logits.
+
+    to: what has the logits. vocabulary: the target's; its draw makes noise for all of it. sampler:
+    the text's; if None, or if it draws the likeliest token, there is no noise.
+    """
 
     def __init__(self, to: HeadModule, vocabulary: int, sampler: Sampler | None = None) -> None:
         self._to, self._vocabulary = to, vocabulary

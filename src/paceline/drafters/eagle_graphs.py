@@ -34,14 +34,17 @@ _LEAST_ROOM = 256
 
 
 class EagleGraphs:
-    """The recordings of `model`, for any text. draft: by room for columns, beam and ranks."""
+    """The recordings of `model`, for any text."""
 
     def __init__(self, model: EagleModel, recorder: GraphRecorder) -> None:
         self.draft = cache(partial(RecordedDraft, model, recorder))
 
 
 class RecordedDraft:
-    """Drafts in tensors that never move. columns: of a text and its draft, see `TextLevels`."""
+    """Drafts in tensors that never move.
+
+    columns: keys and values [2, KV heads, room, head size], of a text and of the draft after it.
+    """
 
     def __init__(
         self, model: EagleModel, recorder: GraphRecorder, room: int, beam: int, ranks: int
@@ -66,8 +69,10 @@ class RecordedDraft:
     def read(
         self, tokens: Sequence[int], first: int, features: torch.Tensor, noise: torch.Tensor | None
     ) -> Guesses:
-        """Guess after the root, the last of these rows of the text, at most `_MOST_FRESH`, from
-        place `first` on. features: [rows, width]."""
+        """Guess after the root, the last of these rows of the text.
+
+        first: the place of their first. features: [rows, width], at most `_MOST_FRESH` rows.
+        """
         count = len(tokens)
         self._features[:count] = features
         sees = np.arange(self.columns.shape[2]) < first + count
@@ -102,7 +107,8 @@ class RecordedDraft:
 
 
 class GraphLevels(ModuleLevels):
-    """Drafts in recordings; prompts are read by the modules. capacity: see `ModuleLevels`."""
+    """Drafts in recordings; prompts are read by the modules. capacity: tokens to make room for at
+    first."""
 
     def __init__(self, graphs: EagleGraphs, model: EagleModel, capacity: int) -> None:
         super().__init__(model, _rounded(capacity + ROOM) - ROOM)

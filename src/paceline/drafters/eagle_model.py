@@ -76,7 +76,8 @@ class EagleModel(HeadModule, DraftBlock):
         return self._embed[0](tokens)
 
     def rows_of_text(self, features: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Rows [..., hidden] by features [..., width] of the places before and own tokens [...]."""
+        """Inputs of rows, [..., hidden]: features [..., width] of the places before them and their
+        own tokens int64 [...]."""
         if self.config.layers:
             shape = (*features.shape[:-1], -1, self.hidden_size)
             # A scale for each layer, after a norm without one.
@@ -135,15 +136,17 @@ class EagleModel(HeadModule, DraftBlock):
     def guess(
         self, outputs: torch.Tensor, ranks: int, noise: torch.Tensor | None = None
     ) -> Guesses:
-        """The `ranks` likeliest tokens after each row, see `logits`. noise: [outputs]."""
+        """The `ranks` likeliest tokens after each of n rows; see `logits`. noise: [outputs], see
+        `DrawNoise`."""
         return guesses_of(self.logits(outputs), ranks, self.token_ids, noise)
 
     def forward(self, texts: Stretches, steps: int) -> list[torch.Tensor]:
         """Draft `steps` tokens after many points of texts at once, with the texts' own tokens as
-        guesses.
+        guesses. Each step sees the text up to its point and its own rows since, as in drafting.
 
-        Returns the outputs [batch, n, hidden] of each step, for the token 2 + step places after the
-        point. Beyond a row's end its last token is read: drafts there mean nothing.
+        Returns the outputs [batch, n, hidden] of each step, whose `logits` are for the token 2 +
+        step places after the point. Beyond a row's end its last token is read: drafts there mean
+        nothing.
         """
         tokens, points = texts.tokens, texts.points
         rows = self.rows_of_text(texts.features.float(), tokens.roll(-1, dims=1))

@@ -29,9 +29,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Guesses:
-    """The likeliest tokens of some rows of logits, likeliest first. tokens: one list per row.
-    probabilities: of the same tokens, by the heads themselves; those of a row add up to at most
-    1."""
+    """The likeliest tokens of some rows of logits, likeliest first.
+
+    tokens: one list per row. probabilities: of the same tokens, by the heads themselves; those of a
+    row add up to at most 1.
+    """
 
     tokens: list[list[int]]
     probabilities: tuple[tuple[float, ...], ...]
@@ -43,7 +45,8 @@ def guesses_of(
     token_ids: torch.Tensor | None,
     noise: torch.Tensor | None = None,
 ) -> Guesses:
-    """The `ranks` likeliest tokens of each row, see `likeliest`."""
+    """The `ranks` likeliest tokens of each row, fewer where there are fewer columns; see
+    `likeliest`."""
     return as_guesses(likeliest(logits, ranks, token_ids, noise))
 
 

@@ -36,8 +36,9 @@ class MedusaConfig:
     """Medusa-1 heads (Cai et al. 2024, arXiv 2401.10774).
 
     heads: the i-th guesses the token i places after the next one. layers: residual blocks of each.
-    form: the paper's is "full". vocabulary: guess only among this many tokens, the most frequent in
-    the training answers; 0 for all.
+    form: the paper's heads are "full".
+    vocabulary: guess only among this many tokens, the most frequent in the training answers; 0 for
+    all.
 
     Raises ModelError for a value out of range.
     """
@@ -61,8 +62,10 @@ class MedusaConfig:
 class ChimeraConfig:
     """The draft model of Chimera (section 4.1).
 
-    heads, form, vocabulary: see `MedusaConfig`.
+    heads: the i-th guesses the token i places after the next one.
     order: tokens that the n-gram encoder sees, 1 to 5; the paper's are trigrams.
+    form: the paper's heads are "full".
+    vocabulary: see `MedusaConfig`.
     rank: of the matrices of the n-gram encoder's block and of compact heads, each then a product of
     two; 0 leaves them whole, as in the paper.
     residual: whether heads see the target's last state beside the draft state (figure 8).

@@ -42,7 +42,8 @@ class Host:
     fingerprint: of the model's weights, see `paceline.models.fingerprint`; "" if unknown.
     curve: pass costs on this machine; None if not measured. costs: actual pass costs in this
     session, by the tokens in the cache; None if not observed.
-    tokens: ids below this stand for the same text as in the model it was opened for; None for all.
+    tokens: ids below this stand for text, the same text as in the model it was opened for; the
+    vocabulary may be padded beyond. None for all.
     takes_over: the target takes over what that of the model it drafts for has read, so it is better
     asked after that.
     open: makes hosts for other models; None if there are no others. copies: whether a copy of the
@@ -51,10 +52,13 @@ class Host:
     model's own may be searched then.
     vocabulary: identifies the model's tokenizer, see `paceline.models.vocabulary`; None if unknown.
     clock: seconds.
-    shared: constants that drafters have made for this host, by keys of their own; kept as long as
-    the host. learned: what drafters have learned from texts; drafters of one method share a host,
-    those of another take a fresh one. worth: what asking within a drafter has proved to be worth;
-    kept as long as the planner.
+    shared: constants that drafters have made for this host and others may use, for example opened
+    modules, by keys of their own; kept as long as the host.
+    learned: what drafters have learned from texts and continue with in the next ones, by keys of
+    their own; each limits its own size. Drafters of one method share a host, those of another take
+    a fresh one.
+    worth: what asking within a drafter has proved to be worth, by keys of its own; kept as long as
+    the planner, which knows the same about drafters.
     """
 
     target: Target

@@ -40,8 +40,13 @@ class JacobiSettings(Settings):
 
 
 class Jacobi(Drafter):
-    """Guesses what the target said after the last guesses. Trees stay whole, because the rows of
-    wrong guesses make the next ones."""
+    """Guesses what the target said after the last guesses.
+
+    settings: see `JacobiSettings`. changes: fields to override, by name.
+
+    Trees stay whole, because the rows of wrong guesses make the next ones. The iteration continues
+    after whatever is accepted, so no block has to be solved to its end.
+    """
 
     sized_by: SizedBy = "whole"
 

@@ -38,7 +38,10 @@ _LENGTHS = 3  # match lengths to try, longest first
 
 
 class NearTexts:
-    """The documents of a datastore that are near one text, at most `most`. depth: of trees."""
+    """The documents of a datastore that are near one text.
+
+    most: documents, 0 for none. depth: of trees.
+    """
 
     def __init__(self, most: int, depth: int) -> None:
         self._most = most
@@ -75,8 +78,11 @@ class NearTexts:
 
 
 class KnownTexts:
-    """A datastore as one drafter searches it. arrays: fixed ones, if there is no store. store:
-    whose arrays are searched; `refresh` includes what it has added."""
+    """A datastore as one drafter searches it.
+
+    arrays: fixed ones, if there is no store.
+    store: whose arrays are searched; `refresh` includes what it has added.
+    """
 
     def __init__(self, arrays: Sequence[SuffixArray] = (), store: Datastore | None = None) -> None:
         self._arrays, self._store, self._version = list(arrays), store, -1
@@ -116,8 +122,10 @@ class KnownTexts:
     def look_up(
         self, tail: Sequence[int], budget: int, search: Search, near: NearTexts | None = None
     ) -> Found:
-        """The longest match; of equally long ones, that in the newest texts. near: takes the
-        documents of these matches."""
+        """The longest match; of equally long ones, that in the newest texts.
+
+        near: takes the documents of these matches.
+        """
         best = NOTHING
         for array in self._arrays:
             found = array.look_up(tail, budget, search)

@@ -96,6 +96,8 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
 
     model: what guesses. new_levels: makes those of a text, with room for this many tokens at first.
     most: levels of a tree.
+
+    Drafters of a host with the same model and beam share what they learn about the depth that pays.
     """
 
     requires = frozenset({HIDDEN_STATES})
@@ -141,7 +143,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
             self._first = 0
 
     def stop(self) -> None:
-        """Let go of the target's states; what was read of them is kept."""
+        """Let go of the target's states. What was read of them is kept: a chat goes on."""
         self._seen = None
 
     def unread(self) -> int:
@@ -150,7 +152,8 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         return min(unread, self._beam.context or unread)
 
     def observe_states(self, states: torch.Tensor) -> None:
-        """See `Drafter.observe_states`. They are read when a draft is wanted."""
+        """See `Drafter.observe_states`. They are not read before a draft is wanted: a drafter that
+        is switched off costs nothing."""
         self._seen = states
 
     def propose(self, budget: int) -> Tree:
@@ -206,7 +209,8 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
 
     @abstractmethod
     def _read(self, levels: LevelsT, text: Sequence[int], states: torch.Tensor) -> None:
-        """Take over what the target has read since the last draft; see `TextLevels.draft`."""
+        """Take over what the target has read since the last draft, if anything. See
+        `TextLevels.draft`."""
 
     @abstractmethod
     def _grown(self, levels: LevelsT, budget: int, end: ChainEnd) -> tuple[Tree, int]:

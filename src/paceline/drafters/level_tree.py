@@ -73,7 +73,8 @@ class LevelTree:
             self.path_chances += [sure * share for share in shares]
 
     def likeliest(self, beam: int, least: float) -> list[int]:
-        """The `beam` likeliest nodes of the last level, at least `least`; ties go to the first."""
+        """The `beam` likeliest nodes of the last level, except those less likely than `least`; ties
+        go to the first."""
         chances, level = self.path_chances, range(self._first, len(self.tokens))
         best = sorted(level, key=lambda node: -chances[node])[:beam]
         return sorted(node for node in best if chances[node] >= least)

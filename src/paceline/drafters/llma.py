@@ -59,6 +59,8 @@ class LlmaSettings(Settings):
 class Llma(LookupDrafter):
     """Copies along the reference that shares the longest suffix with the output.
 
+    settings: see `LlmaSettings`. changes: fields to override, by name.
+
     Only the output is matched, as in the paper, not the prompt, which is a reference itself. The
     official code tries n-grams of five tokens down to one; here a match has any length, and those
     that agree in the last `_COMPARED` tokens count as equally long.

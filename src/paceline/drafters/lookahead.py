@@ -74,6 +74,7 @@ class LookaheadSettings(Settings):
 class Lookahead(Drafter):
     """Guesses phrases that the target itself generated beside the text.
 
+    settings: see `LookaheadSettings`. changes: fields to override, by name.
     pool: a shared pool of phrases; its owner has to clear it.
     readable: phrases with ids at or beyond it are left out, since the model cannot read them; a
     shared pool may hold another model's. None for no limit.
@@ -108,7 +109,8 @@ class Lookahead(Drafter):
         self._shown = 0  # columns of the last proposal
 
     def start(self, text: TextStart) -> None:
-        """Begin with a new window, unless the text continues the last one."""
+        """Begin with a new window, unless the text continues the last one. References are
+        ignored."""
         if common_prefix(self._text, text.context) < len(self._text):
             if not self._keeps_pool:
                 self.pool.clear()

@@ -48,8 +48,9 @@ def copied_chain(tokens: Sequence[int], matched: int) -> Tree:
 
 
 class LookupDrafter(Drafter):
-    """Drafts from known texts, so cheaply that it can be asked after guesses, too. While not asked,
-    it may be told of a text by `resume` alone, later and many tokens at once.
+    """Drafts from known texts, so cheaply that it can be asked after guesses, too.
+
+    While not asked, it may be told of a text by `resume` alone, later and many tokens at once.
 
     reads_text: whether it looks at the text itself. Two that do are not independent opinions.
     """
@@ -67,8 +68,10 @@ class LookupDrafter(Drafter):
 
     @abstractmethod
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
-        """A tree of at most `budget` nodes, as if the text continued with the tokens of `path`, on
-        which its weights are conditional."""
+        """A tree of at most `budget` nodes, as if the text continued with the tokens of `path`.
+
+        Weights are conditional on `path`: a first node's is its probability if `path` comes true.
+        """
 
 
 class TextReader(LookupDrafter):

@@ -57,8 +57,10 @@ class Medusa(Drafter):
     """Drafter with independent heads.
 
     host: the model that the heads were trained for; it must expose its hidden states.
+    settings: see `MedusaSettings`. changes: fields to override, by name.
 
-    Raises ModelError if the heads are missing, damaged or of another model.
+    Raises UsageError for a setting out of range; ModelError if the heads are missing, damaged, or
+    belong to another model.
     """
 
     requires = frozenset({HIDDEN_STATES})

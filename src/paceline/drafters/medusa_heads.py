@@ -65,8 +65,11 @@ Compile = Callable[[Any, type[BlockLinear]], object | None]
 
 
 class ResidualBlocks(nn.Module):
-    """x + SiLU(W x + b), `layers` times, with weights of their own for each of `heads` heads; in
-    Medusa's code all layers of a head share them. They start at zero, which passes x through."""
+    """x + SiLU(W x + b), `layers` times, with separate weights for each of `heads` heads. Weights
+    start at zero, which passes x through.
+
+    Each layer has its own weights; in Medusa's code all layers of a head share them.
+    """
 
     def __init__(self, heads: int, layers: int, hidden: int) -> None:
         super().__init__()
@@ -85,14 +88,16 @@ class ResidualBlocks(nn.Module):
 
 
 class HeadModule(nn.Module):
-    """The base of modules that end in a frozen output head.
+    """The base of Medusa's and Chimera's modules: they end in a frozen output head.
 
-    head: of the target, for the tokens that may be guessed; neither parameters nor stored.
+    head: weights [outputs, hidden] and biases [outputs] of the target's output head, for the tokens
+    that may be guessed. They are neither parameters nor stored.
     token_ids: [outputs] int64, which tokens these are; None: all, in order.
 
-    words: the target's embeddings; None unless set. programs: what guesses instead of the modules,
-    see `ready`; None if the modules do. token_list: `token_ids` as a list. outputs: columns of
-    logits. hidden_size: of the target's states. device: where these must be.
+    words: the target's embeddings; None unless set.
+    programs: what guesses instead of the modules, see `ready`; None if the modules do.
+    token_list: `token_ids` as a list. outputs: columns of logits. hidden_size: of the target's
+    states. device: where these must be.
     """
 
     def __init__(self, head: OutputHead, token_ids: torch.Tensor | None) -> None:
@@ -174,7 +179,11 @@ class MedusaPrograms:
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
     ) -> Tree | None:
-        """See `MedusaHeads.tree`; state: float32. None for more heads than the library supports."""
+        """The likeliest paths over all heads, see `candidate_tree.likeliest`, in one call.
+
+        state: float32 [1, hidden]. noise: see `FoundTree.native`. None for more heads than the
+        library supports.
+        """
         one = self._one
         if one.heads > _MOST_HEADS:
             return None
@@ -210,7 +219,8 @@ class MedusaHeads(HeadModule):
         self.to(self.device)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """States [n, hidden] -> logits [n, heads, outputs] for the tokens after the next one."""
+        """States [n, hidden] of tokens that the target has read -> logits [n, heads, outputs] for
+        the tokens after the next one."""
         found = self.ends(states)
         logits = found if self.config.form == "full" else self.shared_head(found)
         return logits.transpose(0, 1).float()
@@ -238,7 +248,8 @@ class MedusaHeads(HeadModule):
 
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None = None) -> Guesses:
-        """The `ranks` likeliest tokens of each head after a state [1, hidden]; see `tree`."""
+        """The `ranks` likeliest tokens of each head after the state [1, hidden] of the last token
+        that the target has read. noise: see `tree`."""
         if isinstance(self.programs, MedusaPrograms):
             head = self.programs.run(state.float().numpy())
             return guesses_of_program(head, self.config.heads, ranks, self.token_list, noise)
@@ -250,7 +261,8 @@ class MedusaHeads(HeadModule):
 
 
 class MedusaGraph:
-    """Heads on a GPU, replayed from recordings, as calling operators takes long."""
+    """Heads on a GPU, replayed from recordings: calling their operators takes longer than running
+    them."""
 
     def __init__(self, heads: MedusaHeads, recorder: GraphRecorder) -> None:
         like = torch.empty(0, device=heads.device)

@@ -36,7 +36,7 @@ Encode = Callable[[Sequence[Ngram]], Sequence[State]]
 
 
 def last_ngram(tokens: Sequence[int], order: int) -> Ngram:
-    """The n-gram that ends with the last of these tokens, as in `context_encoder.ngrams`."""
+    """The n-gram that ends with the last of these tokens, as in `ngram_encoder.ngrams`."""
     known = tuple(tokens[-order:])
     return known + known[-1:] * (order - len(known))
 
@@ -54,12 +54,14 @@ class CacheCounts:
 class NgramCache:
     """Looks up n-grams, and encodes the missing ones together.
 
-    encode: n-grams -> their states, each in memory of its own. restore: numbers [hidden] -> a state
-    as `encode` makes them. capacity: n-grams kept in memory; 0 remembers nothing. beforehand:
-    n-grams -> their states [hidden]; never evicted.
-    spill: a file for the last 65,536 states that memory evicts, created if missing; None discards
-    them. After an error, which is a warning, it is not used any more.
-    parts: identifies the encoder; a file may hold states of several.
+    encode: n-grams -> their states, each in memory of its own.
+    restore: numbers [hidden] -> a state as `encode` makes them.
+    capacity: n-grams kept in memory; 0 remembers nothing.
+    beforehand: n-grams -> their states [hidden]; never evicted.
+    spill: a file for what memory evicts, created if missing; None discards it. It holds the last
+    65,536 states; after an error, which is a warning, it is not used any more.
+    parts: identifies the encoder. A file may hold states of any number of encoders; each gets back
+    only its own.
 
     Raises UsageError if the file cannot be used; to check that, it is read to its end once.
     """

@@ -114,8 +114,10 @@ class NGramTable:
 
 
 class NGrams(ABC):
-    """Counts of what followed runs of `shortest` to `longest` tokens, as in `NGramTable`. width:
-    followers of a run to guess. most: n-grams of each length to keep."""
+    """Counts of what followed runs of `shortest` to `longest` tokens, as in `NGramTable`.
+
+    width: followers of a run to guess. most: n-grams of each length to keep.
+    """
 
     def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
         self.shortest, self.longest = shortest, longest
@@ -132,8 +134,10 @@ class NGrams(ABC):
     @abstractmethod
     def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
         """The likeliest nodes after the last tokens of a text, best first; of equally likely ones,
-        that of the older parent first. depth: of the deepest node. others: of the same class; asked
-        where this one knows nothing."""
+        that of the older parent first.
+
+        depth: of the deepest node. others: of the same class; asked where this one knows nothing.
+        """
 
     @abstractmethod
     def sizes(self) -> list[int]:
@@ -197,7 +201,8 @@ class _CountedNGrams(NGrams):
         return Tree(tuple(tokens), tuple(parents), tuple(node[0] for node in nodes[1:]))
 
     def _followers(self, tail: Run, most: int, others: NGrams | None) -> _Followers:
-        """What follows the last `most` tokens of `tail` at most, or else in `others`."""
+        """What follows the end of `tail`, of which at most `most` tokens are known here, or else in
+        `others`."""
         if found := self._known(tail, most):
             # A run that is known is also known without its last token.
             return *found, found[1] + 1

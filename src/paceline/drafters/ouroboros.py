@@ -238,7 +238,8 @@ def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
 
 
 def _place(phrases: str) -> Path:
-    """The file, wherever the program works later."""
+    """The file, wherever the program works later. Unlike `Path.expanduser`, this does not fail for
+    an unknown user."""
     # Unlike `Path.expanduser`, this does not fail for an unknown user.
     return Path(os.path.abspath(os.path.expanduser(phrases)))
 

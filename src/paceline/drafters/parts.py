@@ -24,9 +24,11 @@ def shipped(method: str) -> Path:
 
 
 def check_parts(kind: type[TrainedParts[Any]], parts: str) -> None:
-    """Read the parts in a folder, to report errors early; "" and hub ids are left for later. Raises
-    ModelError for what is neither a folder nor could be a hub id, or if the folder holds no usable
-    parts of this kind."""
+    """Read the parts in a folder, to report errors early; "" and hub ids are left for later.
+
+    Raises ModelError for what is neither a folder nor could be a hub id, or if the folder holds no
+    usable parts of this kind.
+    """
     if parts and _folder(kind, parts) is not None:
         _read(kind, parts)
 
@@ -34,8 +36,9 @@ def check_parts(kind: type[TrainedParts[Any]], parts: str) -> None:
 def find_parts(kind: type[PartsT], parts: str, fingerprint: str) -> PartsT:
     """The parts for a model.
 
-    kind: the class of the parts. parts: a folder, a hub id, or "" for those that come with this
-    package. fingerprint: of the model's weights.
+    kind: the class of the parts, which names their method.
+    parts: a folder, a hub id, or "" for those that come with this package.
+    fingerprint: of the model's weights.
 
     Raises ModelError if they are missing, damaged, of another model, or not made for decoding.
     """

@@ -38,12 +38,14 @@ _LOCK_SECONDS = 10.0  # writing takes a fraction of a second
 
 
 class PhrasePool:
-    """Phrases after each token, the key. The same calls leave the same pool.
+    """Up to `per_key` phrases after each token, the key.
 
     per_key: >= 1. A phrase that is added again becomes the newest one; if there are too many, the
     oldest is dropped.
     most: phrases of all keys together, >= 1. If there are too many, the key that was added to or
     asked for least recently loses its phrases, oldest first.
+
+    Deterministic: the same calls leave the same pool.
 
     Raises UsageError for limits out of range.
     """
@@ -196,7 +198,10 @@ class TextPhrases:
         self._tail: list[int] = []  # of the text: where the next phrases may begin
 
     def begin(self, context: Sequence[int], learn: bool) -> None:
-        """A text begins, or continues with other last tokens. learn: its phrases, too."""
+        """A text begins, or continues with other last tokens.
+
+        learn: put its phrases into the pool.
+        """
         self._tail = []
         if learn:
             self.drafted(context)

@@ -75,10 +75,13 @@ class PpdSettings:
 
 
 class Ppd(Drafter):
-    """Guesses by prompt tokens that were trained for this model. Weights of guesses are their
-    chances to be accepted; those of prompt tokens are 0.
+    """Guesses by prompt tokens that were trained for this model.
 
     host: the model.
+    settings: see `PpdSettings`. changes: fields to override, by name.
+
+    Weights of guesses are their chances to be accepted. Those of prompt tokens are 0, since they
+    never are, though without them the next round has no guesses.
 
     Raises ModelError if there are no usable prompt tokens for this model, UsageError for a size out
     of range or a target that takes no virtual tokens.
@@ -119,7 +122,8 @@ class Ppd(Drafter):
         return self._tree.survey()
 
     def start(self, text: TextStart) -> None:
-        """Begin without guesses; what was learned about their worth is kept."""
+        """Begin without guesses; what was learned about their worth is kept. References are
+        ignored."""
         self._guesses.start(text)
         self._length = len(text.context)
 

@@ -77,8 +77,12 @@ class RowSources:
 
 
 class PpdSource(RowSource):
-    """Guesses by prompt tokens after the nodes of another's tree. host: the model. settings: of
-    `ppd`; only the parts count here. Raises what `Ppd` raises."""
+    """Guesses by prompt tokens after the nodes of another's tree.
+
+    host: the model. settings: of `ppd`; only the parts count here.
+
+    Raises what `Ppd` raises.
+    """
 
     requires = frozenset({TREES, VIRTUAL_TOKENS})
 

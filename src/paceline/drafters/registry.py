@@ -157,8 +157,10 @@ def method_named(name: str) -> MethodSpec[Any]:
 
 
 def add_draft(method: str, draft: str) -> str | None:
-    """The method with its draft model named; None for one that takes none. Raises UsageError for an
-    unknown method, or one that already names its draft model."""
+    """The method with its draft model named; None for one that takes none.
+
+    Raises UsageError for an unknown method, or one that already names its draft model.
+    """
     name, written = parse_method(method)
     if _DRAFT not in method_named(name).defaults:
         return None
@@ -168,15 +170,20 @@ def add_draft(method: str, draft: str) -> str | None:
 
 
 def shapes_trees(method: str) -> bool:
-    """Whether the method shapes its trees beforehand, by how often its guesses were right. Raises
-    what `check_method` raises."""
+    """Whether the method shapes its trees beforehand, by how often its guesses were right.
+
+    Raises what `check_method` raises.
+    """
     check_method(method)
     return method_named(parse_method(method)[0]).survey
 
 
 def open_settings(method: str) -> tuple[dict[str, Any], dict[tuple[str, ...], tuple[Any, ...]]]:
-    """Settings worth trying that the method leaves open: their defaults, and the values to try, see
-    `Tried`. Raises what `check_method` raises."""
+    """Settings worth trying that the method leaves open: their defaults, and the values to try; all
+    settings of a key share one value. Both are empty for a method without any.
+
+    Raises what `check_method` raises.
+    """
     check_method(method)
     name, written = parse_method(method)
     found = method_named(name)

@@ -54,6 +54,7 @@ class RestSettings(Settings):
 class Rest(LookupDrafter):
     """Guesses what followed in other texts.
 
+    settings: see `RestSettings`. changes: fields to override, by name.
     texts: the datastore's; None for none, as without a host, see `on`.
     """
 

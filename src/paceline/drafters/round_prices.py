@@ -19,7 +19,8 @@ class RoundPrices:
     costs, curve: pass costs, as in `Host`.
 
     passes: of plain decoding, that a round costs. tokens: that it yields. length, pace, each:
-    expected tokens of a text, and of a round in it, and passes for a token; all texts count alike.
+    expected tokens of a text, and of a round in a text, and passes for a token, where every text
+    counts alike: one that repeats itself says little about the next.
     """
 
     def __init__(self, costs: Costs | None = None, curve: CostCurve | None = None) -> None:
@@ -48,8 +49,8 @@ class RoundPrices:
     def played(
         self, context: int, width: int, tokens: int, drafting: float, target: float | None
     ) -> float:
-        """Record a round, see `CostlySources.played`; returns the passes that it took, as expected:
-        the pass may have served others, too."""
+        """Record a round; returns the passes that it took, which are expected rather than measured:
+        the pass may have served others, too. See `CostlySources.played`."""
         relative = self.relative(width)
         if target is not None:
             self._plain.add(target / relative)

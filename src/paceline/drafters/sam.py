@@ -50,6 +50,7 @@ class SamSettings(Settings):
 class Sam(TextLookup):
     """Copies from where the longest suffix of the text occurred before.
 
+    settings: see `SamSettings`. changes: fields to override, by name.
     texts: the datastore's; None for none, as without a host, see `on`.
     """
 

@@ -41,7 +41,8 @@ _LARGEST = 10**15  # larger numbers, and products of them, could wrap around in 
 
 
 def at_least(minimum: int, **setting: int) -> int:
-    """See `within`; the maximum is absurdly large."""
+    """The value of one named setting; raises UsageError unless it is an int >= `minimum`, but not
+    absurdly large."""
     return within(minimum, _LARGEST, **setting)
 
 
@@ -115,8 +116,6 @@ def _split_name(text: str) -> tuple[str, str]:
 def split_at(separator: str, text: str) -> list[str]:
     """Split at a letter, except in a value that begins with a bracket.
 
-    ",", "a,b=(c,d),e"  ->  ["a", "b=(c,d)", "e"]
-
     Raises UsageError if such a bracket is not closed.
     """
     parts, begin, open_brackets = [], 0, 0
@@ -156,7 +155,9 @@ def read_settings(
     kind: type[DataclassInstance], name: str, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Values for the fields of the dataclass `kind`, with strings parsed as the fields' types.
-    Raises UsageError for a setting that `kind` does not have or a value it cannot read."""
+
+    Raises UsageError for a setting that `kind` does not have or a value it cannot read.
+    """
     names = [field.name for field in fields(kind) if field.init]
     types = _types(kind)
     values: dict[str, Any] = {}

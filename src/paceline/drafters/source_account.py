@@ -33,7 +33,8 @@ _RESTED = 32  # rounds without the source after which its time counts as unknown
 
 
 class AskingTimes:
-    """Milliseconds of asking, by class of confidence."""
+    """Milliseconds of asking, by class of confidence: drafts differ in length, and much is known
+    already of a text that others are sure about."""
 
     def __init__(self) -> None:
         self._all = RunningTime()
@@ -59,7 +60,8 @@ class AskingTimes:
         return self._of(place).value
 
     def instead_of(self, usual: float, here: float, place: int) -> float:
-        """`here`, which these times came to, as far as they are enough to replace what is usual."""
+        """`here`, which these times came to, as far as they are enough to replace what is usual:
+        one long draft does not make a text one of long drafts."""
         count = self._of(place).count
         share = 1.0 if count >= FIRST_TIMES else count / (count + _USUAL_TIMES)
         return usual + (here - usual) * share
@@ -74,12 +76,14 @@ def class_of(sure: float) -> int:
 
 
 class SourceAccount:
-    """One source over all texts. Times in milliseconds, all else in passes of plain decoding; what
-    classes yield is recorded without the time that asking takes.
+    """One source over all texts. Times in milliseconds, all else in passes of plain decoding.
 
     reading: of a token that the source has to read first. lookup: it is so cheap that it is assumed
     useful until it proves otherwise. promise: tokens that it was measured to add in a round; 0 if
     unknown.
+
+    What classes yield is recorded without the time that asking takes: that changes with the
+    machine.
     """
 
     def __init__(self, credit: float, lookup: bool, promise: float = 0.0) -> None:
@@ -112,7 +116,8 @@ class SourceAccount:
         return True
 
     def begins(self) -> bool:
-        """Whether it is asked for the first time, which takes longer than later times."""
+        """Whether it is asked for the first time: then it also makes what is kept for later, and
+        finds nothing in the processor's caches."""
         first, self._asked = not self._asked, True
         return first
 
@@ -137,7 +142,8 @@ class SourceAccount:
         return max(0.0, gain) if self._rested >= _RESTED else gain
 
     def promised(self, place: int, each: float) -> float:
-        """What a class has yielded in all texts, starting from the promise."""
+        """What a class has yielded in all texts, starting from the promise; see
+        `SourceInText.gain`."""
         known = self._known.get(place)
         if known is None:
             surely = _SURENESS[place - 1] if place else 0.0
@@ -171,7 +177,8 @@ class SourceAccount:
         self._waits[place] = (1 << self._failed[place]) - 1
 
     def expected(self, claimed: float, right: int) -> float:
-        """What a round predicts for others like it: the mean of its result and corrected claim."""
+        """What a round predicts for others like it: the mean of what came true and of its claim,
+        corrected by how much of all claims came true."""
         promised = claimed * (self._right + 1) / (self._claimed + 1)
         fade = (1 - 1 / _BELIEVED) ** claimed  # or small claims would never be found to be empty
         self._claimed, self._right = self._claimed * fade + claimed, self._right * fade + right
@@ -185,11 +192,11 @@ class SourceAccount:
 
 
 class SourceInText:
-    """One source in one text. At first half of the gain in other texts is expected, but not much.
+    """One source in one text. trial: whether it was asked from its budget in this round. taken:
+    milliseconds of asking in this round; None if it was not asked, or read a prompt first. times: of
+    asking in this text. has_read: whether it had to read first and has.
 
-    trial: whether it was asked from its budget in this round. taken: milliseconds of asking in this
-    round; None if it was not asked, or read a prompt first. times: of asking in this text.
-    has_read: whether it had to read first and has. seen: rounds by class of confidence.
+    Until a few rounds show otherwise, half of the gain in other texts is expected, but not much.
     """
 
     def __init__(self, account: SourceAccount) -> None:
@@ -214,8 +221,10 @@ class SourceInText:
         return sum(saved) / sum(counts)
 
     def gain(self, place: int, price: float = 0.0, each: float = 1.0) -> float:
-        """What asking saves at this class of confidence or, while that is little known, in this
-        text. price: of asking. each: cost of a token, for what a promise is worth."""
+        """What asking saves at this class of confidence; while little is known of that, what it
+        saves in this text.
+
+        price: of asking. each: cost of a token, which determines what a promise is worth here."""
         in_text = self._in_text(price)
         own = self._classes.get(place)
         if own is None:
@@ -226,8 +235,10 @@ class SourceInText:
         return own.mean - price + (in_text.mean - price) * _DOUBT / (_DOUBT + own.rounds)
 
     def judge(self, place: int, saved: float, expected: float, price: float = 0.0) -> None:
-        """Record a round in which the source was asked. saved: by this round. expected: what others
-        like it are expected to yield."""
+        """Record a round in which the source was asked.
+
+        saved: by this round. expected: what others like it are expected to yield. price: of asking.
+        """
         if place not in self._classes:
             self._classes[place] = Gain(_MEMORY)
             self._classes[place].expect(price, 0)

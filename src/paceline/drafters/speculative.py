@@ -112,8 +112,10 @@ class Speculative(Drafter):
     """Drafts with a smaller model.
 
     host: the model to draft for.
+    settings: see `SpeculativeSettings`. changes: fields to override, by name.
 
-    Weights of guesses come from the draft model's own chances, see `Guess`.
+    Weights of guesses come from the draft model's own chances, see `Guess`. Drafters of a host
+    share what they learn of the draft model: when guesses pay, and what its own drafter has found.
 
     widths: rows of a pass -> passes of the draft model so far, for reports.
 
@@ -147,7 +149,8 @@ class Speculative(Drafter):
         self._tree = EMPTY
 
     def start(self, text: TextStart) -> None:
-        """Begin a text; the draft model reads it when first asked."""
+        """Begin a text; the draft model reads it when first asked, except what its cache already
+        has."""
         self._draft.start(text)
         self._asked, self._waits, self._context = None, self._takes_over, len(text.context)
 
@@ -229,8 +232,10 @@ def guess_tree(guesses: Sequence[Guess]) -> Tree:
 
 
 def open_draft(host: Host, choice: ModelChoice) -> Host:
-    """The draft model's host; if the choice is a host, that one. Raises UsageError if the host
-    cannot open models, and what its opener raises."""
+    """The draft model's host; if the choice is a host, that one.
+
+    Raises UsageError if the host cannot open models, and what its opener raises.
+    """
     if isinstance(choice.model, Host):
         return choice.model
     if host.open is None:

@@ -53,7 +53,10 @@ class SuffixSettings(Settings):
 
 
 class Answers:
-    """A session's answers, in memory. most: tokens to keep."""
+    """A session's answers, in memory.
+
+    most: tokens to keep.
+    """
 
     def __init__(self, most: int) -> None:
         self.array = GrowingSuffixArray()
@@ -72,6 +75,7 @@ class Answers:
 class Suffix(TextLookup):
     """Guesses by counts of continuations after matches of several lengths.
 
+    settings: see `SuffixSettings`. changes: fields to override, by name.
     answers: those known already; None for none.
     """
 

@@ -36,7 +36,10 @@ ConfigT = TypeVar("ConfigT")
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The model that parts were trained for. fingerprint: of its weights. name: for readers."""
+    """The model that parts were trained for.
+
+    fingerprint: of its weights, see `paceline.models.fingerprint`. name: for readers.
+    """
 
     fingerprint: str
     name: str
@@ -48,9 +51,10 @@ class BaseModel:
 class TrainedParts(Generic[ConfigT]):
     """Trained parts of one model; each method has a class of its own.
 
-    config: what they are: a dataclass of JSON values. tensors: by name, possibly in half precision.
-    acceptance: measured on held-out texts; None if not measured yet. record: how they were made,
-    JSON values.
+    config: what they are: a dataclass of JSON values.
+    tensors: by name, possibly in half precision.
+    acceptance: measured on held-out texts; None if not measured yet.
+    record: how they were made, JSON values.
 
     kind: their name in messages and in the folder. method: that guesses with them. config_type: of
     `config`.

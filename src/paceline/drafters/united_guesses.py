@@ -22,8 +22,11 @@ _FEW = 64
 
 
 class _PlainUnion:
-    """In Python. alike: sources that know what each other knows, as a set of bits. sure: how many
-    nodes are expected to be accepted."""
+    """In Python.
+
+    alike: sources that know what each other knows, as a set of bits.
+    sure: how many nodes are expected to be accepted.
+    """
 
     def __init__(self, alike: int) -> None:
         self._alike = alike

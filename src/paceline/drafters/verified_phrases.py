@@ -29,8 +29,10 @@ Phrase = tuple[int, ...]
 class Verified:
     """The scored part of a draft.
 
-    last: the token before the phrases. draft: its tokens. right: how many of them were accepted.
-    outputs: the target's, after the root and after each token of the draft.
+    last: the token before the phrases.
+    draft: its tokens. right: how many of them were accepted.
+    outputs: the target's, after the root and after each token of the draft; along what was accepted
+    these are the draft's.
     phrases: those tried after the draft, each with the target's outputs after those of its tokens
     that were scored; none if the draft was cut.
     """
@@ -73,8 +75,10 @@ class Verified:
 
 def matching(seen: Verified, size: int, shortest: int = 2) -> list[tuple[int, Phrase]]:
     """Keys and phrases from the rejected part of a draft: runs of the target's outputs that agree
-    with the draft up to their last token, the paper's sub-segments. size: most tokens of a phrase.
-    shortest: least tokens of a run, or `size` if that is less."""
+    with the draft up to their last token, the paper's sub-segments.
+
+    size: most tokens of a phrase. shortest: least tokens of a run, or `size` if that is less.
+    """
     found = []
     for place in range(seen.right, len(seen.draft)):
         outputs, following = seen.outputs[place + 1 :], seen.draft[place + 1 :]

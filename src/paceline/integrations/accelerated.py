@@ -39,9 +39,12 @@ _CHANGES = {
 
 
 class Accelerated:
-    """A model whose `generate` is accelerated, made by `accelerate`. Everything else is the model's
-    own, attributes that are set included; methods that change it and return it, like `to`, return
-    this wrapper."""
+    """A model whose `generate` is accelerated; everything else is the model's own, attributes that
+    are set included. Methods that change the model and return it, like `to`, return this wrapper;
+    keep the model for its own `generate`.
+
+    Made by `accelerate`.
+    """
 
     def __init__(self, model: PreTrainedModel, pace: Pace) -> None:
         self._wrapped = model

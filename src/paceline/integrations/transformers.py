@@ -56,12 +56,13 @@ class Pace:
 
     method, settings: as everywhere, e.g. Pace("anpd", n=5, k=7) or Pace("anpd:n=5,k=7"). The draft
     model of Pace("speculative", draft=…) is a loaded model or a name; the caller ensures that it
-    has the model's tokenizer. `auto` makes no copy of the model unless asked, as with
-    "auto:sources=anpd+speculative:draft=self".
+    has the model's tokenizer.
     seed: of sampling; None takes it from torch's global generator, so `set_seed` works.
     streamer: receives prompt and tokens like any streamer of transformers (one text at a time).
-    budget: most nodes a drafter may propose per round; None plans the number from pass costs, of
-    which the first call with a model measures a rough curve if none is stored, and acceptance.
+    budget: most nodes a drafter may propose per round; None plans the number each round from pass
+    costs and acceptance rates. If no cost curve is stored, the first call with a model measures a
+    rough one. It also opens what the method has for the model. `auto` makes no copy of it unless
+    asked, as with "auto:sources=anpd+speculative:draft=self".
 
     After a call `stats` holds the statistics of each row. Greedy output is identical to that of
     transformers; sampling draws from the same distribution with our own noise.

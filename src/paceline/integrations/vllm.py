@@ -44,10 +44,11 @@ _log = logging.getLogger(__name__)
 
 
 class Proposer:
-    """Drafts chains for vLLM, with one drafter per running request; they share what they keep of
-    other texts.
+    """Drafts chains for vLLM, with one drafter per running request.
 
-    method: in paceline's notation. It may need nothing from the model but its text.
+    method: of the drafters, in paceline's notation. It may need nothing from the model but its
+    text. A proposer's drafters share what they keep of other texts.
+
     vllm_config: vLLM's. The entry "paceline" of its `additional_config` may hold settings of the
     method, and `least_share`: how likely the last token of a chain must be, by the drafter's own
     estimate, from 0.0 to 1.0.
@@ -173,8 +174,10 @@ class Auto(Proposer):
 
 @dataclass
 class _Text:
-    """A request's text as last seen. tokens: [length]. draft: guesses that follow them. missed:
-    steps without the text since."""
+    """A request's text as last seen.
+
+    tokens: [length]. draft: guesses that follow them. missed: steps without the text since.
+    """
 
     key: int
     drafter: Drafter

@@ -47,9 +47,11 @@ def grouped_attention(
     rows_seen: RowsSeen | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Query [batch, heads, width, size], key and value [batch, key heads, slots, size] -> [batch,
-    width, heads, size]; the contract of transformers' attention interface. rows_seen: the batch's
-    one text is several texts, and keys and values are the whole cache."""
+    """Query [batch, heads, width, size], key and value [batch, key heads, slots, size] ->
+    [batch, width, heads, size]; the contract of transformers' attention interface.
+
+    rows_seen: the batch's one text is several texts, and keys and values are the whole cache.
+    """
     cap = kwargs.get("softcap")
     if cap is not None and rows_seen is None:
         return _capped(query, key, value, attention_mask, scaling, cap), None
@@ -83,7 +85,9 @@ def _capped(
     cap: float,
 ) -> torch.Tensor:
     """Attention whose scores are cap x tanh(score / cap), step by step: torch has no kernel for it.
-    mask: True or 0 where a row sees a slot; None for a causal mask."""
+
+    mask: True or 0 where a row sees a slot; None for a causal mask.
+    """
     width, slots = query.shape[2], key.shape[2]
     if mask is None:
         mask = torch.ones(width, slots, dtype=torch.bool).tril(slots - width)

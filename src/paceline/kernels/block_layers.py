@@ -29,8 +29,11 @@ _MOVED = 64 << 20
 
 
 class BlockLinear(FastLinear):
-    """A linear layer on a matrix in blocks [out_features, in_features padded to whole groups].
-    bias: [out_features]. in_features: of the rows; the matrix's by default."""
+    """A linear layer on a matrix in blocks.
+
+    matrix: [out_features, in_features padded to whole groups]. bias: [out_features].
+    in_features: of the rows; the matrix's by default.
+    """
 
     def __init__(
         self, matrix: BlockMatrix, bias: torch.Tensor | None, in_features: int | None = None
@@ -85,8 +88,10 @@ class FloatLinear(_OfFloats):
 
 
 def make_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> FastLinear:
-    """A layer of weights in their own precision, for our own products, else for oneDNN's. Raises
-    UnpackableError if neither is available."""
+    """A layer of weights in their own precision, for our own products, else for oneDNN's.
+
+    Raises UnpackableError if neither is available.
+    """
     try:
         return FloatLinear(weight, bias)
     except UnpackableError:

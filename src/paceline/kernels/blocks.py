@@ -69,8 +69,10 @@ ROUNDED = {4: "Q4_1", 8: "Q8_0"}
 
 
 def bytes_per_row(format: str, inputs: int) -> int:
-    """Bytes of a row of `inputs` numbers in a file. Raises ValueError unless `inputs` is a multiple
-    of the format's block."""
+    """Bytes of a row of `inputs` numbers in a file.
+
+    Raises ValueError unless `inputs` is a multiple of the format's block.
+    """
     numbers, size = _BLOCKS[format]
     if inputs < 1 or inputs % numbers:
         raise ValueError(
@@ -82,8 +84,7 @@ def bytes_per_row(format: str, inputs: int) -> int:
 class BlockMatrix:
     """A matrix [outputs, inputs] in the layout that products read.
 
-    panels: its bytes, see `native/src/blocks.h`. native: the number of its format, the address of
-    its panels, and its sizes, as the library takes them.
+    panels: its bytes, see `native/src/blocks.h`.
     """
 
     def __init__(self, format: str, panels: torch.Tensor, outputs: int, inputs: int) -> None:
@@ -97,9 +98,13 @@ class BlockMatrix:
     def pack(
         cls, format: str, blocks: torch.Tensor, inputs: int, rows: torch.Tensor | None = None
     ) -> BlockMatrix:
-        """From blocks as in a GGUF file. blocks: uint8 [outputs, bytes per row]. rows: int64
-        [outputs], the row of `blocks` for each output; None for all rows in order. Raises
-        ValueError for sizes that do not match."""
+        """From blocks as in a GGUF file.
+
+        blocks: uint8 [outputs, bytes per row]. rows: int64 [outputs], the row of `blocks` for each
+        output; None for all rows in order.
+
+        Raises ValueError for sizes that do not match.
+        """
         blocks = _checked(format, blocks, inputs)
         outputs = len(blocks) if rows is None else len(rows)
         if rows is not None:
@@ -167,8 +172,10 @@ class BlockMatrix:
 
 
 def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
-    """Blocks of a GGUF file, uint8 [outputs, bytes per row] -> float32 [outputs, inputs]. Without
-    the library, the slower gguf package converts them."""
+    """Blocks of a GGUF file, uint8 [outputs, bytes per row] -> float32 [outputs, inputs].
+
+    Without the library, the slower gguf package converts them.
+    """
     blocks = _checked(format, blocks, inputs)
     if unavailable():
         import gguf
@@ -185,7 +192,9 @@ def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
 
 def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
     """A float matrix [outputs, inputs], rounded to 4 bits (Q4_1) or 8 bits (Q8_0) in groups of 32.
-    Inputs are zero-padded to whole groups."""
+
+    Inputs are zero-padded to whole groups.
+    """
     blocks = rounded_blocks(weight, bits)
     return BlockMatrix.pack(ROUNDED[bits], blocks, _whole_groups(weight.shape[1]))
 
@@ -221,8 +230,10 @@ def _whole_groups(inputs: int) -> int:
 
 
 def in_floats(weight: torch.Tensor, format: str | None = None) -> BlockMatrix:
-    """A float matrix [outputs, inputs], unchanged, in panels. Its dtype is one of `FLOATS`. format:
-    one of `BF16_PRODUCTS`, for the same numbers in another format."""
+    """A float matrix [outputs, inputs], unchanged, in panels. Its dtype is one of `FLOATS`.
+
+    format: one of `BF16_PRODUCTS`, for the same numbers in another format.
+    """
     weight = weight.detach().contiguous()
     numbers = weight.view(torch.uint8).view(len(weight), -1)
     return BlockMatrix.pack(format or FLOATS[weight.dtype], numbers, weight.shape[1])

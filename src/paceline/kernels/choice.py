@@ -70,8 +70,10 @@ def quicken(module: nn.Module, rows: int, kind: str = FASTEST) -> None:
 
 
 def program_kind(module: nn.Module, kind: str) -> type[BlockLinear] | None:
-    """The kind of layer for programs of a module; None if torch's operators are to run it. kind:
-    see `quicken`."""
+    """The kind of layer for programs of a module; None if torch's operators are to run it.
+
+    kind: see `quicken`.
+    """
     weights: list[torch.Tensor] = [part for part in module.parameters() if part.dim() > 1]
     weights += [each.weight for each in module.modules() if isinstance(each, PlainLinear)]
     if kind == "int8":

@@ -33,7 +33,8 @@ class UnpackableError(Exception):
 class FastLinear(nn.Module):
     """Base of the stand-ins for `nn.Linear`.
 
-    min_rows: fewer rows cost no less, so the target pads to it. weight_bytes: that a pass reads.
+    min_rows: fewer rows cost no less, so the target pads to it.
+    weight_bytes: bytes that a pass reads.
 
     Weights are plain attributes: a packed layout is opaque to torch, so nothing that moves or
     saves parameters could handle it, and a lookup in a module's registry costs a microsecond.
@@ -65,8 +66,10 @@ class PlainLinear(FastLinear):
 
 
 class PackedLinear(FastLinear):
-    """`nn.Linear` on a weight in oneDNN's blocked layout, float32 or bfloat16. Raises
-    UnpackableError if this build of torch or this processor has no such product."""
+    """`nn.Linear` on a weight in oneDNN's blocked layout, float32 or bfloat16.
+
+    Raises UnpackableError if this build of torch or this processor has no such product.
+    """
 
     # oneDNN's kernels for one to three rows are slower than its kernel for four, which runs at
     # memory speed.
@@ -87,9 +90,11 @@ class PackedLinear(FastLinear):
 
 
 class PackedAndPlainLinear(PackedLinear):
-    """Packed, with the plain weight beside it for passes of one row: twice the memory. Pays if the
-    processor's matrix-vector product is faster than the packed product of four rows; `keep_faster`
-    measures this."""
+    """Packed, with the plain weight beside it for passes of one row: twice the memory.
+
+    Pays if the processor's matrix-vector product is faster than the packed product of four rows;
+    `keep_faster` measures this.
+    """
 
     min_rows = 1
 

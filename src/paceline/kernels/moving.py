@@ -16,7 +16,9 @@ __all__ = ["SlotMover"]
 
 class SlotMover:
     """Moves slots of CPU tensors [1, heads, slots, numbers], whose last dimension is contiguous.
-    Torch's operators, two for each tensor, take longer than some drafts."""
+
+    Torch's operators, two for each tensor, take longer than some drafts.
+    """
 
     def __init__(self) -> None:
         self._tensors: list[torch.Tensor] = []

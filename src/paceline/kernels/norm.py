@@ -36,8 +36,10 @@ class FastRMSNorm(nn.Module):
 
 def fast_norm(module: nn.Module) -> FastRMSNorm | None:
     """A stand-in for `module` if it is an RMSNorm by its name and by what it computes, else None.
+
     Some architectures scale by the weight, others by one plus the weight: random input shows which
-    one agrees with the module."""
+    one agrees with the module.
+    """
     weight: Any = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if not type(module).__name__.endswith("RMSNorm") or weight is None or weight.dim() != 1:

@@ -18,8 +18,11 @@ __all__ = ["Projection", "SharedInput", "find_shared_inputs"]
 
 
 class SharedInput(nn.Module):
-    """One product for several projections of one tensor. linear: the projections' weights, one
-    below the other. sizes: outputs of each."""
+    """One product for several projections of one tensor.
+
+    linear: the projections' weights, one below the other.
+    sizes: outputs of each.
+    """
 
     def __init__(self, linear: FastLinear, sizes: Sequence[int]) -> None:
         super().__init__()
@@ -64,7 +67,10 @@ def find_shared_inputs(
     run: Callable[[], object], linears: Sequence[nn.Module]
 ) -> list[list[nn.Module]]:
     """Groups of `linears` that receive the same tensor while `run` runs the model, each in call
-    order. A layer that is called more than once is in no group."""
+    order.
+
+    A layer that is called more than once is in no group.
+    """
     calls: list[tuple[nn.Module, torch.Tensor]] = []
     hooks = [
         linear.register_forward_pre_hook(lambda module, args: calls.append((module, args[0])))

@@ -29,8 +29,11 @@ KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 
 class SlotsSeen:
-    """What the rows of a pass see. first, count: [rows] int32, a stretch of slots. extra: each
-    row's other slots, ascending and after the stretch."""
+    """What the rows of a pass see.
+
+    first, count: [rows] int32, a stretch of slots. extra: each row's other slots, ascending and
+    after the stretch.
+    """
 
     def __init__(self, first: Ints, count: Ints, extra: Sequence[Sequence[int]]) -> None:
         begins = np.array([0, *accumulate(map(len, extra))], dtype=np.int32)

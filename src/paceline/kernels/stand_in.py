@@ -13,8 +13,10 @@ __all__ = ["LinearStandIn", "stacked", "stacked_biases", "weight_of"]
 
 
 class LinearStandIn(nn.Module):
-    """Stands for a linear layer in a recording; computes zeros. of: a tuple, so that the layer it
-    stands for is no part of this module."""
+    """Stands for a linear layer in a recording; computes zeros.
+
+    of: a tuple, so that the layer it stands for is no part of this module.
+    """
 
     def __init__(self, linear: nn.Linear | Conv1D) -> None:
         super().__init__()

@@ -52,9 +52,11 @@ def takes_blocks(embedding: nn.Module) -> bool:
 def block_embedding(
     embedding: nn.Module, matrix: BlockMatrix, dtype: torch.dtype
 ) -> BlockEmbedding:
-    """The stand-in for an embedding that `takes_blocks`, on a matrix [tokens, hidden]. It has an
-    empty parameter: a model takes its device and dtype from its parameters, and once its norms are
-    replaced, too, there may be no others."""
+    """The stand-in for an embedding that `takes_blocks`, on a matrix [tokens, hidden].
+
+    It has an empty parameter: a model takes its device and dtype from its parameters, and once its
+    norms are replaced, too, there may be no others.
+    """
     table = BlockEmbedding(matrix, dtype, scale_of(embedding))
     table.register_parameter("like", nn.Parameter(torch.empty(0, dtype=dtype)))
     return table

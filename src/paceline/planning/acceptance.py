@@ -27,10 +27,12 @@ _ROUNDING = 1e-6  # of probabilities written with six digits
 class AcceptanceTable:
     """Marginal probabilities that a guess is right (PPD, section 5.6: p_k).
 
-    rows: [distances][ranks]: rows[d - 1][k - 1] is that of the k-th likeliest guess for the token
-    at distance d, whatever the tokens in between; measured, so a row need not decrease.
+    rows: rows[d - 1][k - 1] is the probability that the k-th likeliest guess for the token at
+    distance d is the target's token, whatever the tokens in between. All rows have one length; a
+    row need not decrease, since it is a measurement.
 
-    Raises ValueError for rows that are empty or of several lengths, or are no probabilities.
+    Raises ValueError if a row is empty, differs in length, holds anything but probabilities, or
+    sums to more than 1.
     """
 
     rows: tuple[tuple[float, ...], ...]
@@ -68,8 +70,12 @@ class AcceptanceTable:
         return AcceptanceTable(self.rows[:distance])
 
     def save(self, path: Path, about: Mapping[str, Any]) -> None:
-        """Write the table atomically. about: what it was measured on, as JSON values, for human
-        readers only. Raises ModelError if the file cannot be written."""
+        """Write the table atomically, replacing an earlier one.
+
+        about: what it was measured on, as JSON values; for human readers only.
+
+        Raises ModelError if the file cannot be written.
+        """
         record = {"format": _FORMAT, "kind": _KIND, "about": dict(about), _KIND: self.rows}
         try:
             replace_file(path, json_bytes(record))
@@ -95,7 +101,8 @@ class AcceptanceTable:
 
 
 def unmeasured(distances: int, ranks: int = 10) -> AcceptanceTable:
-    """A table for unmeasured guesses: like measured ones, but lower, so that trees start small."""
+    """A table for guesses not measured yet. It falls with distance and rank about as measured ones
+    do, and is a little low, so that trees start small."""
     return AcceptanceTable(
         tuple(
             tuple(0.4 / distance / rank**1.75 for rank in range(1, ranks + 1))

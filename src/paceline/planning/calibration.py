@@ -164,8 +164,8 @@ class Calibration:
     def learn(
         self, claim: float, depth: int, right: bool, table: ChanceTable | None = None
     ) -> None:
-        """Count a guess at `depth` whose parent was right; claim: see `Evidence`. table: from
-        `chance_table`; updated for guesses of this kind."""
+        """Count a guess at `depth` whose parent was right. claim: how likely it was, by the
+        drafter's own estimate. table: from `chance_table`; updated for guesses of this kind."""
         claim = _bounded(claim)
         kind = _kind(claim, depth)
         self.add(Evidence(kind, claim, right))

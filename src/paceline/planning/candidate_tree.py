@@ -25,8 +25,11 @@ Ranks = tuple[int, ...]
 
 @dataclass(frozen=True)
 class CandidateTree:
-    """A tree of guesses, parents before their children: n different paths of ranks, and the n
-    probabilities that a node and all its ancestors are right."""
+    """A tree of guesses, parents before their children.
+
+    paths: n different paths of ranks.
+    path_chances: n probabilities that a node and all its ancestors are right.
+    """
 
     paths: tuple[Ranks, ...] = ()
     path_chances: tuple[float, ...] = ()
@@ -55,7 +58,7 @@ class CandidateTree:
         return np.maximum(path_chances - below, 0.0)
 
     def first(self, count: int) -> CandidateTree:
-        """The first `count` nodes, if there are as many."""
+        """The first `count` nodes, or all if there are fewer."""
         return CandidateTree(self.paths[:count], self.path_chances[:count])
 
 
@@ -65,9 +68,12 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
         acceptance .5 .2 | .4 .1, depth 2, count 4:  0 (.5)   1 (.2)   0,0 (.2)   1,0 (.08)
 
     The chance of a path is the product of its guesses' chances, as if they were independent (PPD,
-    proposition 5.6.1; Medusa and Sequoia do the same). Equally likely paths are in lexical order;
-    those no likelier than `least` are left out. Every prefix of the list is the best tree of its
-    size: no path is likelier than its parent.
+    proposition 5.6.1; Medusa and Sequoia build their trees this way too). Equally likely paths are
+    in lexical order. Paths no likelier than `least` are left out, so there may be fewer than
+    `count`.
+
+    Every prefix of the list is a tree, and the best one of its size: no path is likelier than its
+    parent.
     """
     orders = [
         sorted(range(table.ranks), key=row.__getitem__, reverse=True) for row in table.rows[:depth]
@@ -98,7 +104,8 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
 def likeliest_of(
     chances: Sequence[Sequence[float]], count: int, least: float = 0.0
 ) -> CandidateTree:
-    """The same for guesses with these chances [depths][ranks], scaled to sums of at most 1."""
+    """The same for guesses with these chances at depths 1, 2, …, each by rank. Chances of a depth
+    that sum to more than 1 are scaled down."""
     if not chances or count < 1:
         return CandidateTree()
     rows = [tuple([chance / max(1.0, sum(row)) for chance in row]) for row in chances]

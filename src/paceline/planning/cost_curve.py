@@ -18,8 +18,12 @@ __all__ = ["MILD", "CostCurve", "CostPoint", "Costs"]
 
 @dataclass(frozen=True)
 class CostPoint:
-    """One measurement: the median time, > 0, of passes of `width` rows, root included, >= 1, with
-    `context` tokens in the cache before the root, >= 0."""
+    """One measurement.
+
+    width: rows of the pass, root included, >= 1.
+    context: tokens in the cache before the root, >= 0.
+    milliseconds: median time of the pass, > 0.
+    """
 
     width: int
     context: int
@@ -28,10 +32,11 @@ class CostPoint:
 
 @dataclass(frozen=True)
 class CostCurve:
-    """Measured costs of a pass, at one or more context lengths; `points` in any order.
+    """Measured costs of a pass, at one or more context lengths.
 
-    Raises ValueError if a point is out of range or duplicated, or width 1, which is plain decoding,
-    is missing at a context.
+    points: in any order; every context needs a point of width 1, which is plain decoding.
+
+    Raises ValueError if a point is out of range or duplicated, or width 1 is missing.
     """
 
     points: tuple[CostPoint, ...]
@@ -77,9 +82,14 @@ class CostCurve:
         return costs
 
     def cost(self, width: int, context: int | None = None) -> float:
-        """Milliseconds of a pass over `width` rows: between two measured widths interpolated, and
-        beyond the widest with as much per row as between the last two. context: rounded to the
-        nearest measured one; None is the shortest. Raises ValueError for a width below 1."""
+        """Milliseconds of a pass over `width` rows.
+
+        context: rounded to the nearest measured one; None is the shortest. Between two measured
+        widths the cost is interpolated; beyond the widest a row costs as much as between the last
+        two.
+
+        Raises ValueError for a width below 1.
+        """
         if width < 1:
             raise ValueError(f"a pass has at least one row, got {width}")
         costs = self._costs[self._nearest(context)]
@@ -114,8 +124,11 @@ class CostCurve:
         return CostCurve(tuple(points))
 
     def widest(self, extra: float) -> int:
-        """The largest measured width, at least 1, that costs at most (1 + extra) times as much as
-        one row, whatever narrower ones cost."""
+        """The largest measured width that costs at most (1 + extra) times as much as one row.
+
+        A narrower one may cost more: costs are not monotone, and a tree can be filled up to a
+        cheap width. At least 1.
+        """
         costs = self._costs[self.contexts[0]]
         limit = (1 + extra) * costs[1]
         return max((width for width, cost in costs.items() if cost <= limit), default=1)

@@ -25,9 +25,13 @@ __all__ = ["CurveKey", "curve_key", "curve_path", "load_curve", "save_curve"]
 class CurveKey:
     """Everything that a cost depends on.
 
-    fingerprint: of the model's weights. dtype: of the model. weights: their format, e.g. "packed",
-    and the cache's dtype if that is unusual. device: its name; of a CPU just "cpu", see
-    `processor`. threads: of torch. torch, paceline: versions.
+    fingerprint: of the model's weights.
+    dtype: of the model, e.g. "float32".
+    weights: how they are stored, e.g. "native", "packed", "int8"; plus the cache's dtype if that is
+    unusual, see `curve_key`.
+    device: its name; of a CPU just "cpu", see `processor`.
+    threads: of torch.
+    torch, paceline: versions.
     """
 
     fingerprint: str
@@ -49,7 +53,10 @@ class CurveKey:
 
 
 def curve_key(target: Target, fingerprint: str) -> CurveKey:
-    """The key of a target in its current state. fingerprint: as in `Session.fingerprint`."""
+    """The key of a target in its current state.
+
+    fingerprint: as in `Session.fingerprint`.
+    """
     info = target.describe()
     machine, versions = describe_machine(info.device), describe_versions()
     cache = info.report.get("cache", {}).get("dtype", "float32")

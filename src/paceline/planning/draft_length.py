@@ -43,8 +43,12 @@ _FORGOTTEN = 1 / 16
 class DraftLength:
     """What is known about one draft model and its target, over any number of texts.
 
-    curve: what passes of the target cost; without one, rows are free here and left to whoever sizes
-    the tree. longest: most guesses, >= 1. costs: observed pass costs, which replace the curve.
+    curve: what passes of the target cost, which prices another row; without one, rows are free
+    here and left to whoever sizes the tree.
+    longest: most guesses, >= 1.
+    costs: observed pass costs, which replace the curve once they are known.
+
+    Decisions depend on the times given and nothing else.
     """
 
     curve: CostCurve | None = None
@@ -74,8 +78,10 @@ class DraftLength:
         return depth < self._limit and self._path_chance(claims) >= next(self._least(depth))
 
     def end(self, claims: Sequence[float], confidence: float = 0.0, worth: float = 0.0) -> ChainEnd:
-        """The same for all guesses after these, in one table. confidence: a guess that claims less
-        is the last one. worth: see `ChainEnd`."""
+        """The same for all guesses after these, in one table instead of a call per guess.
+
+        confidence: a guess that claims less is the last one. worth: see `ChainEnd`.
+        """
         before, least = len(claims), array("d")
         for chance in islice(self._least(before + 1), max(1, self._limit - before)):
             least.append(chance)
@@ -105,7 +111,8 @@ class DraftLength:
         return prod(self._chances.chance(claim, at) for at, claim in enumerate(claims, start=1))
 
     def _least(self, depth: int) -> Iterator[float]:
-        """The joint chances that `depth` guesses, then one more each time, need to go on."""
+        """The joint chance that `depth` guesses, then one more each time, need for another pass to
+        be worth its time."""
         saved, taken = self.token_milliseconds, self._draft_pass.value
         if saved is None or taken is None:
             yield from repeat(0.0)
@@ -119,7 +126,8 @@ class DraftLength:
 
     @property
     def token_milliseconds(self) -> float | None:
-        """Current time per token, at most that of plain decoding; None before the first round."""
+        """Current time per token, at most a text's share of a target pass without guesses; None
+        before the first round."""
         if not self._gained or self._plain_pass.value is None:
             return None
         known = self._plain_pass.value, self._spent / self._gained
@@ -127,8 +135,11 @@ class DraftLength:
 
     def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None:
         """Record a pass of the draft model that took `milliseconds` and gained `tokens` guesses.
-        first: of its draft, when little of the draft model was in the processor's caches: only an
-        upper bound for the passes after it, which are the ones decided on."""
+
+        first: of its draft. It finds little of the draft model in the processor's caches, so it
+        takes longer than the passes after it, which are the ones decided on: it is only an upper
+        bound for them.
+        """
         known = self._draft_pass.value
         if not first or (known is not None and milliseconds < known):
             self._draft_pass.add(milliseconds)
@@ -137,8 +148,11 @@ class DraftLength:
     def played(
         self, target_milliseconds: float, milliseconds: float, tokens: int, context: int
     ) -> None:
-        """Record a round that gained `tokens` tokens with `context` in the cache, after `scored`.
-        target_milliseconds: from the guesses to their result, of `milliseconds` in all."""
+        """Record a round that gained `tokens` tokens; `scored` comes before.
+
+        target_milliseconds: from the guesses to their result; milliseconds: of the whole round.
+        context: tokens in the cache.
+        """
         if self.costs is not None and self._rounds % _LOOK == 0:
             live = self.costs(context)
             self.curve, self._share = live or self.curve, live.cost(1) if live else None
@@ -159,7 +173,8 @@ class DraftLength:
         self._scored = scored
 
     def judge(self, claims: Sequence[float], right: int) -> None:
-        """Record that the first `right` of these guesses came true, and the next did not."""
+        """Record that the first `right` guesses with these claims came true, and the next one, if
+        any, did not."""
         for depth, claim in enumerate(claims[: right + 1], start=1):
             self._calibration.learn(claim, depth, depth <= right, self._chances)
 

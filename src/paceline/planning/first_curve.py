@@ -41,9 +41,10 @@ def known_curve(
     fingerprint: as in `Session.fingerprint`. measure: whether to time passes; if not, a missing
     curve is None. progress: told before a curve is measured.
 
-    Measuring takes as long as a hundred tokens of plain decoding, or forty if they are slow, and
-    makes the target forget closed texts. The result is not stored if other work disturbs it or the
-    cache folder cannot be written. None for a model without room for two tokens.
+    Measuring takes as long as about a hundred tokens of plain decoding, or about forty if they are
+    slow. The result is stored unless other work on the machine disturbs it or the cache folder
+    cannot be written. The target keeps nothing of closed texts afterwards. Returns None for a model
+    without room for two tokens.
     """
     key, root = curve_key(target, fingerprint), cache_root()
     curve = load_curve(key, root)
@@ -73,8 +74,9 @@ def _holds(curve: CostCurve, now: Mapping[int, float]) -> bool:
 
 
 def _is_steady(times: PassTimes) -> bool:
-    """Whether most passes of each width took about as long as its fastest, and no wider pass was
-    far faster than all narrower ones: a busy machine slows down every pass."""
+    """Whether most passes of each width took about as long as its fastest one, and no wider pass
+    was far faster than all narrower ones: a machine that is busy all the time slows down every
+    pass."""
     fastest = [min(taken) for _, taken in sorted(times.items())]
     falls = any(_STEADY * wide < narrow for narrow, wide in combinations(fastest, 2))
     return not falls and all(median(taken) <= _STEADY * min(taken) for taken in times.values())

@@ -27,8 +27,10 @@ _MOST_SAVED = 4.0
 
 
 class TrialBudget:
-    """What may be spent on learning, in passes of plain decoding, by all texts together. Holds a
-    few, or the cost of the most expensive trial that is waiting."""
+    """What may be spent on learning, in passes of plain decoding; one budget for all texts.
+
+    Holds a few passes, or the cost of the most expensive trial that is waiting.
+    """
 
     def __init__(self) -> None:
         self._passes = 0.0
@@ -59,7 +61,10 @@ class TrialBudget:
 
 
 class _Trial:
-    """A trial, paid beforehand at a price per round; rounds return what they did not cost."""
+    """A trial, which is paid for beforehand; rounds return what they did not cost.
+
+    price: of a round, in passes of plain decoding.
+    """
 
     def __init__(self, trials: TrialBudget, price: float) -> None:
         self._trials, self._price, self._paid = trials, price, TRIAL * price
@@ -74,7 +79,10 @@ class _Trial:
 
 
 class Gain:
-    """Recent savings per round, in passes of plain decoding, over `memory` of them."""
+    """Recent savings per round with the drafter, in passes of plain decoding.
+
+    memory: rounds that count; the first ones are discounted.
+    """
 
     def __init__(self, memory: int) -> None:
         self.mean = 0.0
@@ -93,7 +101,10 @@ class Gain:
 
 class Gate:
     """The gate of one drafter on one text, or of a method on all texts as if they were one long
-    text, from which the gates of texts inherit. trials: pays for trials."""
+    text, from which the gates of texts inherit.
+
+    trials: pays for trials.
+    """
 
     def __init__(self, trials: TrialBudget, all_texts: Gate | None = None) -> None:
         self.is_open = True
@@ -105,9 +116,11 @@ class Gate:
         self._trial: _Trial | None = None
 
     def inherited(self) -> Gate:
-        """The gate of a joining text. A drafter that has gained over many texts, or played few
-        rounds, is asked in each, but not for long without a gain there. One that has not gained
-        continues its trial, or its rest: many short texts are like one long text."""
+        """The gate of a joining text. A drafter that has gained over many texts is asked in each of
+        them, though not for long if it gains nothing there: texts differ, and one unlucky text must
+        not cost the others. After few rounds in all, the first texts may have been unlucky ones. A
+        drafter that has not gained continues its trial, or its rest: many short texts are like one
+        long text."""
         made = Gate(self._trials, self)
         known = self._everywhere
         made._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
@@ -158,8 +171,11 @@ class Gate:
 
 
 class Gates:
-    """The gates of one drafter on one text, or of a method on all texts, from which the former
-    inherit: one for each load, since what gains in one text alone may lose beside fifteen."""
+    """The gates of one drafter on one text, or of a method on all texts: one for each load, since
+    what gains in one text alone may lose beside fifteen others.
+
+    trials: pays for trials. all_texts: the gates from which those of a text inherit.
+    """
 
     def __init__(self, trials: TrialBudget, all_texts: Gates | None = None) -> None:
         self._trials, self._all = trials, all_texts

@@ -57,12 +57,13 @@ def measure_curve(
 ) -> CostCurve:
     """The median time of a pass at every width and context, over `repeats` passes each.
 
-    widths: rows of a pass, root included; 1 is added, and those beyond the model's context are left
-    out. contexts: tokens in the cache before the root, cut to leave room for the widest pass.
+    widths: rows of a pass, root included; 1 is added if missing, and widths beyond the model's
+    context are left out.
+    contexts: tokens in the cache before the root, cut to leave room for the widest pass.
     on_pass: called after each timed pass, for progress bars; see `count_passes`.
 
-    Widths and contexts take turns, so that whatever changes the machine's speed affects all alike.
-    Afterwards the target keeps nothing of closed texts.
+    All widths take turns, in a new order each time, and so do contexts: whatever speeds up or slows
+    down the machine affects all alike. Afterwards the target keeps nothing of closed texts.
 
     Raises UsageError for numbers below 1, and for a model without room for a second token.
     """
@@ -144,8 +145,8 @@ def _blocks(lengths: Sequence[int], repeats: int) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _entered(target: Target, text: Sequence[int]) -> Iterator[int]:
-    """A slot with all of `text` but its last token, the root, in the cache: the first pass of a
-    slot, which also reads pending tokens, is played here."""
+    """A slot with all of `text` but its last token, the root, in the cache. One pass is played
+    untimed, since the first pass of a slot also reads pending tokens."""
     slot = target.open(text[:-1])
     try:
         target.score({slot: EMPTY})
@@ -179,8 +180,11 @@ def _random_tokens(random: Random, target: Target, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Floor:
-    """The least time of a pass, which reads `weight_bytes` from memory. gb_per_s: 10^9 bytes per
-    second."""
+    """The least time of a pass, which has to read all weights from memory.
+
+    weight_bytes: how much has to be read.
+    gb_per_s: read bandwidth of this machine, in 10^9 bytes per second.
+    """
 
     weight_bytes: int
     gb_per_s: float
@@ -191,7 +195,10 @@ class Floor:
         return self.weight_bytes / self.gb_per_s / 1e6
 
     def share(self, curve: CostCurve) -> float:
-        """How close plain decoding comes: 1.0 is as fast as memory allows, caches aside."""
+        """How close plain decoding comes: 1.0 is as fast as memory allows.
+
+        More is possible if the model is small enough to stay in the caches.
+        """
         return self.milliseconds / curve.cost(1)
 
 

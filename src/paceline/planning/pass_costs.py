@@ -106,8 +106,11 @@ class PassCosts:
         return [level * factor for factor in self._factors[:widest]]
 
     def of(self, width: int, beside: int = 0) -> float:
-        """Milliseconds of a pass of this width, at least 1. beside: prompt rows read in the same
-        pass, without their own cost; that another row costs more among many is counted."""
+        """Milliseconds of a pass of this width, at least 1.
+
+        beside: prompt rows read in the same pass. Their own cost is left out; that another row
+        costs more among many is not.
+        """
         self._extend_to(width + beside)
         level = exp(self._level.value)
         if not beside:

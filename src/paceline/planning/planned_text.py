@@ -39,13 +39,17 @@ class PlannedText:
 
     @property
     def nodes(self) -> int:
-        """Nodes that are scored even if they are useless: only of trees that stay whole."""
+        """Nodes that are scored even if they are useless; a tree that is sized node by node can
+        still be cut to nothing."""
         return max(0, round(self.usual) - 1) if self.sized_by == "whole" else 0
 
     def gained(self, tokens: int) -> float:
-        """What a round that gained `tokens` says about future rounds. Most gain nothing and some
-        gain much; what their guesses promised, corrected by all earlier ones, says more, but
-        nothing about recent changes, so it counts half."""
+        """What a round that gained `tokens` says about future rounds.
+
+        Most rounds gain nothing and some gain much, so a few of them say little. What their guesses
+        promised, corrected by all earlier ones, says more, but nothing about recent changes: it
+        counts half.
+        """
         return tokens if self.promised is None else (tokens + self.promised) / 2
 
     def promise(self, tree: Tree, path_chances: Sequence[float]) -> float | None:
@@ -55,5 +59,6 @@ class PlannedText:
         return 1 + sum(compress(path_chances, tree.weights))
 
     def most(self, limit: int) -> int:
-        """How many nodes to ask for: twice those used recently, since others cost time, too."""
+        """How many nodes to ask for: about twice as many as were used recently, since guesses that
+        are cut off take drafting time too."""
         return MOST_WHOLE if self.sized_by == "whole" else min(limit, 4 + round(2 * self.used))

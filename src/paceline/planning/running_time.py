@@ -14,7 +14,10 @@ _NO_OUTLIER = 3
 @dataclass
 class RunningTime:
     """The median of the first few times, then a running average in which an outlier counts at most
-    twice the average; with the third outlier in a row the times start anew."""
+    twice the average. The third outlier in a row is none: the times start anew with it.
+
+    value: in the unit of the times; None before the first.
+    """
 
     value: float | None = None
     _first: list[float] = field(default_factory=list)
@@ -48,7 +51,8 @@ class RunningTime:
 
 @dataclass
 class DraftingTime:
-    """Milliseconds per text that a round takes outside the pass, its drafter asked or resting."""
+    """Milliseconds per text that a round takes outside the pass, with its drafter asked or resting;
+    taken to be the same in a batch of any size."""
 
     _asked: RunningTime = field(default_factory=RunningTime)
     _resting: RunningTime = field(default_factory=RunningTime)
@@ -59,8 +63,8 @@ class DraftingTime:
         return max(0.0, (self._asked.value or 0.0) - (self._resting.value or 0.0))
 
     def price_of(self, milliseconds: float, asked: int, resting: int) -> float:
-        """The same of one round, at most twice as much; see `add`. A text is judged by its own
-        drafts: those of earlier texts may have been longer."""
+        """The same of one round, at most twice as much; see `add`. Drafts differ in length, so a
+        text is judged by its own: those of earlier texts may have been longer."""
         usual = self._resting.value or 0.0
         own = (milliseconds - resting * usual) / asked - usual if asked else 0.0
         return min(max(0.0, own), 2 * self.price)

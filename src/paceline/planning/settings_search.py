@@ -24,8 +24,11 @@ _MARGIN = 1.01
 
 @dataclass(frozen=True)
 class Trial:
-    """The result of some settings: speed-up over plain decoding after the prompt, the target's
-    tokens per pass, and the number of texts that differ from plain decoding's."""
+    """The result of some settings.
+
+    speedup: over plain decoding, after the prompt. tokens_per_pass: of the target.
+    different: number of texts that differ from plain decoding's.
+    """
 
     settings: Settings
     speedup: float
@@ -39,8 +42,10 @@ Measure = Callable[[Sequence[Settings]], list[Trial]]
 
 @dataclass(frozen=True)
 class Step:
-    """The trials of one setting, or of several `names` that share one value, in the order of the
-    values, and the one that is kept."""
+    """The trials of one setting, or of several `names` that share one value.
+
+    trials: of its values, in the order given. best: the one that is kept.
+    """
 
     names: tuple[str, ...]
     trials: list[Trial]
@@ -50,8 +55,11 @@ class Step:
 def search(
     tried: Mapping[tuple[str, ...], Sequence[Any]], start: Settings, measure: Measure
 ) -> Iterator[Step]:
-    """Go through the settings once, in order. tried: values to try; all names of a key get the same
-    one. start: initial settings; their values are tried too, even if not listed."""
+    """Go through the settings once, in order.
+
+    tried: settings with the values to try; all names of a key get the same value.
+    start: initial settings; their values are tried too, even if not listed.
+    """
     current = dict(start)
     for names, values in tried.items():
         candidates = [dict.fromkeys(names, value) for value in values]

@@ -24,11 +24,12 @@ def best_first(trees: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, 
 
 
 def best_count(sure: float, path_chances: Sequence[float], costs: Sequence[float]) -> int:
-    """How many nodes gain most tokens per millisecond; the smallest of equally good numbers. Costs
-    need not be monotone.
+    """How many nodes gain most tokens per millisecond; the smallest of equally good numbers.
 
     sure: expected tokens without any of them. path_chances: how likely each is to be accepted, best
     first. costs: milliseconds [len(path_chances) + 1] of passes with 0, 1, … of them.
+
+    Costs need not be monotone: a few more nodes may make a pass cheaper.
     """
     best, most, gained = 0, sure / costs[0], sure
     for count, share in enumerate(path_chances, start=1):
@@ -40,7 +41,7 @@ def best_count(sure: float, path_chances: Sequence[float], costs: Sequence[float
 
 
 def best_chain(curve: CostCurve, acceptance: float) -> int:
-    """The best number of guesses, at most 64, each right with probability `acceptance` after a
-    right one; 0 if guessing does not pay."""
+    """The best number of guesses on a device, at most 64, if each is right with probability
+    `acceptance` after a right one; 0 if guessing does not pay."""
     path_chances = [acceptance**depth for depth in range(1, _LONGEST + 1)]
     return best_count(1.0, path_chances, [curve.cost(width) for width in range(1, _LONGEST + 2)])

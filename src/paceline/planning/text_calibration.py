@@ -24,14 +24,15 @@ __all__ = ["Chosen", "SessionCalibration", "TextCalibration", "new_calibration"]
 
 
 class Chosen(NamedTuple):
-    """The nodes of a tree that pay, ascending, and how many are expected to be accepted."""
+    """The nodes of a tree that gain most tokens for the time of their pass, ascending, and the
+    expected number of accepted ones."""
 
     nodes: list[int]
     promised: float
 
 
 class _CountedSession:
-    """Without the library; `memory` as in `Calibration`."""
+    """Without the library. memory: see `Calibration`."""
 
     def __init__(self, memory: float) -> None:
         self._all = Calibration(memory)
@@ -48,7 +49,8 @@ class _CountedText:
         self._own, self._all, self._watch = own, everyone, Watch()
 
     def expect(self, tree: Tree) -> list[float]:
-        """Watch a tree at the text's end; returns each node's chance, at most its parent's."""
+        """Watch a tree proposed at the current end of the text. Returns how likely each node is to
+        be accepted, never more than its parent."""
         self._watch.expect(tree)
         return self._own.path_chances(tree)
 

@@ -81,7 +81,8 @@ def match_expression(terms: Sequence[str]) -> str:
 def shared_weights(
     connection: sqlite3.Connection, terms: Sequence[str], entries: Sequence[int]
 ) -> dict[int, float]:
-    """For each entry, the share of these terms' weight that its query has."""
+    """Share of a query that each entry's query has: the weight of the terms in both over that of
+    all its terms."""
     (texts,) = connection.execute("SELECT count(*) FROM entries").fetchone()
     shared, total = dict.fromkeys(entries, 0.0), 0.0
     # Whole numbers from the table itself, so they are safe in the statement.
@@ -102,8 +103,10 @@ def shared_weights(
 def nearest(
     vector: NDArray[np.float32], others: NDArray[np.float32], limit: int
 ) -> list[tuple[int, float]]:
-    """Rows of `others` [n, dim] by falling cosine with `vector` [dim], at most `limit` of them. All
-    are unit vectors. Ties keep their order."""
+    """Rows of `others` [n, dim] by falling cosine with `vector` [dim], at most `limit` of them.
+
+    All are unit vectors. Ties keep their order.
+    """
     cosines = others @ vector
     order = np.argsort(-cosines, kind="stable")[:limit]
     return [(int(row), float(cosines[row])) for row in order]
@@ -125,13 +128,14 @@ class SentenceEncoder(Protocol):
 class TransformersEncoder:
     """A transformers encoder with mean pooling, as all-MiniLM-L6-v2 is meant to be used.
 
+    folder_or_name: a local folder or a hub id; also the name under which vectors are kept.
+    device: where it runs.
+    batch_size: texts encoded at once.
+
         encoder = TransformersEncoder("sentence-transformers/all-MiniLM-L6-v2")
         encoder.encode(["How do I boil an egg?"]).shape  ->  (1, 384)
 
-    folder_or_name: a local folder or a hub id; also the name under which vectors are kept.
-    batch_size: texts encoded at once; they are cut after 256 tokens.
-
-    Raises ModelError if transformers cannot load it.
+    Raises ModelError if transformers cannot load it. Texts are cut after 256 tokens.
     """
 
     def __init__(

@@ -42,8 +42,9 @@ _CANDIDATES = 16
 class Entry:
     """An earlier query with its output.
 
-    score: how near its query is to the one searched for: the cosine if there is a sentence encoder,
-    else bm25, whose scale depends on the store. added: when last, in seconds since 1970.
+    score: similarity of its query to the one searched for: the cosine if there is a sentence
+    encoder, else bm25, whose scale depends on the store; higher is nearer.
+    added: when the pair was last added, in seconds since 1970.
     """
 
     query: str
@@ -73,14 +74,18 @@ class ReferenceStore:
             store.search("how to boil eggs")[0].output  ->  "Put it into boiling water for …"
 
     max_entries, max_bytes: most pairs, and most text in UTF-8; beyond them `add` deletes the pairs
-    least recently added or found. max_age_days: older pairs are not found, and the next `add`
-    deletes them. encoder: compares queries by meaning instead of words. floor: least similarity of
-    what is found, from 0 to 1: with an encoder the cosine, else the share of the searched query's
-    words that the other one has, where rare words count more. clock: seconds since 1970; it may be
-    set back.
+    least recently added or found.
+    max_age_days: pairs last added longer ago are not found, and the next `add` deletes them.
+    encoder: compares queries by meaning instead of words.
+    floor: pairs whose query is less similar to the one searched for are not found; from 0 to 1.
+    Without an encoder, similarity is the share of the searched query's words that the other one
+    has, where rare words count more and a shared "the" counts almost nothing; with one it is the
+    cosine.
+    clock: seconds since 1970; it may be set back.
 
-    Threads may share a store, and processes its file; after a fork reopen it. Raises StoreError,
-    here and in every method, if the file cannot be opened or used.
+    Threads may share a store, and processes its file; after a fork reopen it.
+
+    Raises StoreError, here and in every method, if the file cannot be opened or used.
     """
 
     def __init__(
@@ -125,8 +130,10 @@ class ReferenceStore:
         self._database.close()
 
     def add(self, query: str, output: str) -> None:
-        """Keep a pair, or renew the time of a kept one; then enforce the limits. A pair larger than
-        `max_bytes` is not kept."""
+        """Keep a pair, or renew the time of a kept one; then enforce the limits.
+
+        A pair larger than `max_bytes` is not kept.
+        """
         query, output = _storable(query), _storable(output)
         size = len(query.encode()) + len(output.encode())
         if size > self._max_bytes:
@@ -153,10 +160,10 @@ class ReferenceStore:
 
     def search(self, query: str, limit: int = 4) -> list[Entry]:
         """The pairs with the most similar queries, best first; [] for a query without words, or if
-        none is similar enough.
+        none is similar enough, see `floor`.
 
-        An encoder first embeds queries that it has not seen yet, the latest 256 at most: a large
-        store that is new to it becomes searchable over several searches.
+        With an encoder, queries that it has not seen yet are embedded first, the latest 256 at
+        most: a large store that is new to it becomes searchable over several searches.
         """
         query = _storable(query)
         terms = query_terms(query)
@@ -168,9 +175,11 @@ class ReferenceStore:
         return self._fetch(self._rank_by_meaning(self._encoder, query, since, limit))
 
     def clear(self) -> int:
-        """Delete everything, also from disk, and return how many pairs there were. Raises StoreError
-        if another process reads the file for so long that the text stays on disk, though the pairs
-        are no longer found."""
+        """Delete everything, also from disk, and return how many pairs there were.
+
+        Raises StoreError if another process reads the file for so long that the text stays on disk;
+        the pairs are no longer found all the same.
+        """
         with self._database.connected() as connection:
             count = connection.execute("DELETE FROM entries").rowcount
             # The words of deleted queries would stay in the index until it is rebuilt.

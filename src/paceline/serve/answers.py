@@ -44,7 +44,9 @@ def usage_of(
     completions: Sequence[Completion], texts_of_a_prompt: int, predicted: bool
 ) -> dict[str, Any]:
     """Token counts over all texts of a request; a prompt counts once, however many answers it has.
-    predicted: whether the request gave texts that the answer may resemble."""
+
+    predicted: whether the request gave texts that the answer may resemble.
+    """
     prompts = [each.prompt_tokens for each in completions[::texts_of_a_prompt]]
     cached = [each.cached_tokens for each in completions[::texts_of_a_prompt]]
     written = sum(len(each.tokens) for each in completions)

@@ -61,8 +61,10 @@ _PAGE_HEADERS = {
 
 
 class Server:
-    """A session with everything needed to answer requests. names: of the model in requests; the
-    first one is used in lists."""
+    """A session with everything needed to answer requests.
+
+    names: of the model in requests; the first one is used in lists.
+    """
 
     def __init__(self, session: Session, names: Sequence[str], settings: ServeSettings) -> None:
         self.session, self.names, self.settings = session, list(names), settings

@@ -58,8 +58,10 @@ class BatchLine:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a line. status, request_id, body: of the response; unset if the line is no
-    request."""
+    """The result of a line.
+
+    status, request_id, body: of the response; unset if the line is no request.
+    """
 
     line: BatchLine
     status: int = 0
@@ -82,8 +84,10 @@ class Outcome:
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
-    """Yield the lines of an input file, without blank ones. Raises UsageError if the file cannot be
-    read."""
+    """Yield the lines of an input file, without blank ones.
+
+    Raises UsageError if the file cannot be read.
+    """
     try:
         with path.open("rb") as file:
             for number, data in enumerate(file, start=1):

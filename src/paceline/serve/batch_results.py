@@ -33,8 +33,10 @@ class Results:
         self.failed = False
 
     def has(self, line: BatchLine) -> bool:
-        """Whether this line already has a result. Raises UsageError if there is one for another
-        request with the same custom_id."""
+        """Whether this line already has a result.
+
+        Raises UsageError if there is one for another request with the same custom_id.
+        """
         if line.custom_id is None:
             return line.id in self._broken
         if line.custom_id not in self._known:
@@ -56,8 +58,10 @@ class Results:
             file.flush()
 
     def remember(self, line: bytes, place: str, errors: bool) -> bool:
-        """Remember an existing line; False if it is no result. place: the file's name. errors:
-        whether that is the file of failed requests."""
+        """Remember an existing line; False if it is no result.
+
+        place: the file's name. errors: whether that is the file of failed requests.
+        """
         try:
             record = parse_json(line)
             found, custom_id = record["id"], record["custom_id"]
@@ -82,7 +86,10 @@ class Results:
 @contextmanager
 def results_in(output: Path, errors: Path | None = None) -> Iterator[Results]:
     """Open the result files of a batch, and lock out other processes. An incomplete last line is
-    removed. Raises UsageError if they cannot be written, or hold anything else."""
+    removed.
+
+    Raises UsageError if they cannot be written, or hold anything else.
+    """
     with ExitStack() as opened:
         files = [opened.enter_context(_opened(path)) for path in (output, errors) if path]
         results = Results(files[0], files[1] if errors else None)

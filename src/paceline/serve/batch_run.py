@@ -30,8 +30,10 @@ _DAY = 86_400.0
 
 @dataclass
 class BatchCounts:
-    """Progress of a batch. known: lines that already had a result. answered, failed: of the others.
-    tokens: written."""
+    """Progress of a batch.
+
+    known: lines that already had a result. answered, failed: of the others. tokens: written.
+    """
 
     known: int = 0
     answered: int = 0
@@ -53,8 +55,10 @@ Heard = Callable[[BatchCounts], None]
 
 
 def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Server:
-    """The server that answers a batch on a session. names: of the model in requests. max_batch:
-    most texts written at a time."""
+    """The server that answers a batch on a session. names: of the model in requests.
+
+    max_batch: most texts written at a time.
+    """
     settings = ServeSettings(max_batch=max_batch, max_queue=_UNREFUSED, time_limit=_DAY, grace=0.0)
     return Server(session, names, settings)
 
@@ -62,9 +66,12 @@ def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Serv
 async def run_batch(
     server: Server, lines: Iterable[BatchLine], results: Results, heard: Heard
 ) -> BatchCounts:
-    """Answer all lines that have no result yet, and write results as they complete; `heard` is
-    called after each. If this is cancelled, unwritten results are lost. Raises UsageError if a
-    result cannot be written, or belongs to another request."""
+    """Answer all lines that have no result yet, and write results as they complete.
+
+    heard: called after each. If this is cancelled, unwritten results are lost.
+
+    Raises UsageError if a result cannot be written, or belongs to another request.
+    """
     app, counts, waiting = create_app(server), BatchCounts(), iter(lines)
 
     async def work() -> None:

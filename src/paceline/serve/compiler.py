@@ -61,8 +61,10 @@ class _Job:
 
 
 class Compiler:
-    """Compiles constraints for a session, which keeps them. Any event loop may ask. patience:
-    seconds for which a constraint may be compiled. threads: most at a time."""
+    """Compiles constraints for a session, which keeps them. Any event loop may ask.
+
+    patience: seconds for which a constraint may be compiled. threads: most at a time.
+    """
 
     def __init__(
         self, session: Session, patience: float = _PATIENCE, threads: int = _THREADS

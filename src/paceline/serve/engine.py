@@ -79,8 +79,10 @@ class RunningText:
 
 
 class Engine:
-    """Writes the texts of requests on one session, which nothing else may use meanwhile. Any thread
-    may submit requests; all other work happens in the engine's own thread."""
+    """Writes the texts of requests on one session, which nothing else may use meanwhile.
+
+    Any thread may submit requests; all other work happens in the engine's own thread.
+    """
 
     def __init__(self, session: Session, settings: ServeSettings, metrics: Metrics) -> None:
         self._session, self._settings, self._metrics = session, settings, metrics

@@ -16,8 +16,11 @@ _SOON = {"Retry-After": "1"}
 
 
 class ApiError(Exception):
-    """A request that cannot be answered. status: of the response, if it has not begun. param: the
-    field at fault. code: for programs. headers: of the response."""
+    """A request that cannot be answered.
+
+    status: of the response, if it has not begun. param: the field at fault. code: for programs.
+    headers: of the response.
+    """
 
     def __init__(
         self,

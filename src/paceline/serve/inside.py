@@ -30,7 +30,10 @@ class Query:
 
 @dataclass(frozen=True)
 class Reply:
-    """A complete response. body: parsed JSON. request_id: as in the server's log."""
+    """A complete response.
+
+    body: parsed JSON. request_id: as in the server's log.
+    """
 
     status: int
     request_id: str

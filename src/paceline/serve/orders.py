@@ -52,8 +52,10 @@ _MAKERS: dict[str, Callable[[Any], Constraint]] = {
 
 @dataclass(frozen=True)
 class Orders:
-    """Makes orders for one session, within the limits of its settings. Raises ApiError or
-    UsageError for unsupported requests."""
+    """Makes orders for one session, within the limits of its settings.
+
+    Raises ApiError or UsageError for unsupported requests.
+    """
 
     session: Session
     reader: Reader

@@ -54,8 +54,10 @@ class StoppableServer(uvicorn.Server):
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound to the address, but not listening yet. port: 0 for any. Raises
-    UsageError if the address is not available, or empty: that would be all interfaces."""
+    """A socket that is bound to the address, but not listening yet. port: 0 for any.
+
+    Raises UsageError if the address is not available, or empty: that would be all interfaces.
+    """
     if not host.strip():
         raise UsageError("the host is empty: name one, such as 127.0.0.1, or 0.0.0.0 for any")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -95,8 +97,10 @@ def run(
     keys: Sequence[str] = (),
     hosts: KnownHosts | None = None,
 ) -> None:
-    """Serve on a bound socket until a signal says to stop. keys, hosts: see `create_app`. Raises
-    UsageError if another process has begun to listen there."""
+    """Serve on a bound socket until a signal says to stop. keys, hosts: see `create_app`.
+
+    Raises UsageError if another process has begun to listen there.
+    """
     address, port = bound.getsockname()[:2]
     place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     try:

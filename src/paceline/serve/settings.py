@@ -29,7 +29,9 @@ def _setting(default: Any, text: str) -> Any:
 @dataclass(frozen=True)
 class ServeSettings:
     """Settings of a server. Each is an option of `paceline serve`, and its help describes it.
-    Raises UsageError for a number out of range."""
+
+    Raises UsageError for a number out of range.
+    """
 
     max_batch: int = _setting(16, "Most texts written at once.")
     max_queue: int = _setting(64, "Most waiting requests; further ones get status 429.")

@@ -35,8 +35,11 @@ class Order:
 
 @dataclass(frozen=True)
 class News:
-    """What a round brought for one text of a request. index: of the text among the request's
-    orders. chunks: newly certain text. completion: if the text has ended."""
+    """What a round brought for one text of a request.
+
+    index: of the text among the request's orders. chunks: newly certain text.
+    completion: if the text has ended.
+    """
 
     index: int
     chunks: Sequence[Chunk] = ()

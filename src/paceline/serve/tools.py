@@ -41,7 +41,10 @@ class ToolCall:
 
 
 class CallReader:
-    """Finds calls in an answer, piece by piece. names: of known functions."""
+    """Finds calls in an answer, piece by piece.
+
+    names: of known functions.
+    """
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)

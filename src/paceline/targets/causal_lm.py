@@ -56,7 +56,6 @@ class CausalLMTarget(Target):
     graphs on a CUDA device; None does so if the whole model is on one CUDA device.
     compiled: run each pass in one call, or on a GPU as few operators, if the model can be recorded.
     cache_dtype: of keys and values, one of `CACHE_DTYPES`.
-    late_model: the model, which may not be open yet.
 
     Raises ModelError, naming the reason, if the model cannot be driven this way, UsageError
     if its cache cannot have that dtype.
@@ -97,8 +96,10 @@ class CausalLMTarget(Target):
         cache_dtype: str = FLOAT32,
     ) -> Self:
         """Make a target on the CPU whose passes were compiled and checked in another process.
+
         model: opened, and prepared, only if more than passes is asked for. steps: the compiled
-        passes."""
+        passes.
+        """
         target = cls.__new__(cls)
         target.static = False
         target._begin(Words(model, steps), preparation)
@@ -218,8 +219,10 @@ class CausalLMTarget(Target):
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
-        """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`. Prompts longer than
-        `PREFILL_CHUNK` are read in chunks first."""
+        """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`.
+
+        Prompts longer than `PREFILL_CHUNK` are read in chunks first.
+        """
         self._virtual.check(max((max(t.as_read, default=0) for t in trees.values()), default=0))
         for slot in trees:
             while self.pending(slot) >= PREFILL_CHUNK:

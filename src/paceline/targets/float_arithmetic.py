@@ -66,8 +66,11 @@ def can_compute_in_floats(model: PreTrainedModel, linears: Collection[nn.Module]
 
 def compute_in_floats(model: PreTrainedModel, head_is_table: bool) -> None:
     """Convert a model, whose linear layers already are `BlockLinear`, to float32, except for their
-    weights and its table of tokens. head_is_table: whether the output head had the table's weights;
-    unless it was rounded, it still shares them."""
+    weights and its table of tokens.
+
+    head_is_table: whether the output head had the table's weights; unless it was rounded, it still
+    shares them.
+    """
     table, head = model.get_input_embeddings(), model.get_output_embeddings()
     shared = head_is_table and isinstance(head, BlockLinear) and not head.rounded
     matrix = head.matrix if shared else in_floats(table.weight)

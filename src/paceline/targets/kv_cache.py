@@ -35,8 +35,8 @@ _AHEAD = 8
 class TreeCache(Cache):  # type: ignore[misc]
     """Keys and values of all layers, [1, heads, slots, head_dim] each.
 
-    hidden_size: of the states given to `put_states`; 0 if none are kept, and `keeps_states` is
-    false. moves: how often they moved in memory.
+    moves: how often they moved in memory.
+    hidden_size: of the states given to `put_states`; 0 if none are kept.
     """
 
     def __init__(self, num_layers: int, hidden_size: int = 0) -> None:

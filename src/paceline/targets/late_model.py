@@ -64,7 +64,10 @@ class ModelFacts:
 
 
 class LateModel:
-    """A model that may not be open yet. open: returns it, ready for passes; called at most once."""
+    """A model that may not be open yet.
+
+    open: returns it, ready for passes; called at most once.
+    """
 
     def __init__(self, facts: ModelFacts, open: Callable[[], PreTrainedModel]) -> None:
         self.facts = facts

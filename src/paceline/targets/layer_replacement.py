@@ -47,8 +47,11 @@ KINDS: dict[str, Maker] = {
 
 @dataclass
 class LayerReplacement:
-    """The linear layers of one model, to be replaced. places: the names of every module. done:
-    receives what was done, and names the new weights. memory: for the products' weights."""
+    """The linear layers of one model, to be replaced.
+
+    places: the names of every module. done: receives what was done, and names the new weights.
+    memory: for the products' weights.
+    """
 
     model: Any
     places: Mapping[nn.Module, list[str]]
@@ -58,7 +61,9 @@ class LayerReplacement:
 
     def replace(self, shared: list[list[Layer]], linears: list[Layer]) -> None:
         """Replace linear layers by products; those in blocks that share an input become one.
-        shared: groups of layers with one input, `linears` and layers in blocks."""
+
+        shared: groups of layers with one input, `linears` and layers in blocks.
+        """
         self._pages.forget(self.model.parameters())
         for group in _largest_first(shared, linears):
             self._replace(group)
@@ -111,8 +116,10 @@ class LayerReplacement:
             put(self.model, self.places[layer], made)
 
     def _product(self, group: list[Layer]) -> FastLinear:
-        """Make the product for a group. Raises UnpackableError if torch or the processor does not
-        support it."""
+        """Make the product for a group.
+
+        Raises UnpackableError if torch or the processor does not support it.
+        """
         kind = KINDS.get(self.done.weights, make_packed)
         head = self.model.get_output_embeddings()
         is_head = head is not None and not set(head.modules()).isdisjoint(group)

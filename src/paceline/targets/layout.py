@@ -38,9 +38,11 @@ def padded_width(rows: int, least: int = 1, static: bool = False) -> int:
 
 
 def static_slots(used: int) -> int:
-    """Number of slots that a pass of static shape attends to when `used` are in use. Takes few
-    values, so that a long text needs few shapes: they double while slots are cheap, then grow by
-    steps that are small compared with `used`."""
+    """Number of slots that a pass of static shape attends to when `used` are in use.
+
+    Takes few values, so that a long text needs few shapes: they double while slots are cheap, then
+    grow by steps that are small compared with `used`.
+    """
     slots = FEWEST_SLOTS
     while slots < min(used, _EVEN_SLOTS):
         slots *= 2
@@ -107,7 +109,10 @@ class TextRows:
 
     def stretches(self, window: int | None) -> tuple[list[int], list[int], list[list[int]]]:
         """What each row sees, as slots of the pool: the first slot and the length of a stretch, and
-        the further slots of a node's path. A padding row sees itself. window: see `Windows`."""
+        the further slots of a node's path. A padding row sees itself.
+
+        window: see `Windows`.
+        """
         pending, positions = len(self.pending), self.positions
         root = self.cached + pending
         firsts, counts = list[int](), list[int]()
@@ -132,8 +137,10 @@ class TextRows:
 
 @dataclass(frozen=True)
 class PassLayout:
-    """One pass over several texts. texts: in the order of their rows; the last one has the
-    padding."""
+    """One pass over several texts.
+
+    texts: in the order of their rows; the last one has the padding.
+    """
 
     texts: Sequence[TextRows] = field(default_factory=tuple)
 

@@ -35,11 +35,13 @@ __all__ = ["ModelPass"]
 class ModelPass:
     """Runs `model` with paceline's cache, mask and positions.
 
-    virtual: the embeddings of ids beyond the vocabulary. cache: where keys and values go. windows:
-    see `attention_windows`. by_text: each text attends to its own stretch. compiled, on_device: one
-    of them runs passes in the model's place; if both are None, the model's own forward runs, and
-    own_forward says why. as_opened: whether no check has switched any of this off. min_rows: fewer
-    rows cost no less.
+    virtual: the embeddings of ids beyond the vocabulary.
+
+    cache: where keys and values go. windows: see `attention_windows`. by_text: each text attends to
+    its own stretch. keeps_states: the cache also keeps hidden states. compiled, on_device:
+    one of them runs passes in the model's place; if both are None, the model's own forward runs,
+    and own_forward says why. as_opened: whether no check has switched any of this off.
+    min_rows: fewer rows cost no less. grain: see `slot_grain`.
     """
 
     def __init__(self, model: LateModel, virtual: VirtualTokens, cache: TreeCache) -> None:
@@ -75,7 +77,8 @@ class ModelPass:
         return device_of_table(self._model) if place is None else torch.device(place)
 
     def compile(self) -> None:
-        """Run passes in one call, or on a GPU in few operators, if the model allows it."""
+        """Run passes in one call, or on a GPU in few operators, from now on, if the model allows
+        it."""
         try:
             if on_one_gpu(self._model):
                 self.use_on_device(device_steps(self._model, self.windows))

@@ -59,9 +59,10 @@ class InputsInOne:
     """Inputs of a pass with `rows` rows that attends to `slots` slots of the pool, those of its
     texts first.
 
-    pinned: see `FixedInputs`. columns: [slots] int64, which slots. seen: [rows, slots] bool, which
-    row sees which. held: [slots] int64, the positions they hold. view: the slots attended to; for a
-    single text, its stretch itself. tokens, positions, where: as in `InputsByText`.
+    columns: [slots] int64, which slots. seen: [rows, slots] bool, which row sees which. held:
+    [slots] int64, the positions they hold.
+
+    pinned: see `FixedInputs`.
     """
 
     def __init__(

@@ -8,8 +8,12 @@ __all__ = ["Ranges"]
 
 
 class Ranges:
-    """Free and taken stretches of a pool that can grow. grain: starts and lengths of all stretches
-    are multiples of it. size: slots of the pool."""
+    """Free and taken stretches of a pool that can grow.
+
+    grain: starts and lengths of all stretches are multiples of it.
+
+    size: slots of the pool.
+    """
 
     def __init__(self, grain: int) -> None:
         self.grain = grain

@@ -129,9 +129,11 @@ def longest_context(config: PreTrainedConfig) -> int | None:
 
 @torch.no_grad()
 def self_check(target: Target, model: PreTrainedModel) -> None:
-    """Let `target`, which drives `model`, score a small branching tree, commit a path across it and
-    score again; compare every row with the model's own forward, without cache or mask. Raises
-    ModelError if they differ by more than rounding, or if the model fails."""
+    """Let `target`, which drives `model`, score a small branching tree, commit a path across it
+    and score again; compare every row with the model's own forward, without cache or mask.
+
+    Raises ModelError if they differ by more than rounding, or if the model fails.
+    """
     tolerance = _tolerance(model)
     # Rough arithmetic may move single rows, for example by another choice of expert. An error hits
     # the same rows every time, so several trials tell the two apart.
@@ -195,8 +197,11 @@ def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
 
 def differences(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the distances [rows] between rows of scores [rows, vocabulary] and those expected, and
-    the spreads [rows] of the expected ones. Both ignore tokens that a model never generates, with
-    score -inf; if the two disagree about these, the distance is infinite."""
+    the spreads [rows] of the expected ones.
+
+    Both ignore tokens that a model never generates, with score -inf; if the two disagree about
+    these, the distance is infinite.
+    """
     never = expected == -torch.inf
     error = (found - expected).masked_fill(never & (found == -torch.inf), 0)
     said = expected.masked_fill(never, 0)
@@ -239,7 +244,9 @@ def trial(model: PreTrainedModel) -> torch.Tensor:
 
 def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantised: bool) -> None:
     """Raises ModelError if a prepared model does not reproduce `before`, the original's trial.
-    weights: what it runs on, for the message. quantised: whether these have few bits."""
+
+    weights: what it runs on, for the message. quantised: whether these have few bits.
+    """
     native = 'load it with weights="native"'
     try:
         after = trial(model)

@@ -26,8 +26,10 @@ _Shape = tuple[int, int]
 
 
 class TextPasses:
-    """Runs passes over some texts of a target. forward: runs each pass. static: capture passes that
-    recur in few shapes."""
+    """Runs passes over some texts of a target.
+
+    forward: runs each pass. static: capture passes that recur in few shapes.
+    """
 
     def __init__(self, forward: ModelPass, static: bool) -> None:
         self._forward = forward

@@ -107,7 +107,9 @@ class TextSlots:
 
     def adopt(self, slot: int, others: TextSlots) -> None:
         """Fill pending tokens' keys and values from the text that shares the longest beginning.
-        others: of another target, whose keys and values are valid here. Both caches have memory."""
+
+        others: of another target, whose keys and values are valid here. Both caches have memory.
+        """
         text = self._open[slot]
         known = len(text.cached)
         source, shared = others._longest([*text.cached, *text.pending])

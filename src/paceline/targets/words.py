@@ -34,7 +34,10 @@ Head = tuple[torch.Tensor, torch.Tensor]
 
 class Words:
     """The embeddings and output head of a model. Taken from the steps of stored passes where
-    possible; otherwise the model is opened. steps: of the model's passes, if they were stored."""
+    possible; otherwise the model is opened.
+
+    steps: of the model's passes, if they were stored.
+    """
 
     def __init__(self, model: LateModel, steps: Lowered | None = None) -> None:
         self.model = model
@@ -89,9 +92,11 @@ def _table_in(steps: Lowered) -> BlockEmbedding | None:
 def output_head(
     model: PreTrainedModel, tokens: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`. A packed or
-    quantised head has no weights to look at, so they are read out: zeros yield its biases, and the
-    rows of an identity matrix its weights."""
+    """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`.
+
+    A packed or quantised head has no weights to look at, so they are read out: zeros yield its
+    biases, and the rows of an identity matrix its weights.
+    """
     head = model.get_output_embeddings()
     table = model.get_input_embeddings()
     size = model.config.get_text_config().vocab_size

@@ -52,8 +52,11 @@ def check_drafter(
 
 @dataclass(frozen=True)
 class _Text:
-    """A text to generate. limit: most new tokens possible. asked: how many are requested, if that
-    is more. steps: rounds; None to play to its end."""
+    """A text to generate.
+
+    limit: most new tokens possible. asked: how many are requested, if that is more. steps: rounds;
+    None to play to its end.
+    """
 
     prompt: Sequence[int]
     temperature: float = 0.0

@@ -18,7 +18,10 @@ def require(holds: bool, otherwise: str) -> None:
 
 
 class Reference:
-    """A target, for exclusive use, that reads one whole text at a time and caches nothing."""
+    """A target that reads one whole text at a time and caches nothing of it.
+
+    target: for exclusive use.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target

@@ -45,8 +45,12 @@ def check_baseline(name: str, gguf: Path | None = None) -> None:
 
 
 def make_baseline(name: str, native: Native) -> Any:
-    """Make the contender of that name from what baselines share; raises UsageError for wrong
-    settings or files, ModelError if a model cannot be read."""
+    """Make the contender of that name.
+
+    native: what baselines share.
+
+    Raises UsageError for wrong settings or files, ModelError if a model cannot be read.
+    """
     baseline = _parse(name)
     baseline.check(native.gguf)
     # As models are placed by default.

@@ -98,7 +98,10 @@ class LlamaCpp:
 
 @dataclass(eq=False)
 class LlamaCppLookup(LlamaCpp):
-    """Prompt lookup by llama.cpp. k: most tokens copied per round; n: longest run looked up."""
+    """Prompt lookup by llama.cpp.
+
+    k: most tokens copied per round; n: longest run looked up.
+    """
 
     name = "llama.cpp-lookup"
     k: int = 10

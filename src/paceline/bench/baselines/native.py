@@ -116,8 +116,10 @@ def _generate(native: Native, request: Request, **settings: Any) -> Trial:
 
 
 def pass_stats(passes: Sequence[tuple[float, int]], prompt_tokens: int, tokens: int) -> Stats:
-    """Tokens gained per round are not visible from outside, so their histogram stays empty. passes:
-    seconds and tokens scored of each; the first reads the prompt. tokens: generated."""
+    """Tokens gained per round are not visible from outside, so their histogram stays empty.
+
+    passes: seconds and tokens scored of each; the first reads the prompt. tokens: generated.
+    """
     (first, read), *rest = passes
     guesses = [read - prompt_tokens, *(scored - 1 for _, scored in rest)]
     return Stats(
@@ -153,7 +155,10 @@ class TransformersGenerate:
 
 @dataclass(eq=False)
 class TransformersLookup(TransformersGenerate):
-    """Prompt lookup by transformers. k: most tokens copied per round, >= 1."""
+    """Prompt lookup by transformers (`prompt_lookup_num_tokens`).
+
+    k: most tokens copied per round, >= 1.
+    """
 
     name = "transformers-lookup"
     k: int = 10
@@ -168,8 +173,10 @@ class TransformersLookup(TransformersGenerate):
 
 @dataclass(eq=False)
 class TransformersAssisted(TransformersGenerate):
-    """Assisted generation by transformers. draft: a smaller model with the same tokenizer: alias,
-    folder, GGUF file or hub id."""
+    """Assisted generation by transformers.
+
+    draft: a smaller model with the same tokenizer: alias, folder, GGUF file or hub id.
+    """
 
     name = "transformers-assisted"
     draft: str = ""

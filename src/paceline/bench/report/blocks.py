@@ -76,7 +76,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Chapter:
-    """The results of one file, `source`. name: unique within a report; subtitle: one line."""
+    """The results of one file.
+
+    name: unique within a report; source: the file; subtitle: one line about it.
+    """
 
     name: str
     title: str

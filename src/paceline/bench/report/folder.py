@@ -46,7 +46,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Tuning:
-    """A result of `paceline tune`; the floor in milliseconds."""
+    """A result of `paceline tune`.
+
+    floor: milliseconds.
+    """
 
     path: Path
     model: Mapping[str, Any]

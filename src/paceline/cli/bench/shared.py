@@ -185,8 +185,10 @@ class SuiteTexts(Data):
 
 @dataclass(frozen=True)
 class Tryout:
-    """Prompts to try methods on. repeats: trials per prompt that the user wants; None leaves it to
-    the study."""
+    """Prompts to try methods on.
+
+    options: of requests. repeats: trials per prompt that the user wants; None leaves it to the study.
+    """
 
     session: Session
     prompts: Sequence[PromptRecord]

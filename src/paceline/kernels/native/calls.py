@@ -22,8 +22,10 @@ _BFLOAT16_PRODUCTS = {"avx512bf16": "BF16_DOT", "amx": "BF16_TILES"}
 
 
 class Kernels:
-    """The functions of a library; errors raise exceptions. Pointers are addresses. found: see
-    `library.find`."""
+    """The functions of a library; errors raise exceptions. Pointers are addresses.
+
+    found: see `library.load`.
+    """
 
     def __init__(self, found: ctypes.CDLL) -> None:
         self._library = found

@@ -9,8 +9,11 @@ __all__ = ["control_groups"]
 
 
 def control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of this process's group and of those around it, the outermost first; none need
-    exist. root: of the file system. controller: of version 1, e.g. "cpu"; "" for version 2."""
+    """The folders of this process's group and of those around it, from the outermost on; none of
+    them need exist.
+
+    root: of the file system. controller: of version 1, e.g. "cpu"; "" for version 2.
+    """
     top = root / "sys/fs/cgroup" / controller
     # In a container the group's own folder may be the top one, under another name.
     places = {top: None}

@@ -15,7 +15,10 @@ _LIMITS = (("", "cpu.max", "cpu.max"), ("cpu", "cpu.cfs_quota_us", "cpu.cfs_peri
 
 def usable_cores(root: Path = Path("/")) -> int:
     """The cores that it may run on, limited by the share of processor time of its control groups: a
-    container's, or a service's. root: of the file system to read limits from."""
+    container's, or a service's.
+
+    root: of the file system to read limits from.
+    """
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system

@@ -14,8 +14,10 @@ __all__ = ["find", "open_library"]
 
 
 def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
-    """The library in `folder`, its functions declared, and "", or None and why not, in one
-    sentence. If the folder has the C sources, too, it must have been built from exactly these."""
+    """The library in `folder` and "", or None and why not.
+
+    If the folder also has the C sources, the library must have been built from exactly these.
+    """
     path = folder / library_name()
     in_checkout = (folder / "src").is_dir()
     cure = (
@@ -37,8 +39,10 @@ def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
 
 
 def open_library(path: Path) -> ctypes.CDLL:
-    """The library in any file, from any sources: a sanitized one, for example. Raises OSError for a
-    file that cannot be opened, AttributeError for one without our functions."""
+    """The library in any file, from any sources: a sanitized one, for example.
+
+    Raises OSError for a file that cannot be opened, AttributeError for one without our functions.
+    """
     library = ctypes.CDLL(str(path))
     _declare(library, *SIGNATURES)
     return library

@@ -53,8 +53,10 @@ class Columns:
 
 
 class Rotary:
-    """Tables of cosines and sines [positions, size], for heads whose halves are rotated. base: of
-    the angles."""
+    """Tables of cosines and sines [positions, size], for heads whose halves are rotated.
+
+    base: of the angles.
+    """
 
     def __init__(self, size: int, base: float) -> None:
         self.size = size
@@ -78,8 +80,10 @@ class Rotary:
 
 
 class Builder:
-    """Collects steps; every row begins as `width` given numbers. rotary: for `turned`; without it,
-    a program has no positions."""
+    """Collects steps; every row begins as `width` given numbers.
+
+    rotary: for `turned`; without it, a program has no positions.
+    """
 
     def __init__(self, width: int, rotary: Rotary | None = None) -> None:
         self._rotary = rotary or Rotary(2, 1.0)
@@ -166,8 +170,10 @@ class Builder:
 
 @dataclass(frozen=True)
 class Part:
-    """A program with its own memory for some rows, one of several that run in one call. held: the
-    memory and the program, kept alive."""
+    """A program with its own memory for some rows, one of several that run in one call.
+
+    held: the memory and the program, kept alive.
+    """
 
     native: native.Part
     held: Sequence[object]
@@ -205,8 +211,11 @@ class GivenRows:
     def run(
         self, count: int, positions: int = 1, see: Callable[[PassBuffers], None] | None = None
     ) -> Floats:
-        """Run a pass: [count, outputs], a view that the next pass overwrites. With keys and values,
-        `see` writes positions, all below `positions`, slots and what rows see."""
+        """Run a pass: [count, outputs], a view that the next pass overwrites.
+
+        For programs with keys and values: see: writes positions, slots and what rows see;
+        positions: all are below this.
+        """
         if see is not None:
             see(self._rows)
         self._rows.native.rows = self._rows.native.kept = count
@@ -236,8 +245,10 @@ class GivenRows:
 def layer_of(
     kind: type[BlockLinear], weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None
 ) -> BlockLinear:
-    """One layer for these weights, their outputs side by side. Raises UnpackableError if the kind
-    is not available."""
+    """One layer for these weights, their outputs side by side.
+
+    Raises UnpackableError if the kind is not available.
+    """
     whole: torch.Tensor = torch.cat([weight.detach().float() for weight in weights])
     return kind(whole, bias)  # type: ignore[arg-type]
 

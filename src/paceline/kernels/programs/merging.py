@@ -15,8 +15,10 @@ __all__ = ["Block", "Merged", "merged"]
 
 @dataclass(eq=False)
 class Block:
-    """Products of the same rows, their outputs side by side [rows, count]. products: the steps.
-    turned: rotations of the first outputs, which run in place, as one."""
+    """Products of the same rows, their outputs side by side [rows, count].
+
+    products: the steps. turned: rotations of the first outputs, which run in place, as one.
+    """
 
     products: list[Step] = field(default_factory=list)
     turned: list[Step] = field(default_factory=list)

@@ -64,7 +64,10 @@ class CacheLayer:
 
 
 class TableAddresses:
-    """Where the library finds tables of positions. reached: they hold all positions below this."""
+    """Where the library finds tables of positions.
+
+    reached: they hold all positions below this.
+    """
 
     def __init__(self, source: Tables) -> None:
         self._source = source
@@ -122,8 +125,11 @@ class Program:
     def run(
         self, texts: PassTexts, windows: Sequence[int | None], states: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Run one pass: logits [kept, vocabulary]. windows: one per kind of layer, see `Windows`.
-        states: [slots, hidden], receives the last hidden states."""
+        """Run one pass: logits [kept, vocabulary].
+
+        windows: one per kind of layer, see `Windows`. states: [slots, hidden], receives the last
+        hidden states.
+        """
         if self._windows != windows:
             self._use_windows(windows)
         logits = torch.empty(texts.kept, self.vocabulary, dtype=torch.float32, device="cpu")

@@ -92,8 +92,10 @@ class Kind(IntEnum):
 
 @dataclass(eq=False)
 class Value:
-    """Some numbers for each row. number: identifies it. count: of numbers. source: the step that
-    makes it; None for positions."""
+    """Some numbers for each row.
+
+    number: identifies it. count: of numbers. source: the step that makes it; None for positions.
+    """
 
     number: int
     count: int
@@ -103,8 +105,10 @@ class Value:
 
 @dataclass(frozen=True)
 class Operand:
-    """Numbers that a step reads: from `at` on in a value, or `data` [period]. Number i of a row is
-    at place i / each % period."""
+    """Numbers that a step reads: from `at` on in a value, or `data` [period].
+
+    Number i of a row is at place i / each % period.
+    """
 
     period: int
     value: Value | None = None
@@ -202,7 +206,7 @@ def readers_of(steps: Iterable[Step]) -> dict[Value, list[Step]]:
 
 
 def live_steps(steps: Sequence[Step], wanted: Value) -> list[Step]:
-    """Those that `wanted` or a cache depends on."""
+    """Steps that `wanted` or a cache depends on."""
     needed = {wanted}
     found = []
     for step in reversed(steps):

@@ -15,8 +15,10 @@ _FIRST = 4096  # positions
 
 
 class PositionRows:
-    """Tables on a device, some of them with changed signs. moves: how often they moved in memory,
-    as they do when they grow."""
+    """Tables on a device, some of them with changed signs.
+
+    moves: how often they moved in memory, as they do when they grow.
+    """
 
     def __init__(self, tables: Tables, device: torch.device, dtype: torch.dtype) -> None:
         self._source = tables
@@ -101,7 +103,10 @@ Run = Callable[[TorchPass], torch.Tensor | None]
 
 
 class Operands:
-    """Makes functions that read operands. tables: of positions. device, dtype: of all values."""
+    """Makes functions that read operands.
+
+    tables: of positions. device, dtype: of all values.
+    """
 
     def __init__(self, tables: Tables, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype

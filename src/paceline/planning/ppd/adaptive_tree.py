@@ -37,8 +37,10 @@ class Limits:
     """Limits on a tree.
 
     size: guesses and prompt tokens, as `build_tree` counts them, at least `least`; 0 leaves it to
-    the curve. width: most rows of a pass, instead of a size; 0 for none. epts: rows per prompt
-    token. floor: least prompt tokens after a guess; all of them make a static tree.
+    the curve.
+    width: most rows of a pass, instead of a size; 0 for none.
+    epts: rows per prompt token. floor: the least number of prompt tokens after a guess; all of them
+    make a static tree.
     """
 
     size: int = 0
@@ -53,21 +55,25 @@ class Limits:
 
     @property
     def narrowest(self) -> int:
-        """Rows of the narrowest pass with a tree, the root and its prompt tokens included."""
+        """Rows of the narrowest pass with a tree: those of the smallest size, the root and the
+        prompt tokens after it."""
         return 1 + max(1, self.floor) * self.epts + self.least
 
 
 class AdaptiveTree:
     """The dynamic sparse tree of a drafter, adapted to how often its guesses turn out right.
 
-    table: measured beforehand; it counts as much as 256 observations at every distance.
-    curve: pass costs on this machine; None for `MILD`. costs: observed pass costs, which replace
-    the curve, see `follow`. The width is the one that promises most tokens per millisecond (PPD,
-    section 5.6.3), whether or not guessing pays at all.
     chances: how likely guesses are by their shares, as learned so far.
 
-    Trees are rebuilt after 128 rounds whose guesses could be judged, whenever that number has
-    doubled, and when costs, in passes of plain decoding, have changed by more than a twentieth.
+    table: measured beforehand; it counts as much as 256 observations at every distance.
+    curve: pass costs on this machine; None for `MILD`. costs: observed pass costs, which replace
+    the curve as soon as they are known; see `follow`. The width is the one that promises most
+    tokens per millisecond (PPD, section 5.6.3), whether or not guessing pays at all.
+
+    Trees are rebuilt after 128 rounds whose guesses could be judged, and then whenever that number
+    has doubled, since knowledge changes ever more slowly. They are also chosen again when costs, in
+    passes of plain decoding, have changed by more than a twentieth. Both happen between rounds, in
+    `observe` and `follow`.
     """
 
     def __init__(
@@ -211,7 +217,8 @@ def _coarse(curve: CostCurve) -> tuple[int, ...]:
 
 
 def _widest(curve: CostCurve) -> int:
-    """The widest pass to try: beyond the measured ones, costs grow with rows, which never pays."""
+    """The widest pass to try. Beyond the widest one measured, costs are assumed proportional to
+    rows, which never pays."""
     return max(_WIDTHS) if curve is MILD else curve.widths[-1]
 
 

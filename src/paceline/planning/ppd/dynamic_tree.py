@@ -35,8 +35,10 @@ _NEW_TEXT = 1e-9
 class StateTree:
     """The tree of one state.
 
-    candidates: the n guesses. prompts: n numbers of prompt tokens, one after each guess.
-    root_prompts: the same after the root. epts: rows per prompt token, its ensemble (section 4.2).
+    candidates: the n guesses.
+    prompts: n numbers of prompt tokens, one after each guess.
+    root_prompts: number of prompt tokens after the root.
+    epts: rows per prompt token, its ensemble (section 4.2).
     """
 
     candidates: CandidateTree
@@ -62,7 +64,10 @@ class StateTree:
 
 @dataclass(frozen=True)
 class DynamicTree:
-    """The trees of all m + 1 states; states[d] is at most d deep and states[0] is empty."""
+    """The trees of all states, and what they promise in the long run.
+
+    states: m + 1 trees; states[d] is at most d deep and states[0] is empty.
+    """
 
     states: tuple[StateTree, ...]
 
@@ -91,7 +96,10 @@ class DynamicTree:
 
     @property
     def tokens_per_pass(self) -> float:
-        """Tokens gained per pass in the long run: tau; R(T) of proposition 5.6.4 is one less."""
+        """Tokens gained per pass in the long run, bonus token included: tau.
+
+        R(T) of PPD's proposition 5.6.4 is one less.
+        """
         return float(1 + self.steady_state @ self.accepted)
 
     @cached_property
@@ -130,7 +138,7 @@ def allocate_prompts(
 
     Every node begins with m. One is removed where that loses least, last x (worth[i] -
     worth[i - 1]) at a node with i of them, until few enough are left; of equal losses the first
-    node's. It is the best allocation if `worth` is concave.
+    node's. This is the best allocation if `worth` is concave.
 
     Raises ValueError if `floor` for every node exceeds `total`.
     """
@@ -151,11 +159,12 @@ def allocate_prompts(
 
 @dataclass(frozen=True)
 class TreeShape:
-    """The nodes of a pass before any token is known: guesses, then the prompt tokens after the root
-    and after each guess.
+    """The nodes of a pass before any token is known: the guesses, then the prompt tokens after the
+    root and after each guess.
 
-    parents: of all nodes, as in `Tree.parents`. guesses: (distance, rank) of each, both from 0.
-    prompts: embedding index of each prompt token, epts x (its number) + EPT, both from 0.
+    parents: of all nodes, as in `Tree.parents`.
+    guesses: (distance, rank) of the guess at each of the first nodes, both from 0.
+    prompts: embedding index at each of the others, epts x (prompt token) + EPT, both from 0.
     """
 
     parents: tuple[int, ...]
@@ -166,9 +175,9 @@ class TreeShape:
 def lay_out(state: StateTree) -> TreeShape:
     """The nodes of a state's tree.
 
-    After a node there is one chain per EPT: its EPT of the first prompt token, then of the second,
-    and so on. This is the ensemble mask of PPD's section 4.4.3, in which EPTs of one prompt token
-    share a position and see only those with their own number.
+    After a node, the j-th EPT of the first prompt token is followed by the j-th one of the
+    second, and so on: one chain per EPT. This is the ensemble mask of PPD's section 4.4.3, in which
+    EPTs of one prompt token share a position and see only those with their own number.
 
         one guess, two prompt tokens after the root and one after the guess, two EPTs each:
 

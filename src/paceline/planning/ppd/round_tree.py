@@ -30,9 +30,9 @@ _PATIENCE = 3
 class Prospects:
     """What future rounds are expected to bring, in tokens.
 
-    worth: [m + 1], of beginning the next round with 0, 1, … m prompt tokens after the root,
-    relative to m; no increase is larger than the one before. prices: [most rows], long-run tokens
-    in the time of a pass of 1, 2, … rows.
+    worth: [m + 1], what it is worth to begin the next round with 0, 1, … m prompt tokens after the
+    root, relative to m; no increase is larger than the one before.
+    prices: [most rows], long-run tokens in the time of a pass of 1, 2, … rows.
     """
 
     worth: Vector
@@ -48,8 +48,11 @@ class Prospects:
 
 def prospects_of(tree: DynamicTree, curve: CostCurve, rate: float = 0.0) -> Prospects:
     """What the average trees promise on this machine: the relative values of a semi-Markov decision
-    process (Howard 1960, chapter 4; Puterman 1994, chapter 11.4). rate: tokens per millisecond
-    achievable in the long run, if more than those of the tree and of plain decoding."""
+    process (Howard 1960, chapter 4; Puterman 1994, chapter 11.4).
+
+    rate: tokens per millisecond that are achievable in the long run, if more than those of the tree
+    and of plain decoding.
+    """
     costs = np.array([curve.cost(state.width) for state in tree.states])
     gained = 1 + tree.accepted
     own = float(tree.steady_state @ gained / (tree.steady_state @ costs))
@@ -66,11 +69,11 @@ def prospects_of(tree: DynamicTree, curve: CostCurve, rate: float = 0.0) -> Pros
 def best_tree(
     chances: Sequence[Sequence[float]], prospects: Prospects, most: int, epts: int = 1
 ) -> StateTree:
-    """The tree of at most `most` nodes that gains most tokens, those of later rounds included, for
-    the time of its pass.
+    """The tree that gains most tokens for the time of its pass, tokens of later rounds included.
 
     chances: of the guesses at distances 1, 2, …, one row per prompt token that was read, by rank;
-    guesses of a path count as independent (PPD, proposition 5.6.1). epts: rows per prompt token.
+    guesses of a path count as independent (PPD, proposition 5.6.1).
+    most: nodes. epts: rows per prompt token.
     """
     most = min(most, len(prospects.prices) - 1)
     guesses = likeliest_of(chances, min(most, _MOST_GUESSES), prospects.least)

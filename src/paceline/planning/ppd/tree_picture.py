@@ -41,7 +41,10 @@ def tree_text(tree: DynamicTree) -> str:
 
 
 def tree_figure(tree: DynamicTree) -> Figure:
-    """The same as a matplotlib figure: likelier nodes are larger; colours count prompt tokens."""
+    """The same as a matplotlib figure, one panel per state: `tree_figure(tree).savefig(path)`.
+
+    Likelier nodes are larger; the colour shows the number of prompt tokens.
+    """
     states = _occurring(tree)
     width, height = _PANEL_INCHES
     figure = _new_figure(width, height * len(states))
@@ -145,7 +148,8 @@ def _draw(panel: Axes, state: StateTree) -> None:
 
 
 def _places(state: StateTree) -> dict[int, float]:
-    """Horizontal positions of ROOT and all nodes, above their children, leaves side by side."""
+    """Horizontal positions of all nodes and ROOT: leaves side by side, others centred above their
+    children."""
     places: dict[int, float] = {}
     leaves = count()
 

@@ -21,8 +21,12 @@ _GAIN = 1e-12
 
 @dataclass(frozen=True)
 class FittedTree:
-    """The best tree for passes of a certain width: most rows, the root, guesses and the prompt
-    tokens of both. milliseconds: expected time of a pass. speedup: see `DynamicTree.speedup`."""
+    """The best tree for passes of a certain width.
+
+    width: most rows of a pass, all included: the root, guesses, and the prompt tokens of both.
+    milliseconds: expected time of a pass.
+    speedup: over plain decoding, see `DynamicTree.speedup`.
+    """
 
     width: int
     tree: DynamicTree

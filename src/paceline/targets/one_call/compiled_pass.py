@@ -70,9 +70,11 @@ def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
 
 
 class CompiledPass:
-    """Runs the steps of a model without the model, see `compiled`.
+    """Runs the steps of a model without the model.
 
-    virtual: the embeddings of ids beyond the vocabulary. windows: see `attention_windows`.
+    steps: see `compiled`. virtual: the embeddings of ids beyond the vocabulary. windows: see
+    `attention_windows`.
+
     cache_dtype: one of `CACHE_DTYPES`; may change while caches are new.
     """
 

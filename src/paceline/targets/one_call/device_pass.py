@@ -50,11 +50,12 @@ def device_steps(model: PreTrainedModel, windows: Windows) -> Lowered:
 
 
 class DevicePass:
-    """Runs the steps of a model without the model, in its dtype and on its device. Raises
-    UnfitError for steps that torch's operators do not cover.
+    """Runs the steps of a model without the model, in its dtype and on its device.
 
     steps: see `device_steps`. table: the model's embeddings. virtual: the embeddings of ids beyond
     the vocabulary.
+
+    Raises UnfitError for steps that torch's operators do not cover.
     """
 
     def __init__(self, steps: Lowered, table: torch.Tensor, virtual: VirtualTokens) -> None:

@@ -16,7 +16,10 @@ __all__ = ["Emitter"]
 
 
 class Emitter:
-    """Makes steps and the values they produce. steps: made so far."""
+    """Makes steps and the values they produce.
+
+    steps: made so far.
+    """
 
     def __init__(self) -> None:
         self.steps: list[Step] = []

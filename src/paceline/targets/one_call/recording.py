@@ -79,8 +79,11 @@ class Stored:
 
 @dataclass(frozen=True)
 class Node:
-    """One recorded computation. what: a torch operator, a module, `Attended` or `Stored`. inputs,
-    options: its arguments. outputs: tensors."""
+    """One recorded computation.
+
+    what: a torch operator, a module, `Attended` or `Stored`. inputs, options: its arguments.
+    outputs: tensors.
+    """
 
     what: Any
     inputs: tuple[Any, ...]

@@ -67,8 +67,10 @@ def value_of(code: int) -> int:
 
 @dataclass(frozen=True)
 class Features:
-    """What a tensor holds for every row, in element order. value, feature, sign: int64 [count]
-    each. axis: that of the rows."""
+    """What a tensor holds for every row, in element order.
+
+    value, feature, sign: int64 [count] each. axis: that of the rows.
+    """
 
     value: torch.Tensor
     feature: torch.Tensor
