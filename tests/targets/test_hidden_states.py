@@ -23,6 +23,7 @@ from paceline.targets.engines import open_target
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
+from paceline.targets.words import output_head
 
 NAMED = ["llama", "qwen2", "mistral", "gemma3", "gpt2", "phi"]
 
@@ -83,6 +84,26 @@ def test_drafters_see_the_outputs_of_layers_beside_others_that_see_states(
                 else own_states(plain, text[:-1])
             )
             assert torch.allclose(states, expected, atol=1e-3 if packed else 1e-9)
+
+
+def test_layers_are_seen_in_the_order_in_which_they_are_wanted() -> None:
+    model = tiny_model("llama", dtype=torch.float64)
+    target = new_target(model, check=False)
+    watcher = Watcher(0, target.vocab_size)
+    watcher.layers = (1, 0)
+    play(target, [Generation(some_prompt(5), watcher, Stopping(6))], budget=4)
+    text, states = watcher.seen[-1]
+    expected = torch.cat([own_outputs(model, text[:-1], [1]), own_states(model, text[:-1])], -1)
+    assert torch.allclose(states, expected, atol=1e-9)
+
+
+def test_a_tied_output_head_may_have_biases() -> None:
+    model = new_model("llama", tie_word_embeddings=True)
+    bias = nn.Parameter(torch.randn(model.config.vocab_size), requires_grad=False)
+    model.get_output_embeddings().bias = bias
+    weights, found = output_head(model, torch.tensor([3, 1]))
+    assert torch.equal(weights, model.get_input_embeddings().weight[[3, 1]])
+    assert torch.equal(found, bias[[3, 1]])
 
 
 def test_layers_that_there_are_not_are_refused() -> None:

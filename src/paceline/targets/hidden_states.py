@@ -80,8 +80,6 @@ def side_by_side(rows: torch.Tensor, hidden: int, places: Sequence[int]) -> torc
     """Select the states at `places` from rows of several states [n, states * hidden]; returns
     [n, places * hidden], a view if the places are consecutive."""
     first, last = places[0], places[-1]
-    if hidden * len(places) == rows.shape[1]:
-        return rows
     if [*places] == [*range(first, last + 1)]:
         return rows[:, hidden * first : hidden * (last + 1)]
     return torch.cat([rows[:, hidden * at : hidden * (at + 1)] for at in places], dim=1)

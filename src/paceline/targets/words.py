@@ -102,8 +102,9 @@ def output_head(
     size = model.config.get_text_config().vocab_size
     wanted = torch.arange(size) if tokens is None else tokens
     if bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False)):
-        weights = rows_of(table, wanted).to(dtype_of_table(model))
-        return weights, weights.new_zeros(len(wanted))
+        weights, bias = rows_of(table, wanted).to(dtype_of_table(model)), getattr(head, "bias", None)
+        index = wanted.to(weights.device)
+        return weights, weights.new_zeros(len(index)) if bias is None else bias[index].detach()
     hidden = size_of(table)[1]
     if has_rows(head) and size_of(head) == (size, hidden):
         found, bias = rows_of(head, wanted), getattr(head, "bias", None)
