@@ -26,8 +26,6 @@ from paceline.targets.prepare import AUTO
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["load"]
-
 
 def load(
     model: str = DEFAULT_MODEL,

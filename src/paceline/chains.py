@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from paceline.scores import Ranked
 
-__all__ = ["ChainEnd", "ChainFound", "ChainRequest", "ChanceTable", "certain_end"]
-
 
 class ChanceTable:
     """How likely guesses are to be right, by their share in the model's softmax and their depth.

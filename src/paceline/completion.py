@@ -8,8 +8,6 @@ from paceline.errors import StoreError
 from paceline.records import FinishReason, TokenLogprob
 from paceline.stats import Stats
 
-__all__ = ["Completion"]
-
 
 @dataclass(frozen=True)
 class Completion:

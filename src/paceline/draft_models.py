@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["DraftModels"]
-
 _Path = tuple[ModelChoice, ...]
 """A draft model, after the one that it is a copy of."""
 

@@ -14,16 +14,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-__all__ = [
-    "MergeError",
-    "ModelError",
-    "PacelineError",
-    "StoreError",
-    "UsageError",
-    "meant",
-    "readable",
-]
-
 
 class PacelineError(Exception):
     """Base of every error that paceline raises on purpose."""

@@ -10,8 +10,6 @@ from filelock import FileLock, Timeout
 
 from paceline.errors import UsageError
 
-__all__ = ["alone", "lock_beside"]
-
 
 def lock_beside(path: Path) -> Path:
     """The lock file of a file."""

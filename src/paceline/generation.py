@@ -18,8 +18,6 @@ from paceline.tree import Tree
 from paceline.typical import Typical, check_typical, typical_walk
 from paceline.verify import walk
 
-__all__ = ["MOST_FORCED", "Generation"]
-
 MOST_FORCED = 64
 """Most forced tokens in a round in which the drafter is not asked."""
 

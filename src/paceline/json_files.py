@@ -13,8 +13,6 @@ from uuid import uuid4
 
 from paceline.errors import ModelError
 
-__all__ = ["json_bytes", "parse_json", "read_json", "replace_file"]
-
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
     """A JSON object as file content."""

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from paceline.kernels.programs.steps import Lowered
 
-__all__ = ["KeptTarget", "find_target", "keep_target", "mark_of"]
-
 _BYTES, _PIECES = 4096, 256
 
 

@@ -8,8 +8,6 @@ import torch
 from paceline.records import Path, TokenLogprob
 from paceline.tree import ROOT
 
-__all__ = ["path_logprobs"]
-
 
 def path_logprobs(logits: torch.Tensor, path: Path, top: int) -> tuple[TokenLogprob, ...]:
     """Log-probabilities of a path's tokens, each with the `top` likeliest tokens in its place.

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["describe_machine", "describe_run", "describe_versions"]
-
 
 def describe_machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Processor, cores, threads and device of a run; device: what the model ran on."""

@@ -8,17 +8,6 @@ from typing import Any
 
 from paceline.errors import UsageError
 
-__all__ = [
-    "Message",
-    "Prompt",
-    "Reference",
-    "as_messages",
-    "as_prompt",
-    "as_references",
-    "is_chat",
-    "query_of",
-]
-
 Message = Mapping[str, str]
 """{"role": "user" | "assistant" | "system", "content": text}"""
 

@@ -10,8 +10,6 @@ from operator import index
 import numpy as np
 import torch
 
-__all__ = ["device_gumbel", "gumbel", "noise_at", "noisy_argmax"]
-
 _KEPT = 48
 """Positions, half a megabyte or more each: drafters of several texts need the noise of a token some
 rounds before their target draws it."""

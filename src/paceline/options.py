@@ -15,8 +15,6 @@ from paceline.errors import UsageError, meant
 from paceline.sampling import LogitsProcessor, Sampler
 from paceline.typical import Typical, check_typical
 
-__all__ = ["MOST_LOGPROBS", "MOST_NODES", "Options", "check_budget", "whole_number"]
-
 MOST_LOGPROBS = 20
 """Most alternatives reported per log-probability."""
 

@@ -20,8 +20,6 @@ from paceline.targets.quantised_copy import (
     twin_of,
 )
 
-__all__ = ["open_copy"]
-
 _SMALLER = 0.8
 """Largest share of the model's bytes per pass that a copy may read; more could hardly be faster."""
 

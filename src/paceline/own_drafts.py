@@ -21,8 +21,6 @@ from paceline.targets.prepare import prepare
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["open_own_draft"]
-
 _FILES = (RECORD, "config.json", "model.safetensors")
 
 

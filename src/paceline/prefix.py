@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["common_prefix"]
-
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the longest common prefix."""

@@ -31,8 +31,6 @@ from paceline.targets.prepare import AUTO, BLOCKS, prepare
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["ModelOrder", "OpenedModel", "open_model", "stop_ids"]
-
 
 @dataclass(frozen=True)
 class OpenedModel:

@@ -10,8 +10,6 @@ from paceline.generation import Generation
 from paceline.protocols import HIDDEN_STATES, Propose, Target
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["PREFILL_ALONE", "BatchText", "pieces_within", "sorted_texts"]
-
 PREFILL_ALONE = 1024
 """Most prompt tokens read in one pass while no text waits for its next token."""
 

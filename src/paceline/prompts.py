@@ -13,15 +13,6 @@ from typing import Any, TypeGuard
 
 from paceline.errors import UsageError, readable
 
-__all__ = [
-    "PromptRecord",
-    "are_texts",
-    "demo_prompts",
-    "particulars",
-    "read_prompts",
-    "read_records",
-]
-
 
 @dataclass(frozen=True)
 class PromptRecord:

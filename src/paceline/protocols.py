@@ -20,23 +20,6 @@ if TYPE_CHECKING:
     from paceline.chains import ChainFound, ChainRequest
     from paceline.scores import TokenScores
 
-__all__ = [
-    "CHAINS",
-    "HIDDEN_STATES",
-    "LAST_STATES",
-    "LAYER_OUTPUTS",
-    "SHADOW_TOKENS",
-    "TREES",
-    "VIRTUAL_TOKENS",
-    "Drafter",
-    "Matcher",
-    "Planner",
-    "Propose",
-    "SizedBy",
-    "Target",
-    "check_capabilities",
-]
-
 # Capabilities of a target.
 TREES = "trees"
 """It scores any tree; other targets are given chains only."""

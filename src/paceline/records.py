@@ -15,18 +15,6 @@ if TYPE_CHECKING:
 
     from paceline.sampling import Sampler
 
-__all__ = [
-    "FinishReason",
-    "Path",
-    "Round",
-    "Seconds",
-    "SourceRound",
-    "TargetInfo",
-    "TextStart",
-    "TokenLogprob",
-    "WordTable",
-]
-
 FinishReason = Literal["eos", "stop", "length", "interrupted", "error"]
 
 

@@ -40,8 +40,6 @@ from paceline.warping import (
     penalise_output,
 )
 
-__all__ = ["GREEDY", "Draw", "LogitsProcessor", "Sampler"]
-
 LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Input ids [1, length] and scores [1, vocabulary] -> scores [1, vocabulary], as in transformers.
 One with the attribute `stateless = True` promises to depend on nothing else and to keep no

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from paceline.errors import ModelError, UsageError
 
-__all__ = ["Ranked", "TokenScores", "check_drawn", "checked", "choices", "likeliest"]
-
 _SHORTEST = 4  # bytes of a number; numpy has no bfloat16
 
 Ranked = list[tuple[int, float]]

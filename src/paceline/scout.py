@@ -14,8 +14,6 @@ from paceline.protocols import Matcher
 from paceline.records import SourceRound
 from paceline.tree import EMPTY, ROOT, Tree
 
-__all__ = ["GRAMMAR", "Scout"]
-
 GRAMMAR = "grammar"
 """Name of the source of a matcher's guesses."""
 

@@ -20,8 +20,6 @@ from paceline.loop import Batch
 from paceline.protocols import Drafter, Planner, Target, check_capabilities
 from paceline.records import Round
 
-__all__ = ["Texts", "Turns"]
-
 _IDLE_DRAFTERS = 8
 _NO_LOGITS = torch.empty(0)
 

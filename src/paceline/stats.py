@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from paceline.records import Round
 
-__all__ = ["SourceStats", "Stats"]
-
 
 @dataclass
 class SourceStats:

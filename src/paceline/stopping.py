@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from paceline.errors import UsageError
 from paceline.records import FinishReason
 
-__all__ = ["Stopping", "cut_off_reason"]
-
 
 class Stopping:
     """Takes every drawn token, once and in order, and says after which one the text ends.

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
-__all__ = ["Cell", "Columns", "Table", "count", "markdown_table", "terminal_table"]
-
 T = TypeVar("T")
 
 _NARROW, _TALL = 7, 40

@@ -10,17 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 from paceline.records import TokenLogprob
 
-__all__ = [
-    "CALL_MARKS",
-    "Chunk",
-    "OutputText",
-    "Piece",
-    "Tokenizer",
-    "hidden_ids",
-    "special_ids",
-    "tail_of",
-]
-
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _MOST_SILENT = 64
 """Most tokens without text that are decoded again with the next one."""

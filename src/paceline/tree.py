@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 
 from paceline.union import Union
 
-__all__ = ["EMPTY", "ROOT", "SHADOWS", "Tree"]
-
 ROOT = -1
 
 SHADOWS = 1 << 40

@@ -19,8 +19,6 @@ from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.tree import ROOT, Tree
 
-__all__ = ["Typical", "check_typical", "typical_walk"]
-
 
 @dataclass(frozen=True)
 class Typical:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-__all__ = ["Union"]
-
 _ROOT = -1
 
 

@@ -12,8 +12,6 @@ from paceline.sampling import Draw, Sampler
 from paceline.stopping import Stopping
 from paceline.tree import ROOT, Tree
 
-__all__ = ["walk"]
-
 
 def walk(
     tree: Tree,

@@ -8,17 +8,6 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-__all__ = [
-    "add_biases",
-    "as_tensors",
-    "draws_there",
-    "keep_min_p",
-    "keep_top_k",
-    "keep_top_p",
-    "penalise",
-    "penalise_output",
-]
-
 
 def as_tensors(biases: Iterable[tuple[int, float]]) -> tuple[torch.Tensor, torch.Tensor]:
     """Pairs of a token and a bias as tokens and biases, [n] each."""

@@ -18,8 +18,6 @@ from paceline.constraints.lengths import (
 )
 from paceline.constraints.schema_length import schema_length
 
-__all__ = ["grammar_length"]
-
 _COUNTED = 10.0
 """Rules with parameters can count: where others must choose to end, these come back by force."""
 _TOKENS = re.compile(

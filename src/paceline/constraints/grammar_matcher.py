@@ -14,8 +14,6 @@ import torch
 
 from paceline.errors import UsageError
 
-__all__ = ["GrammarMatcher", "Habits", "Tokens", "clock", "first_line"]
-
 _LONGEST_REASON = 300
 _TOO_LONG = 0.5
 """Seconds of one call, for which all other texts wait."""

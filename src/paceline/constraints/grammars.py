@@ -24,8 +24,6 @@ from paceline.constraints.own_thread import in_own_thread
 from paceline.constraints.schema_length import schema_length
 from paceline.errors import UsageError
 
-__all__ = ["COMPACT", "MOST_COMPILED", "Grammars"]
-
 MOST_COMPILED = 64
 """Compiled constraints to keep, those used last."""
 

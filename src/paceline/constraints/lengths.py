@@ -11,17 +11,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = [
-    "LEVELS",
-    "MARKS",
-    "Part",
-    "longest",
-    "pattern_length",
-    "pattern_parts",
-    "repetition",
-    "solved",
-]
-
 LEVELS = 250.0
 """How deeply a text may be nested in parts that contain themselves."""
 

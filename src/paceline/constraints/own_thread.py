@@ -7,8 +7,6 @@ from concurrent.futures import Future
 from threading import Lock, Thread, stack_size
 from typing import TypeVar
 
-__all__ = ["in_own_thread"]
-
 T = TypeVar("T")
 
 _starting = Lock()  # the size of stacks is the whole process's

@@ -11,8 +11,6 @@ from urllib.parse import unquote
 
 from paceline.constraints.lengths import LEVELS, pattern_length, solved
 
-__all__ = ["schema_length"]
-
 _T = TypeVar("_T")
 
 _VALUE = 10.0

@@ -14,8 +14,6 @@ import numpy as np
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.errors import UsageError
 
-__all__ = ["RecentTexts", "bounded", "checked", "joined"]
-
 _RATIO = 4
 """A piece has at least this many times the tokens of the next newer one."""
 

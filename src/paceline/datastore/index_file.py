@@ -23,8 +23,6 @@ import numpy as np
 from paceline.datastore.private_files import damaged, draft_of, open_private
 from paceline.datastore.sorting import Int32
 
-__all__ = ["INDEX", "INDEX_MAGIC", "Header", "Index", "read_index", "write_draft"]
-
 INDEX_MAGIC = b"PLINDEX1"
 _DIGEST = 32
 _NAMED = 16  # hex digits of it that tell an index from others

@@ -32,8 +32,6 @@ from paceline.datastore.private_files import damaged, draft_of, open_private, pu
 from paceline.datastore.sorting import Int32
 from paceline.errors import StoreError
 
-__all__ = ["LOG_MAGIC", "Log", "logs_to_come", "records_after"]
-
 LOG_MAGIC = b"PLALOG01"
 _MARK = 32
 _BEGIN = len(LOG_MAGIC) + _MARK

@@ -10,8 +10,6 @@ from typing import IO
 
 from paceline.errors import StoreError
 
-__all__ = ["begins", "check_folder", "damaged", "draft_of", "open_private", "put_in_place"]
-
 
 def open_private(path: Path, mode: str) -> IO[bytes]:
     """Open a file in a binary mode; if that creates it, nobody else can read it."""

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from paceline.datastore.sorting import BORDER, LONGEST, Int32
 from paceline.tree import EMPTY, ROOT, Tree
 
-__all__ = ["ANYTHING", "MOST_HITS", "NOTHING", "Found", "Search", "insert_place", "look_up"]
-
 MOST_HITS = 256
 
 

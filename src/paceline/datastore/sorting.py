@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BORDER", "LONGEST", "PROMPT_TOKENS", "Int32", "is_in_order", "sort_places"]
-
 Int32 = NDArray[np.int32]
 
 BORDER = -1

@@ -25,8 +25,6 @@ from paceline.datastore.suffix_array import SuffixArray
 from paceline.errors import MergeError, StoreError, UsageError
 from paceline.models.cache import LOCK, cache_root, held
 
-__all__ = ["MOST_TOKENS", "Datastore", "DatastoreInfo", "clear_datastore"]
-
 MOST_TOKENS = 20_000_000
 """Default limit of an index: 160 MB."""
 

@@ -22,8 +22,6 @@ from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import Suffixes
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["GrowingSuffixArray", "SuffixArray"]
-
 _INSERTED = 4096
 """Most new tokens that the library inserts into the order one by one. In texts of 1,000 to 1,000,000
 tokens that is no slower than to sort all places: 10 ms instead of 27 for 4096 after 128,000 tokens,

@@ -23,8 +23,6 @@ from paceline.prefix import common_prefix
 from paceline.records import TextStart
 from paceline.tree import Tree
 
-__all__ = ["Anpd", "AnpdSettings"]
-
 
 @dataclass(frozen=True)
 class AnpdSettings(Settings):

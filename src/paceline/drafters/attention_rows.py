@@ -11,8 +11,6 @@ from torch.nn import functional as F
 
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 
-__all__ = ["EPSILON", "Columns", "DraftBlock", "Stretches", "Turns", "normal"]
-
 Columns = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, each [batch, KV heads, n, head size]."""
 

@@ -34,8 +34,6 @@ from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
-__all__ = ["Auto"]
-
 _LEAVES, _CONTINUED = 2, 6  # ends of costly guesses to continue from, and most nodes to add to each
 
 

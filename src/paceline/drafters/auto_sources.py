@@ -16,8 +16,6 @@ from paceline.drafters.settings import parse_method, split_at
 from paceline.errors import PacelineError, UsageError
 from paceline.protocols import Drafter
 
-__all__ = ["SOURCES", "AutoSettings", "chosen_sources", "nothing_known", "open_sources"]
-
 SOURCES = ("anpd", "suffix", "llma", "rest", "eagle", "medusa", "chimera", "speculative", "ppd")
 """Methods that `auto` asks, if they exist for the model. Costly ones are tried in this order."""
 

@@ -26,8 +26,6 @@ from paceline.kernels.programs.steps import Join, Operand
 from paceline.records import WordTable
 from paceline.tree import Tree
 
-__all__ = ["BlockPrograms", "CalledLevels", "Floats", "LevelCall"]
-
 Floats = NDArray[np.float32]
 
 

@@ -34,8 +34,6 @@ from paceline.drafters.settings import whole
 from paceline.drafters.trained_heads import ChimeraParts
 from paceline.tree import ROOT, Tree
 
-__all__ = ["Chimera", "ChimeraSettings"]
-
 
 @dataclass(frozen=True)
 class ChimeraSettings(BeamSettings):

@@ -20,8 +20,6 @@ from paceline.drafters.level_drafter import TextLevels
 from paceline.drafters.ngram_cache import Ngram, State
 from paceline.kernels.programs.buffers import PassBuffers
 
-__all__ = ["Levels", "ModuleLevels", "ProgramLevels", "encoded", "levels_of", "restored"]
-
 
 class ModuleLevels(TextLevels):
     """Runs the modules of `model` one after the other. capacity: see `Context`."""

@@ -26,8 +26,6 @@ from paceline.drafters.medusa_heads import Compile, Embed, HeadModule, OutputHea
 from paceline.errors import ModelError
 from paceline.kernels.linear import PlainLinear
 
-__all__ = ["ChimeraModel", "Drafted"]
-
 
 @dataclass(frozen=True)
 class Drafted:

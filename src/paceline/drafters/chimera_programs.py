@@ -21,8 +21,6 @@ from paceline.kernels.programs.builder import Builder, GivenRows, can_attend, la
 from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join
 
-__all__ = ["AT_ONCE", "ChimeraPrograms", "compile_chimera"]
-
 AT_ONCE = 256
 """Most rows per call; memory for them is kept."""
 _MOST_FRESH = 8

@@ -44,8 +44,6 @@ from paceline.drafters.attention_rows import Columns, DraftBlock, normal
 from paceline.drafters.head_configs import ChimeraConfig
 from paceline.drafters.medusa_heads import Embed
 
-__all__ = ["ContextEncoder", "NgramEncoder", "ngram_places", "ngrams"]
-
 
 def ngrams(tokens: torch.Tensor, order: int, start: torch.Tensor | None = None) -> torch.Tensor:
     """[batch, length, order] int64: the n-gram that ends at each place of texts [batch, length].

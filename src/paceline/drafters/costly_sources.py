@@ -32,8 +32,6 @@ from paceline.drafters.round_prices import RoundPrices
 from paceline.drafters.source_account import CREDIT, PRICE, SourceAccount, SourceInText, class_of
 from paceline.planning.cost_curve import CostCurve, Costs
 
-__all__ = ["CostlySources"]
-
 _SHARE, _LARGE_SHARE = 0.01, 0.02
 """Shares of all time for the budgets; the large one while drafting saves over twice that."""
 _READING = 0.01  # passes to read a token, while unknown

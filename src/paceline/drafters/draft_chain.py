@@ -18,8 +18,6 @@ from paceline.protocols import Target
 from paceline.sampling import GREEDY, Sampler
 from paceline.scores import Ranked, TokenScores
 
-__all__ = ["DraftChain", "Guess", "Said", "Speaker", "guess_of"]
-
 # A pass that reads more tokens counts as reading a prompt.
 _FEW = 8
 

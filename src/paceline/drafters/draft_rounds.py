@@ -18,8 +18,6 @@ from paceline.records import Round
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 
-__all__ = ["DraftRounds"]
-
 
 @dataclass(frozen=True)
 class _Noted(Sampler):

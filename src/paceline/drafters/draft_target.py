@@ -16,8 +16,6 @@ from paceline.records import Path, TargetInfo
 from paceline.scores import TokenScores
 from paceline.tree import Tree
 
-__all__ = ["in_vocabulary"]
-
 
 def in_vocabulary(target: Target, size: int, known: int) -> Target:
     """`target` with rows of `size` logits, those from `known` on being -inf."""

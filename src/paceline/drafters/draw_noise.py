@@ -15,8 +15,6 @@ from paceline.noise import device_gumbel, noise_at
 from paceline.sampling import Sampler
 from paceline.warping import draws_there
 
-__all__ = ["DrawNoise", "noise_of_draw"]
-
 
 class DrawNoise:
     """The noise of one text, in the scale of a drafter's logits.

@@ -37,8 +37,6 @@ from paceline.planning.draft_length import LONGEST
 from paceline.protocols import LAYER_OUTPUTS
 from paceline.tree import Tree
 
-__all__ = ["Eagle", "EagleSettings"]
-
 
 @dataclass(frozen=True)
 class EagleSettings(BeamSettings):

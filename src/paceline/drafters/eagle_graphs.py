@@ -27,8 +27,6 @@ from paceline.kernels.fixed_inputs import FixedInputs
 from paceline.planning.draft_length import LONGEST
 from paceline.tree import Tree
 
-__all__ = ["EagleGraphs", "GraphLevels", "levels_of"]
-
 _MOST_FRESH = 16  # most rows of the text in a draft; a prompt is read by the modules
 _LEAST_ROOM = 256
 

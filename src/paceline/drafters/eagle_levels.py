@@ -21,8 +21,6 @@ from paceline.kernels.programs.buffers import PassBuffers
 from paceline.kernels.programs.builder import GivenRows
 from paceline.tree import ROOT, Tree
 
-__all__ = ["ROOM", "Levels", "ModuleLevels", "ProgramLevels"]
-
 ROOM = 64
 """Columns, for drafts after a text."""
 

@@ -27,8 +27,6 @@ from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import EagleConfig
 from paceline.drafters.medusa_heads import Embed, HeadModule, OutputHead
 
-__all__ = ["EagleModel"]
-
 
 class EagleModel(HeadModule, DraftBlock):
     """The block between the target's embeddings and its output head.

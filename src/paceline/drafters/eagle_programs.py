@@ -18,8 +18,6 @@ from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Operand
 from paceline.planning.draft_length import LONGEST
 
-__all__ = ["AT_ONCE", "EaglePrograms", "compile_eagle"]
-
 AT_ONCE = 512
 """Most rows per call; memory for them is kept."""
 _MOST_FRESH = 16

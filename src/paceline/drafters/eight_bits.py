@@ -11,8 +11,6 @@ from collections.abc import Mapping
 
 import torch
 
-__all__ = ["in_eight_bits", "in_floats", "scale_shapes"]
-
 _GROUP, _MOST = 32, 127
 _SCALE = ".scale"
 

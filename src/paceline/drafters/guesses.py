@@ -15,17 +15,6 @@ from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.builder import GivenRows
 from paceline.tree import Tree
 
-__all__ = [
-    "FoundTree",
-    "Guesses",
-    "RecordedGuesses",
-    "RecordedNoise",
-    "guesses_of",
-    "guesses_of_program",
-    "lent",
-    "likeliest",
-]
-
 
 @dataclass(frozen=True)
 class Guesses:

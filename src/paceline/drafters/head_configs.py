@@ -8,17 +8,6 @@ from typing import Any, Literal, get_args
 
 from paceline.errors import ModelError
 
-__all__ = [
-    "Bottom",
-    "ChimeraConfig",
-    "EagleConfig",
-    "Form",
-    "HeadWeights",
-    "MedusaConfig",
-    "check_choice",
-    "check_least",
-]
-
 Form = Literal["compact", "full"]
 """What a head ends in: the target's output head, which is not stored, or one of its own."""
 

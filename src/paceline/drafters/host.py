@@ -11,8 +11,6 @@ from paceline.datastore import Datastore
 from paceline.planning.cost_curve import CostCurve, Costs
 from paceline.protocols import Target
 
-__all__ = ["COPIES", "SELF", "Host", "ModelChoice", "Opener"]
-
 SELF = "self"
 """As the name of a draft model: a copy of the model it drafts for, with low-bit weights."""
 

@@ -22,8 +22,6 @@ from paceline.records import Round, TextStart
 from paceline.scores import likeliest
 from paceline.tree import Tree
 
-__all__ = ["Jacobi", "JacobiSettings"]
-
 
 @dataclass(frozen=True)
 class JacobiSettings(Settings):

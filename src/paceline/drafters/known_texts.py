@@ -26,8 +26,6 @@ from paceline.drafters.lookup import FOLLOWER_DOUBT
 from paceline.errors import ModelError, StoreError, UsageError
 from paceline.tree import Tree
 
-__all__ = ["NO_DATASTORE", "KnownTexts", "NearTexts"]
-
 NO_DATASTORE = "none"
 
 _MATCHED = 6  # consecutive matching tokens that make a document a near one

@@ -23,8 +23,6 @@ from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["LevelDrafter", "TextLevels"]
-
 _HEARD = 8  # most levels that get the noise of draws
 
 

@@ -12,9 +12,6 @@ from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
 from paceline.tree import ROOT, Tree
 
-__all__ = ["MOST_BEAM", "BeamSettings", "LevelTree", "grown"]
-
-
 MOST_BEAM = 256
 """Memory for the logits of so many rows is kept."""
 

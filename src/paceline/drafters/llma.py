@@ -26,8 +26,6 @@ from paceline.errors import UsageError
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["Llma", "LlmaSettings"]
-
 _COMPARED = 128  # tokens of a match that are compared, at least
 
 

@@ -40,8 +40,6 @@ from paceline.records import Round, TextStart
 from paceline.scores import likeliest
 from paceline.tree import EMPTY, SHADOWS, Tree
 
-__all__ = ["Lookahead", "LookaheadSettings", "Window"]
-
 _MOST = 256
 
 

@@ -16,16 +16,6 @@ from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
-__all__ = [
-    "FOLLOWER_DOUBT",
-    "LookupDrafter",
-    "TextLookup",
-    "TextReader",
-    "copied_chain",
-    "follower_confidence",
-]
-
-
 FOLLOWER_DOUBT = 3.0
 _COPY_DOUBT = 5.0
 

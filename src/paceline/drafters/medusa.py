@@ -24,8 +24,6 @@ from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["Medusa", "MedusaSettings"]
-
 Shape = Literal["confidence", "table"]
 
 

@@ -40,17 +40,6 @@ from paceline.kernels.programs.steps import Function, Join
 from paceline.records import WordTable
 from paceline.tree import Tree
 
-__all__ = [
-    "Compile",
-    "Embed",
-    "HeadModule",
-    "MedusaHeads",
-    "MedusaPrograms",
-    "OutputHead",
-    "ResidualBlocks",
-    "compile_medusa",
-]
-
 _ROWS = 4  # Medusa's heads, or the nodes of a level of Chimera's tree
 _MOST_HEADS = 16  # MOST_HEADS
 

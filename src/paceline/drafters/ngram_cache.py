@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from paceline.errors import UsageError
 
-__all__ = ["CacheCounts", "Ngram", "NgramCache", "State", "last_ngram"]
-
 _MOST_ON_DISK = 1 << 16  # states; 150 MB of 576 numbers each, 1 GB of 4096
 
 _TAKE = "SELECT state FROM states WHERE parts = ? AND ngram = ?"

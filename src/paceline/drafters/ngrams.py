@@ -19,8 +19,6 @@ from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import NGramDraft
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["LONGEST_RUN", "MOST_NGRAMS", "SHARDS", "NGramTable", "NGrams", "new_ngrams"]
-
 SHARDS = 32
 MOST_NGRAMS = 1 << 16
 """N-grams kept of each length."""

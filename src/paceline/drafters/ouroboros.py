@@ -37,8 +37,6 @@ from paceline.errors import ModelError, UsageError
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
-__all__ = ["Ouroboros", "OuroborosSettings", "Verification"]
-
 Verification = Literal["paper", "package", "none"]
 Hang = Literal["end", "all"]
 

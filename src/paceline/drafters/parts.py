@@ -13,8 +13,6 @@ from paceline.drafters.trained_parts import CONFIG, FILES, TRAINING, TrainedPart
 from paceline.errors import ModelError
 from paceline.json_files import read_json
 
-__all__ = ["check_parts", "find_parts", "shipped", "shipped_chain", "shipped_for"]
-
 PartsT = TypeVar("PartsT", bound=TrainedParts[Any])
 
 

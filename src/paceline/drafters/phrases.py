@@ -21,8 +21,6 @@ from paceline.file_locks import lock_beside
 from paceline.json_files import parse_json, replace_file
 from paceline.tree import ROOT, Tree
 
-__all__ = ["MOST_PHRASES", "Phrase", "PhrasePool", "TextPhrases", "phrase_tree"]
-
 Phrase = tuple[int, ...]
 _State = tuple[int, int, int] | None
 

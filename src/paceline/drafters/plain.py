@@ -6,8 +6,6 @@ from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["Plain"]
-
 
 class Plain(Drafter):
     """Always proposes the empty tree."""

@@ -17,8 +17,6 @@ from paceline.drafters.settings import Settings, whole
 from paceline.records import TextStart
 from paceline.tree import Tree
 
-__all__ = ["PromptLookup", "PromptLookupSettings"]
-
 
 @dataclass(frozen=True)
 class PromptLookupSettings(Settings):

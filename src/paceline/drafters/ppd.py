@@ -38,8 +38,6 @@ from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter, SizedBy
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["Ppd", "PpdSettings"]
-
 Shape = Literal["confidence", "table", "static"]
 
 

@@ -20,8 +20,6 @@ from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
-__all__ = ["PpdSource", "RowSource", "RowSources"]
-
 _MOST_GUESSES = 12
 _PLACES = 2  # most nodes, root included, that prompt tokens follow
 

@@ -22,8 +22,6 @@ from paceline.records import Round, TextStart
 from paceline.sampling import Sampler
 from paceline.tree import ROOT
 
-__all__ = ["Head", "Mask", "PromptConfig", "PromptGuesses", "PromptTokens", "acceptance_of"]
-
 Floats = NDArray[np.floating[Any]]
 Judge = Callable[[int, int | None, Sequence[float]], None]
 

@@ -24,20 +24,6 @@ from paceline.protocols import Drafter
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "METHODS",
-    "MethodSpec",
-    "NoSettings",
-    "Tried",
-    "add_draft",
-    "check_method",
-    "make_drafter",
-    "method_named",
-    "open_settings",
-    "shapes_trees",
-    "with_settings",
-]
-
 S = TypeVar("S", bound="DataclassInstance")
 
 Tried = Mapping[tuple[str, ...], tuple[Any, ...]]

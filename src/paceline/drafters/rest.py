@@ -25,8 +25,6 @@ from paceline.drafters.settings import Settings, at_least, whole
 from paceline.records import Round, TextStart
 from paceline.tree import Tree
 
-__all__ = ["Rest", "RestSettings"]
-
 
 @dataclass(frozen=True)
 class RestSettings(Settings):

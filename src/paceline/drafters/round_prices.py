@@ -5,8 +5,6 @@ from __future__ import annotations
 from paceline.planning.cost_curve import MILD, CostCurve, Costs
 from paceline.planning.running_time import RunningTime
 
-__all__ = ["RoundPrices"]
-
 _LOOK = 16  # rounds between two updates of the pass costs
 _LENGTH, _PACE = 96.0, 1.5  # expected tokens of a text, and of a round in it, until one has ended
 _TEXTS = 8  # texts over which these are averaged

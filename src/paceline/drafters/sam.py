@@ -25,8 +25,6 @@ from paceline.drafters.settings import Settings, whole
 from paceline.records import TextStart
 from paceline.tree import Tree
 
-__all__ = ["Sam", "SamSettings"]
-
 
 @dataclass(frozen=True)
 class SamSettings(Settings):

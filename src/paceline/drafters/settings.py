@@ -21,17 +21,6 @@ from paceline.errors import UsageError, meant
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "Settings",
-    "at_least",
-    "bracketed",
-    "parse_method",
-    "read_settings",
-    "split_at",
-    "whole",
-    "within",
-]
-
 # A module with its class, then only settings.
 _PLACE = re.compile(r"([\w.]+):([^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 

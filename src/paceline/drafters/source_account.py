@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from paceline.planning.gate import Gain
 from paceline.planning.running_time import FIRST_TIMES, RunningTime
 
-__all__ = ["CREDIT", "PRICE", "AskingTimes", "SourceAccount", "SourceInText", "class_of"]
-
 PRICE = 0.25
 """Passes that asking costs, while unknown."""
 _HOPE = 0.1  # tokens that a lookup is assumed to add before anything is known

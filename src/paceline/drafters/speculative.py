@@ -35,8 +35,6 @@ from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["Speculative", "SpeculativeSettings", "guess_tree"]
-
 _MOST = 4096  # largest number of guesses in a row, beside one, or in a tree
 _RIGHT_IN_A_ROW = 3.5
 """Guesses of a 4-bit copy that came true per round, at least (docs/paper-ouroboros.md)."""

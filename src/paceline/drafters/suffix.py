@@ -26,8 +26,6 @@ from paceline.drafters.settings import Settings, whole
 from paceline.records import TextStart
 from paceline.tree import Tree
 
-__all__ = ["Answers", "Suffix", "SuffixSettings"]
-
 
 @dataclass(frozen=True)
 class SuffixSettings(Settings):

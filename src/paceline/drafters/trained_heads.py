@@ -20,8 +20,6 @@ from paceline.drafters.medusa_heads import Compile, HeadModule, MedusaHeads, com
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
 
-__all__ = ["ChimeraParts", "EagleParts", "HeadParts", "MedusaParts"]
-
 HeadConfigT = TypeVar("HeadConfigT", bound=MedusaConfig | ChimeraConfig | EagleConfig)
 ModuleT = TypeVar("ModuleT", bound=HeadModule)
 

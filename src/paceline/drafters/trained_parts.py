@@ -24,8 +24,6 @@ from paceline.errors import ModelError
 from paceline.json_files import json_bytes, read_json, replace_file
 from paceline.planning.acceptance import AcceptanceTable
 
-__all__ = ["CONFIG", "FILES", "TRAINING", "BaseModel", "ConfigT", "TrainedParts"]
-
 CONFIG, TRAINING = "config.json", "training.json"
 _TENSORS, _ACCEPTANCE = "model.safetensors", "acceptance.json"
 FILES = (CONFIG, _TENSORS, _ACCEPTANCE, TRAINING)

@@ -15,8 +15,6 @@ from paceline.kernels.native.calls import kernels, unavailable
 from paceline.tree import EMPTY, ROOT, Tree
 from paceline.union import Union
 
-__all__ = ["UnitedGuesses", "unite"]
-
 _UNWEIGHTED = 0.5  # claim of a guess without a weight
 _FEW = 64
 

@@ -20,8 +20,6 @@ from paceline.records import Round
 from paceline.scores import choices
 from paceline.tree import ROOT
 
-__all__ = ["Verified", "corrected", "matching", "refined"]
-
 Phrase = tuple[int, ...]
 
 

@@ -22,8 +22,6 @@ from paceline.shared_batch import Turns
 from paceline.targets.hidden_states import Watcher
 from paceline.targets.late_model import LateModel, ModelFacts
 
-__all__ = ["KnownModel", "LentDrafters", "form_of", "hooks_of"]
-
 
 class KnownModel:
     """One model in one form, see `form_of`; every call has its own target. Does not keep the model

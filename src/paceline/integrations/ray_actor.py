@@ -8,8 +8,6 @@ import json
 from paceline.errors import PacelineError
 from paceline.serve.batch_lines import AnswersOf, Batch, BatchLine, Outcome
 
-__all__ = ["Answering"]
-
 
 class Answering:
     """Answers the requests of a batch file. Every answer reports errors in the arguments: raised

@@ -25,8 +25,6 @@ from paceline.errors import UsageError
 from paceline.integrations.ray_actor import Answering
 from paceline.serve.batch_lines import AnswersOf, Batch
 
-__all__ = ["Pool", "answers", "cluster"]
-
 _MOST_TASKS = 2000
 _AHEAD = 2
 _NEVER = -1

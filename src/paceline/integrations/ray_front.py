@@ -19,8 +19,6 @@ from paceline.serve.bodies import read_body, unless_left
 from paceline.serve.errors import ApiError, too_many
 from paceline.serve.inside import Query
 
-__all__ = ["Front"]
-
 Replicas = Callable[[Query], AsyncGenerator[Message, None]]
 """Asks one of the replicas: yields the messages of its response, see `ask`."""
 

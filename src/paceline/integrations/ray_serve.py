@@ -27,8 +27,6 @@ from paceline.integrations.ray_front import Front
 from paceline.serve.inside import Query, ask
 from paceline.serve.settings import ServeSettings, keys_of_environment, public_name
 
-__all__ = ["Replica", "ReplicaArguments", "app"]
-
 _REPLICA, _FRONT = "Replica", "Front"
 _MOST_AT_FRONT = 10_000
 

@@ -19,8 +19,6 @@ from paceline.targets.support import check_supported
 
 HEALING = "token_healing is not supported: heal the prompt first with model.heal_tokens"
 
-__all__ = ["HEALING", "check_request", "packed", "sampler_of", "stopping_of"]
-
 # Arguments that `generate` prepares for every model; the loop provides its own.
 _PREPARED = {
     "attention_mask",

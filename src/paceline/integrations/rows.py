@@ -18,8 +18,6 @@ from torch import nn
 
 from paceline.errors import UsageError
 
-__all__ = ["PromptRow", "RowProcessor", "Rules", "for_each_row", "split_rows"]
-
 # Their result depends on their arguments alone, on any device.
 _STATELESS = {
     transformers.EpsilonLogitsWarper,

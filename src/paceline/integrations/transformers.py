@@ -42,8 +42,6 @@ from paceline.stats import Stats
 from paceline.targets.engines import open_target
 from paceline.targets.preparation import NATIVE
 
-__all__ = ["Pace"]
-
 _opening = Lock()
 _MOST_FORMS = 16  # remembered for a model
 _checked: WeakKeyDictionary[PreTrainedModel, set[tuple[object, ...]]] = WeakKeyDictionary()

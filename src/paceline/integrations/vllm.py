@@ -26,8 +26,6 @@ from paceline.protocols import Drafter, Target, check_capabilities
 from paceline.records import Path, Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["Anpd", "Auto", "Llma", "Proposer", "Suffix", "likeliest_chain"]
-
 KNOWN_VERSIONS = ("0.32", "0.33")
 """Of vLLM; its interface may change with any other version."""
 

@@ -23,8 +23,6 @@ from paceline.kernels.slots_seen import KINDS, SlotsSeen
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["GROUPED", "RowsSeen", "attending_by_text", "switch_to_grouped", "use_grouped_attention"]
-
 GROUPED = "paceline_grouped"
 
 # With fewer rows, torch's kernel sums in another order: a row would get other bits in a narrow pass

@@ -13,17 +13,6 @@ from paceline.kernels.linear import FastLinear, PackedLinear, UnpackableError
 from paceline.kernels.memory import WeightMemory, return_freed
 from paceline.kernels.native.calls import kernels, unavailable
 
-__all__ = [
-    "Bfloat16Linear",
-    "BlockEmbedding",
-    "BlockLinear",
-    "FloatLinear",
-    "Int4Linear",
-    "Int8Linear",
-    "make_packed",
-    "move_matrices",
-]
-
 _MOVED = 64 << 20
 """Bytes between two returns of what moved matrices have left."""
 

@@ -16,22 +16,6 @@ from torch.nn import functional as F
 from paceline.kernels.memory import WeightMemory
 from paceline.kernels.native.calls import kernels, unavailable
 
-__all__ = [
-    "BF16_PRODUCTS",
-    "FLOATS",
-    "FORMATS",
-    "GROUP",
-    "ROUNDED",
-    "BlockMatrix",
-    "bytes_per_row",
-    "dequantise",
-    "in_floats",
-    "quantised",
-    "rounded_blocks",
-    "rounded_numbers",
-    "rounded_size",
-]
-
 # In the library's order; inputs and bytes of a block.
 _BLOCKS = {
     "Q4_0": (32, 18),

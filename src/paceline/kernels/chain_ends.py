@@ -8,8 +8,6 @@ from typing import Any
 
 from paceline.kernels.native import signatures as native
 
-__all__ = ["NativeEnd"]
-
 
 class NativeEnd:
     """Memory for one end."""

@@ -20,8 +20,6 @@ from paceline.kernels.block_layers import (
 from paceline.kernels.linear import FastLinear, Maker, PlainLinear, UnpackableError, make_linear
 from paceline.kernels.native.calls import unavailable
 
-__all__ = ["FASTEST", "NATIVE", "WORTH_CHOOSING", "fastest", "program_kind", "quicken"]
-
 Kinds = Mapping[str, Maker]
 Size = tuple[torch.Size, torch.dtype]
 

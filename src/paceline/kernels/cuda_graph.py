@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["GraphRecorder", "NoWaiting", "Repeated", "Run", "on_device", "recorder_for"]
-
 Run = Callable[[], torch.Tensor]
 
 _ATEN = torch.ops.aten

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-__all__ = ["FixedInputs"]
-
 _BYTES = 8  # of an int64
 
 

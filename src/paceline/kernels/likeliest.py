@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from paceline.kernels.native.calls import kernels, unavailable
 
-__all__ = ["likeliest"]
-
 Floats = NDArray[np.float32]
 
 

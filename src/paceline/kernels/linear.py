@@ -14,17 +14,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-__all__ = [
-    "FastLinear",
-    "Maker",
-    "PackedAndPlainLinear",
-    "PackedLinear",
-    "PlainLinear",
-    "UnpackableError",
-    "keep_faster",
-    "make_linear",
-]
-
 
 class UnpackableError(Exception):
     """A layer cannot be packed; the message says why."""

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["FilePages", "WeightMemory", "lazy_zeros", "return_freed"]
-
 _MAPS = Path("/proc/self/smaps")
 _DONTNEED = 4  # advice of madvise(2)
 # Private pages are allocated faster than shared ones, and a forked process has its own.

@@ -11,8 +11,6 @@ import torch
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels, unavailable
 
-__all__ = ["SlotMover"]
-
 
 class SlotMover:
     """Moves slots of CPU tensors [1, heads, slots, numbers], whose last dimension is contiguous.

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["FastRMSNorm", "fast_norm"]
-
 
 class FastRMSNorm(nn.Module):
     """Root-mean-square normalisation over the last dimension.

@@ -14,8 +14,6 @@ from torch import nn
 
 from paceline.kernels.linear import FastLinear
 
-__all__ = ["Projection", "SharedInput", "find_shared_inputs"]
-
 
 class SharedInput(nn.Module):
     """One product for several projections of one tensor.

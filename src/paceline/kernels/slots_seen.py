@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.native.signatures import Attention
 
-__all__ = ["KINDS", "SlotsSeen"]
-
 Ints = NDArray[np.int32]
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}

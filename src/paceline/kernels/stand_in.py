@@ -9,8 +9,6 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-__all__ = ["LinearStandIn", "stacked", "stacked_biases", "weight_of"]
-
 
 class LinearStandIn(nn.Module):
     """Stands for a linear layer in a recording; computes zeros.

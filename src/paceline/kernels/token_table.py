@@ -13,20 +13,6 @@ from paceline.kernels.blocks import BlockMatrix
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = [
-    "block_embedding",
-    "device_of_table",
-    "dtype_of_table",
-    "has_rows",
-    "head_reads_table",
-    "is_table",
-    "plain_table",
-    "rows_of",
-    "scale_of",
-    "size_of",
-    "takes_blocks",
-]
-
 
 def plain_table(embedding: object) -> BlockMatrix | torch.Tensor | None:
     """The matrix [tokens, hidden] whose rows the module returns unchanged, in blocks or in float32

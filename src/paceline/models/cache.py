@@ -14,21 +14,6 @@ from filelock import FileLock, Timeout
 
 from paceline.errors import ModelError
 
-__all__ = [
-    "LOCK",
-    "cache_root",
-    "clear_folder",
-    "explain_os_errors",
-    "folder_size",
-    "hash_file",
-    "held",
-    "place_newest",
-    "require_space",
-    "sampled",
-    "scratch_in",
-    "was_used",
-]
-
 LOCK = ".lock"
 _SCRATCH = ".new-"
 _CHUNK = 1 << 22

@@ -33,8 +33,6 @@ from paceline.models.gguf_description import describe_gguf
 from paceline.models.gguf_file import GgufFile
 from paceline.models.progress import ProgressCallback, ignore_progress
 
-__all__ = ["clear_descriptions", "described", "hash_of"]
-
 _RECORD = "paceline.json"
 _FORMAT = 4  # increased whenever descriptions of the same file change
 _MOST = 32  # descriptions

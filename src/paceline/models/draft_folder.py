@@ -26,17 +26,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = [
-    "RECORD",
-    "DraftParts",
-    "DraftRecord",
-    "is_shared_draft",
-    "open_draft",
-    "read_draft_record",
-    "save_draft",
-    "shipped_draft",
-]
-
 _FORMAT, _KIND = 1, "draft model"
 _CONFIG, _TENSORS, _TRAINING = "config.json", "model.safetensors", "training.json"
 RECORD = "draft.json"

@@ -26,17 +26,6 @@ from paceline.kernels.token_table import (
 )
 from paceline.models.progress import muted
 
-__all__ = [
-    "VOCABULARY",
-    "ReducedHead",
-    "assemble",
-    "head_tensors",
-    "layers_of",
-    "lent_modules",
-    "name_of_head",
-    "own_tensors",
-]
-
 VOCABULARY = "draft.vocabulary"
 """Name, among a draft's tensors, of the ids [count] int32 it can generate, ascending."""
 

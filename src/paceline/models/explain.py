@@ -16,8 +16,6 @@ from paceline.models.source import ModelSource
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = ["check_complete", "check_config", "check_folder", "explained"]
-
 _UNFIT = "the weights of {name} do not fit its config.json: download it again"
 # A GGUF file has no config.json, and sizes that transformers' model of the family cannot have.
 _UNFIT_GGUF = (

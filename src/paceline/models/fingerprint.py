@@ -20,8 +20,6 @@ from paceline.models.store import ModelStore
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["fingerprint", "loaded_fingerprint", "weight_files"]
-
 _DIGITS = 32
 
 

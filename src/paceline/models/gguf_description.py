@@ -19,8 +19,6 @@ from paceline.models.progress import muted
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["describe_alias", "describe_gguf", "stop_ids"]
-
 _FAMILY, _WORDS = "tokenizer.ggml.pre", "tokenizer.ggml.tokens"
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 

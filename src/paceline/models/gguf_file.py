@@ -23,8 +23,6 @@ from paceline.models.gguf_header import (
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SETTINGS", "GgufFile"]
-
 SETTINGS = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 """Tensors that are part of a model's configuration, see `gguf_settings`."""
 

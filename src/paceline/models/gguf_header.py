@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-__all__ = ["MAGIC", "STRING", "DamageError", "GgufArray", "GgufHeader", "GgufTensor", "Value"]
-
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32  # if the file names none

@@ -24,8 +24,6 @@ from paceline.kernels.token_table import block_embedding, takes_blocks
 from paceline.models.gguf_file import SETTINGS, GgufFile
 from paceline.models.gguf_header import GgufTensor
 
-__all__ = ["bytes_needed", "has_kernels", "load_gguf", "why_unread"]
-
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _READABLE = FORMATS | _FLOATS.keys()
 _PIECE = 1 << 22  # numbers de-quantised at a time

@@ -16,8 +16,6 @@ from paceline.models.gguf_file import GgufFile
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-__all__ = ["restore_settings"]
-
 _LLAMA3 = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-__all__ = ["LoadedModel", "load_causal_lm", "load_gguf_tokenizer"]
-
 
 class LoadedModel(NamedTuple):
     """A model ready to run, its tokenizer, and the mark of its weights (see `fingerprint`)."""

@@ -21,8 +21,6 @@ from paceline.kernels.shared_input import Projection
 from paceline.kernels.token_table import dtype_of_table
 from paceline.models.draft_model import layers_of
 
-__all__ = ["DOWN", "UP", "LowRankLinear", "merged", "weight_of", "with_low_rank"]
-
 DOWN, UP = "lora_A.weight", "lora_B.weight"
 """Names, below a linear layer's, of its update: [rank, inputs] and [outputs, rank]."""
 

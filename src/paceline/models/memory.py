@@ -19,8 +19,6 @@ from paceline.models.source import ModelSource
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["bytes_needed", "check_memory", "check_room", "free_memory"]
-
 _LONGEST_HEADER = 100_000_000  # of a safetensors file, as in the library
 
 # Parameters in these formats are converted to the requested one; others stay as stored.

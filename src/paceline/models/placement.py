@@ -9,8 +9,6 @@ from paceline.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["placement"]
-
 
 def placement(
     device: str | torch.device | None,

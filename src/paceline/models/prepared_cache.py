@@ -22,8 +22,6 @@ from paceline.models.cache import cache_root, clear_folder, place_newest, scratc
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["bytes_of", "clear_prepared", "find_prepared", "keep_prepared"]
-
 _TENSORS, _RECORD, _HASHES = "tensors.safetensors", "record.json", "hashes.json"
 _MOST = 8  # models
 _SPARE = 4  # a model is kept only if this many times its size is free

@@ -15,8 +15,6 @@ from typing import Literal, Protocol
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-__all__ = ["ProgressCallback", "RichProgress", "Stage", "ignore_progress", "loading", "muted"]
-
 Stage = Literal["wait", "download", "verify", "convert", "measure"]
 
 _LABELS: dict[Stage, str] = {

@@ -11,8 +11,6 @@ from paceline.json_files import json_bytes, parse_json
 from paceline.models.cache import hash_file
 from paceline.models.registry import Alias
 
-__all__ = ["RECORD_NAME", "find_damage", "weights_damage", "write_record"]
-
 RECORD_NAME = "paceline.json"
 _RECORD_FORMAT = 2
 

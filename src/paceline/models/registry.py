@@ -14,8 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = ["ALIASES", "GGUF_NAME", "Alias", "Kind", "ModelInfo", "Wheel"]
-
 Kind = Literal["causal-lm", "sentence-encoder"]
 Layout = Literal["gguf", "folder"]
 

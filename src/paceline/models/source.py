@@ -12,8 +12,6 @@ from paceline.models.progress import ProgressCallback, ignore_progress
 from paceline.models.registry import GGUF_NAME, Alias
 from paceline.models.store import ModelStore
 
-__all__ = ["ModelSource", "resolve"]
-
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _HUB_ID = re.compile(rf"(?P<repo>{_PART}/{_PART})(?::(?P<file>[^:]+\.gguf))?")
 

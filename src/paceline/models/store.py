@@ -22,8 +22,6 @@ from paceline.models.progress import ProgressCallback, ignore_progress
 from paceline.models.record import find_damage, write_record
 from paceline.models.registry import ALIASES, Alias, ModelInfo
 
-__all__ = ["ModelStore"]
-
 
 @dataclass(frozen=True)
 class ModelStore:

@@ -11,8 +11,6 @@ from paceline.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["check_same_size", "shared_tokens", "vocabulary_mark"]
-
 # Embeddings of one family are padded to multiples of different numbers.
 _PADDING = 512
 

@@ -16,8 +16,6 @@ from typing import Any
 from paceline.errors import ModelError
 from paceline.json_files import json_bytes, parse_json, replace_file
 
-__all__ = ["AcceptanceTable", "unmeasured"]
-
 _FORMAT = 1
 _KIND = "acceptance"
 _ROUNDING = 1e-6  # of probabilities written with six digits

@@ -22,20 +22,6 @@ from typing import NamedTuple
 from paceline.chains import ChanceTable
 from paceline.tree import ROOT, Tree
 
-__all__ = [
-    "BORDERS",
-    "DEPTHS",
-    "LEAST",
-    "MOST",
-    "PRIOR",
-    "UNKNOWN",
-    "Calibration",
-    "Evidence",
-    "ShareChances",
-    "Watch",
-    "chance_table",
-]
-
 BORDERS = (0.06, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.94, 0.98)
 DEPTHS = (2, 3, 5, 9)
 UNKNOWN = 0.5

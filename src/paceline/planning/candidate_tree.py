@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.tree import ROOT
 
-__all__ = ["CandidateTree", "Ranks", "likeliest", "likeliest_of"]
-
 Ranks = tuple[int, ...]
 """The rank of the guess at each depth on the way from the root to a node; 0 is the likeliest."""
 

@@ -13,8 +13,6 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-__all__ = ["MILD", "CostCurve", "CostPoint", "Costs"]
-
 
 @dataclass(frozen=True)
 class CostPoint:

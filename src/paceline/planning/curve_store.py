@@ -18,8 +18,6 @@ from paceline.models.cache import cache_root, explain_os_errors
 from paceline.planning.cost_curve import CostCurve
 from paceline.protocols import Target
 
-__all__ = ["CurveKey", "curve_key", "curve_path", "load_curve", "save_curve"]
-
 
 @dataclass(frozen=True)
 class CurveKey:

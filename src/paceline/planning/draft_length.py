@@ -23,8 +23,6 @@ from paceline.planning.calibration import Calibration, chance_table
 from paceline.planning.cost_curve import CostCurve, Costs
 from paceline.planning.running_time import RunningTime
 
-__all__ = ["LONGEST", "DraftLength"]
-
 LONGEST = 32
 """Most guesses of a draft."""
 _FIRST = 4

@@ -15,8 +15,6 @@ from paceline.planning.curve_store import curve_key, load_curve, save_curve
 from paceline.planning.measure import PassTimes, curve_of, time_passes
 from paceline.protocols import Target
 
-__all__ = ["known_curve"]
-
 _WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64)
 _NOW = (1, 8)
 """Widths that are timed once to see whether a stored curve still holds."""

@@ -9,8 +9,6 @@ than that. What they save is added, so a drafter that gains on some texts is tri
 
 from __future__ import annotations
 
-__all__ = ["SAVINGS", "TRIAL", "Gain", "Gate", "Gates", "TrialBudget"]
-
 SAVINGS = 0.01
 """The share of time that goes into the budget of trials."""
 TRIAL = 8

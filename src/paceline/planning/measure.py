@@ -19,20 +19,6 @@ from paceline.protocols import Target
 from paceline.records import Path
 from paceline.tree import EMPTY, Tree
 
-__all__ = [
-    "CONTEXTS",
-    "REPEATS",
-    "WIDTHS",
-    "Floor",
-    "PassTimes",
-    "count_passes",
-    "curve_of",
-    "measure_bandwidth",
-    "measure_curve",
-    "measure_floor",
-    "time_passes",
-]
-
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128)
 CONTEXTS = (128, 1024)
 REPEATS = 7

@@ -20,8 +20,6 @@ import numpy as np
 
 from paceline.planning.cost_curve import CostCurve, CostPoint
 
-__all__ = ["PassCosts"]
-
 _ROW = 0.02
 """Without a curve, another row is assumed to cost a fiftieth of a pass."""
 _GRID = (1, 4, 8, 16, 32, 64)

@@ -12,8 +12,6 @@ from paceline.planning.text_calibration import TextCalibration
 from paceline.protocols import SizedBy
 from paceline.tree import Tree
 
-__all__ = ["PlannedText"]
-
 
 @dataclass
 class PlannedText:

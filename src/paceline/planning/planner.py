@@ -22,8 +22,6 @@ from paceline.protocols import Drafter, Propose
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["MOST_NODES", "TreePlanner"]
-
 MOST_NODES = 64
 """Most nodes asked of a drafter whose trees are sized node by node."""
 _MEMORY, _SESSION_MEMORY = 32.0, 400.0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["FIRST_TIMES", "DraftingTime", "RunningTime"]
-
 FIRST_TIMES = 5
 """Times whose median begins the average."""
 _NO_OUTLIER = 3

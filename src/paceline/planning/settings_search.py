@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Measure", "Settings", "Step", "Trial", "search"]
-
 Settings = Mapping[str, Any]
 
 # A trial must be better than the current settings by this factor, or the difference is chance.

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from paceline.planning.cost_curve import CostCurve
 
-__all__ = ["MOST_WHOLE", "best_chain", "best_count", "best_first"]
-
 MOST_WHOLE = 1024
 """Most nodes asked of a drafter whose trees stay whole: it knows how many pay, or was told."""
 _LONGEST = 64

@@ -20,8 +20,6 @@ from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.sizing import best_count
 from paceline.tree import Tree
 
-__all__ = ["Chosen", "SessionCalibration", "TextCalibration", "new_calibration"]
-
 
 class Chosen(NamedTuple):
     """The nodes of a tree that gain most tokens for the time of their pass, ascending, and the

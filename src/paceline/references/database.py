@@ -12,8 +12,6 @@ from pathlib import Path
 
 from paceline.errors import StoreError
 
-__all__ = ["Database"]
-
 _BUSY_SECONDS = 10.0
 _APPLICATION = 0x70616365  # "pace": SQLite's application_id, tells our files from others
 _FORMAT = 1  # of the schema, kept as SQLite's user_version

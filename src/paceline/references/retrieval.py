@@ -19,17 +19,6 @@ from numpy.typing import NDArray
 
 from paceline.errors import ModelError
 
-__all__ = [
-    "SentenceEncoder",
-    "TransformersEncoder",
-    "match_expression",
-    "nearest",
-    "query_terms",
-    "shared_weights",
-    "split_terms",
-    "term_weight",
-]
-
 # Thai to Lao, Burmese, Khmer, kana and Han are written without spaces: one term per character.
 _SPACELESS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"

@@ -26,8 +26,6 @@ from paceline.references.retrieval import (
     split_terms,
 )
 
-__all__ = ["Entry", "ReferenceStore", "StoreInfo"]
-
 _Ranked = list[tuple[int, float]]
 """Entries, each with its score."""
 

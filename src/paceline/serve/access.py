@@ -23,8 +23,6 @@ from paceline.errors import UsageError
 from paceline.serve.errors import ApiError, failed
 from paceline.serve.logs import log
 
-__all__ = ["Access", "KnownHosts", "is_loopback", "known_hosts"]
-
 _PROTECTED = ("/v1/", "/tokenize", "/detokenize")
 _PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 

@@ -25,8 +25,6 @@ from paceline.serve.ticket import News, Order, Ticket
 from paceline.serve.tools import CallReader, ToolCall
 from paceline.text import Chunk, Tokenizer
 
-__all__ = ["Answer"]
-
 Object = dict[str, Any]
 Scores = Sequence[TokenLogprob]
 

@@ -14,18 +14,6 @@ from paceline.serve.ticket import Ticket
 from paceline.stats import SourceStats, Stats
 from paceline.text import Tokenizer, hidden_ids
 
-__all__ = [
-    "Places",
-    "chat_logprobs",
-    "completion_logprobs",
-    "finish_reason",
-    "in_text",
-    "metrics_of",
-    "token_bytes",
-    "token_text",
-    "usage_of",
-]
-
 _REFERENCE_SOURCES = ("anpd", "llma", "suffix")
 """Drafters that search references. They also search the text itself, and do not tell which."""
 

@@ -39,8 +39,6 @@ from paceline.serve.settings import ServeSettings
 from paceline.serve.ticket import Order
 from paceline.session import Session
 
-__all__ = ["Server", "create_app"]
-
 R = TypeVar("R", bound=TextRequest)
 
 # The page at `/`: files of the package only, nothing from other servers.

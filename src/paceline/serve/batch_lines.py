@@ -17,18 +17,6 @@ from typing import Any
 
 from paceline.errors import PacelineError, UsageError
 
-__all__ = [
-    "URLS",
-    "AnswersOf",
-    "Batch",
-    "BatchLine",
-    "Outcome",
-    "check_custom_ids",
-    "outcomes",
-    "read_lines",
-    "row",
-]
-
 URLS = ("/v1/chat/completions", "/v1/completions")
 """Endpoints that requests of a batch may use."""
 

@@ -13,8 +13,6 @@ from paceline.file_locks import alone, lock_beside
 from paceline.json_files import parse_json
 from paceline.serve.batch_lines import BatchLine, Outcome
 
-__all__ = ["Results", "results_in"]
-
 _HEAD = b'{"id": "batch_req_'
 
 

@@ -16,8 +16,6 @@ from paceline.serve.inside import post
 from paceline.serve.settings import ServeSettings
 from paceline.session import Session
 
-__all__ = ["BatchCounts", "Heard", "answered_together", "batch_server", "run_batch", "take_down"]
-
 _AHEAD = 2
 """Requests in progress per text being written, so that no slot waits for a request."""
 

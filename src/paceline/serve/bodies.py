@@ -17,8 +17,6 @@ from paceline.serve.errors import ApiError, bad_request
 from paceline.serve.schemas import ChatRequest
 from paceline.serve.settings import ServeSettings
 
-__all__ = ["checked", "json_body", "read_body", "unless_left"]
-
 S = TypeVar("S", bound=BaseModel)
 T = TypeVar("T")
 

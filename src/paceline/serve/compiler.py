@@ -23,8 +23,6 @@ from paceline.serve.logs import log
 from paceline.serve.ticket import Order
 from paceline.session import Session
 
-__all__ = ["Compiler"]
-
 _PATIENCE = 10.0
 """Seconds after which a constraint is given up; its thread works on."""
 _THREADS = 2

@@ -14,8 +14,6 @@ from paceline.serve.schemas import Message, Tool
 from paceline.session import Session
 from paceline.text import hidden_ids
 
-__all__ = ["Reader", "joined_text"]
-
 _ROLES = {"developer": "system"}
 _PER_TOKEN = {"messages": 1, "characters": 64}
 """Most that a token stands for on average, in any vocabulary: a longer prompt cannot fit."""

@@ -19,8 +19,6 @@ from paceline.session import Session
 from paceline.stats import Stats
 from paceline.stream import Stream
 
-__all__ = ["Engine"]
-
 _TIDY = 60.0
 """Seconds of work after which free memory is returned to the system."""
 

@@ -9,8 +9,6 @@ from starlette.responses import JSONResponse
 
 from paceline.errors import UsageError
 
-__all__ = ["ApiError", "bad_request", "failed", "shown", "stopping", "too_many"]
-
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _SOON = {"Retry-After": "1"}
 

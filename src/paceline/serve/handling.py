@@ -24,8 +24,6 @@ from paceline.serve.logs import log
 from paceline.serve.settings import ServeSettings
 from paceline.serve.ticket import News, Order, Ticket
 
-__all__ = ["Handler"]
-
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _CLIENT_LEFT = 499
 

@@ -11,8 +11,6 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["give_back", "share_one_heap"]
-
 _ARENA_MAX = -8
 """glibc's number for the option."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message
 
-__all__ = ["Query", "Reply", "ask", "post"]
-
 Headers = Sequence[tuple[bytes, bytes]]
 
 _JSON = ((b"content-type", b"application/json"),)

@@ -8,8 +8,6 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["log", "log_to_stderr"]
-
 _logger = logging.getLogger("paceline.serve")
 
 

@@ -15,8 +15,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from paceline.completion import Completion
 from paceline.stats import Stats
 
-__all__ = ["Metrics"]
-
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1, 2.5, 5, 10)
 _LONG = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 20, 40, 80, 160, 640)
 _COUNTS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)

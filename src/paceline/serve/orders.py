@@ -27,8 +27,6 @@ from paceline.serve.ticket import Order
 from paceline.serve.tools import CLOSE, OPEN, call_grammar
 from paceline.session import Session
 
-__all__ = ["OFF", "Orders", "tools_of"]
-
 OFF = "off"
 """The method of a request for plain decoding."""
 

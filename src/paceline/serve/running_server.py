@@ -15,8 +15,6 @@ from paceline.serve.access import KnownHosts
 from paceline.serve.app import Server, create_app
 from paceline.serve.logs import log
 
-__all__ = ["StoppableServer", "bound_socket", "run", "running_server"]
-
 
 class StoppableServer(uvicorn.Server):
     """Stops accepting requests at the first signal, but still answers readiness checks until the

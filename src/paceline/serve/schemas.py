@@ -9,21 +9,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = [
-    "ChatRequest",
-    "CompletionRequest",
-    "DetokenizeRequest",
-    "Extension",
-    "Message",
-    "NamedTool",
-    "Prediction",
-    "ResponseFormat",
-    "StructuredOutputs",
-    "TextRequest",
-    "TokenizeRequest",
-    "Tool",
-]
-
 _T = TypeVar("_T")
 _List = Annotated[list[_T], Field(fail_fast=True)]
 """Only the first wrong item counts: a body has room for millions, and each would be explained."""

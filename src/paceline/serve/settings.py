@@ -12,8 +12,6 @@ from typing import Any
 
 from paceline.errors import UsageError
 
-__all__ = ["KEY_VARIABLE", "ServeSettings", "checked_keys", "keys_of_environment", "public_name"]
-
 KEY_VARIABLE = "PACELINE_API_KEY"
 """Environment variable that holds the keys, separated by spaces."""
 

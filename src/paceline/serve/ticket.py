@@ -15,8 +15,6 @@ from paceline.options import Options
 from paceline.serve.errors import ApiError
 from paceline.text import Chunk
 
-__all__ = ["News", "Order", "Ticket", "wake"]
-
 
 @dataclass(frozen=True)
 class Order:

@@ -22,8 +22,6 @@ from paceline.constraints.grammars import COMPACT
 from paceline.serve.schemas import Tool
 from paceline.text import CALL_MARKS
 
-__all__ = ["CLOSE", "OPEN", "CallReader", "ToolCall", "call_grammar"]
-
 OPEN, CLOSE = CALL_MARKS
 
 _NO_CALL = re.compile(r"\s*[^\s{]")

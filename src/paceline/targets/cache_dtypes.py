@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["CACHE_DTYPES", "FLOAT32", "CacheDtype"]
-
 FLOAT32 = "float32"
 _SCALED = 32  # numbers per scale, PL_SCALED
 _SCALE_BYTES = 4

@@ -34,8 +34,6 @@ from paceline.tree import Tree
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["CausalLMTarget"]
-
 PREFILL_CHUNK = 1024
 
 # Slots reserved up front for passes of static shape: captures are lost when the cache moves.

@@ -12,8 +12,6 @@ from paceline.targets.prepare import AUTO, check_weights, prepare
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["DEFAULT_ENGINE", "ENGINES", "check_choices", "open_target"]
-
 DEFAULT_ENGINE = "compiled"
 
 ENGINES: dict[str, dict[str, bool]] = {

@@ -22,8 +22,6 @@ from paceline.kernels.token_table import block_embedding, takes_blocks
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["FloatArithmetic", "can_compute_in_floats", "compute_in_floats"]
-
 _ATEN = torch.ops.aten
 _HALVES = (torch.bfloat16, torch.float16)
 _COLUMNS = 4096  # of a matrix, widened at a time

@@ -17,8 +17,6 @@ from paceline.protocols import LAST_STATES
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Watcher", "call_with_states", "decoder_layers", "noting_states", "side_by_side"]
-
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     """The layers of a model's decoder; none if they are not in one list."""

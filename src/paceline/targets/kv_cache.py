@@ -20,8 +20,6 @@ from paceline.kernels.memory import lazy_zeros
 from paceline.kernels.moving import SlotMover
 from paceline.targets.cache_dtypes import CacheDtype
 
-__all__ = ["TreeCache", "View"]
-
 View = tuple[int, int] | torch.Tensor
 """The slots a pass attends to: a range (start, end), or indices [n]."""
 

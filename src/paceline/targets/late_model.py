@@ -14,8 +14,6 @@ from paceline.targets.weights import least_rows, slot_grain, weight_bytes
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["LateModel", "ModelFacts"]
-
 
 @dataclass(frozen=True)
 class ModelFacts:

@@ -31,8 +31,6 @@ from paceline.kernels.shared_input import Projection, SharedInput
 from paceline.kernels.stand_in import stacked_biases, weight_of
 from paceline.targets.preparation import Preparation
 
-__all__ = ["KINDS", "Layer", "LayerReplacement", "put"]
-
 Layer = Any  # nn.Linear, or transformers' Conv1D, whose weight is transposed
 
 KINDS: dict[str, Maker] = {

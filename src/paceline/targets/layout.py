@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["STATIC_WIDTHS", "PassLayout", "TextRows", "padded_width", "static_slots"]
-
 STATIC_WIDTHS = (1, 8, 16, 32, 64, 128)
 """Numbers of rows of passes with static shapes. On an H100 two and four rows take longer than eight,
 see docs/speed.md."""

@@ -29,8 +29,6 @@ from paceline.targets.weights import on_one_gpu
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["ModelPass"]
-
 
 class ModelPass:
     """Runs `model` with paceline's cache, mask and positions.

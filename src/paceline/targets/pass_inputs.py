@@ -19,8 +19,6 @@ from paceline.kernels.slots_seen import SlotsSeen
 from paceline.targets.kv_cache import View
 from paceline.targets.layout import PassLayout
 
-__all__ = ["InputsByText", "InputsInOne", "Masks", "PassInputs", "Windows"]
-
 Masks = torch.Tensor | dict[str, torch.Tensor]
 """A 4-D mask; one per kind of layer if kinds differ. Float, because eager attention adds the mask,
 and would silently add a boolean one."""

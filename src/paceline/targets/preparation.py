@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-__all__ = ["NATIVE", "Preparation"]
-
 NATIVE = "native"
 """Weights of an unchanged model."""
 

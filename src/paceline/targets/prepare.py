@@ -40,8 +40,6 @@ from paceline.targets.weights import is_quantised, layers_in_blocks
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["AUTO", "BLOCKS", "WEIGHTS", "arithmetic_of", "check_weights", "prepare"]
-
 AUTO = "auto"
 BLOCKS = "blocks"
 _IN_PANELS = ("packed", "bfloat16", "int8", "int4")  # our products, which take float32 rows

@@ -25,8 +25,6 @@ from paceline.targets.one_call.compiled_pass import UnfitError, compiled
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["BITS", "copied_target", "has_own_weights", "rounded_bytes", "steps_of", "twin_of"]
-
 BITS = {"int8": 8, "int4": 4}
 """Kinds of weights that a copy can have."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bisect import insort
 
-__all__ = ["Ranges"]
-
 
 class Ranges:
     """Free and taken stretches of a pool that can grow.

@@ -27,18 +27,6 @@ from paceline.tree import Tree
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-__all__ = [
-    "OFFERED",
-    "attention_windows",
-    "check_supported",
-    "compare",
-    "differences",
-    "longest_context",
-    "narrow_windows",
-    "self_check",
-    "trial",
-]
-
 OFFERED = frozenset({HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 """Capabilities of every model that can be driven."""
 

@@ -16,8 +16,6 @@ from paceline.targets.pass_inputs import InputsInOne
 from paceline.targets.text_slots import TextSlots
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["TextPasses"]
-
 # Most pending tokens per text of a pass with a static shape: the root, and the lag of a draft
 # model, which is a target of its own. Passes that read a prompt seldom repeat a shape.
 _FEW_PENDING = 4

@@ -18,8 +18,6 @@ from paceline.records import Path
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.ranges import Ranges
 
-__all__ = ["KEPT_BYTES", "TextSlot", "TextSlots"]
-
 KEPT_BYTES = 512 << 20
 
 _GRAIN = 256

@@ -29,8 +29,6 @@ from paceline.records import Path, TargetInfo
 from paceline.scores import TokenScores
 from paceline.tree import EMPTY, Tree
 
-__all__ = ["ToyTarget"]
-
 _KEPT = 4
 
 

@@ -8,8 +8,6 @@ import torch
 
 from paceline.errors import UsageError
 
-__all__ = ["VirtualTokens"]
-
 
 class VirtualTokens:
     """The virtual tokens that drafters let a model read.

@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["noting_readers"]
-
 
 @contextmanager
 def noting_readers(layers: Sequence[nn.Module]) -> Iterator[set[nn.Module]]:

@@ -14,16 +14,6 @@ from paceline.kernels.token_table import head_reads_table
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = [
-    "is_quantised",
-    "is_rough",
-    "layers_in_blocks",
-    "least_rows",
-    "on_one_gpu",
-    "slot_grain",
-    "weight_bytes",
-]
-
 _ATTENTION_BLOCK = 512
 _GPU_GRAIN = 256
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from paceline.targets.late_model import LateModel
 
-__all__ = ["Words", "output_head"]
-
 _ROWS = 64  # of the identity per call, to read out a head without plain weights
 
 Head = tuple[torch.Tensor, torch.Tensor]
@@ -102,7 +100,10 @@ def output_head(
     size = model.config.get_text_config().vocab_size
     wanted = torch.arange(size) if tokens is None else tokens
     if bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False)):
-        weights, bias = rows_of(table, wanted).to(dtype_of_table(model)), getattr(head, "bias", None)
+        weights, bias = (
+            rows_of(table, wanted).to(dtype_of_table(model)),
+            getattr(head, "bias", None),
+        )
         index = wanted.to(weights.device)
         return weights, weights.new_zeros(len(index)) if bias is None else bias[index].detach()
     hidden = size_of(table)[1]

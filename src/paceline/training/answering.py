@@ -16,8 +16,6 @@ from paceline.session import Message, Session
 from paceline.stopping import Stopping
 from paceline.training.data import Answer
 
-__all__ = ["Answers", "Asking", "Conversation", "answer_batch"]
-
 
 @dataclass(frozen=True)
 class Asking:

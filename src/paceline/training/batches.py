@@ -23,8 +23,6 @@ from paceline.training.dataset import Dataset, Text
 from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache
 
-__all__ = ["Batch", "Batches", "endless", "masks_of", "pack", "stretches"]
-
 _OPEN = 32  # windows filled at a time
 
 # Values of padding.

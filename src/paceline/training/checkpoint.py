@@ -21,8 +21,6 @@ from paceline.errors import UsageError
 from paceline.json_files import parse_json
 from paceline.training.folder import check_same_run, write_file
 
-__all__ = ["Checkpoint", "forget_checkpoint", "load_checkpoint", "save_checkpoint"]
-
 _INDEX = "checkpoint.json"
 _FORMAT = 1
 

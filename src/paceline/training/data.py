@@ -20,8 +20,6 @@ from paceline.errors import UsageError
 from paceline.json_files import json_bytes, parse_json
 from paceline.training.folder import write_file
 
-__all__ = ["Answer", "Manifest", "Shard", "TrainingData", "load_manifest", "pack", "unpack"]
-
 _MANIFEST = "manifest.json"
 _FORMAT, _KIND = 1, "training data"
 

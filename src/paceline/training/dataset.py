@@ -25,8 +25,6 @@ from paceline.training.data import TrainingData
 from paceline.training.order import PromptFile, interleave
 from paceline.training.settings import TrainerSettings
 
-__all__ = ["Dataset", "Text", "TextSource", "frequent_ngrams", "frequent_tokens", "share_of"]
-
 _SHORTEST = 4  # tokens: a place, its root, and a token to guess
 _LONGEST_READ = 512
 

@@ -11,8 +11,6 @@ from paceline.errors import UsageError
 from paceline.file_locks import alone
 from paceline.json_files import replace_file
 
-__all__ = ["check_same_run", "held", "write_file"]
-
 _READABLE = 200  # most characters of a printed difference; a whole recipe's settings have more
 
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from paceline.training.dataset import Text
     from paceline.training.scorer import Scorer
 
-__all__ = ["Base", "Finished", "PartsInputs", "SettingsT", "TrainedMethod"]
-
 SettingsT = TypeVar("SettingsT", bound=TrainerSettings)
 
 Finished: TypeAlias = "TrainedParts[Any] | DraftParts"

@@ -30,8 +30,6 @@ from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache, StateShape
 from paceline.training.trainer import Trainee
 
-__all__ = ["MethodRun", "train_method"]
-
 _VALIDATION_PLACES = 20_000  # that suffice for a look at the loss
 
 OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]

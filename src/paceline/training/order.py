@@ -12,8 +12,6 @@ from paceline.errors import UsageError
 from paceline.models.cache import hash_file
 from paceline.prompts import PromptRecord, read_prompts
 
-__all__ = ["PromptFile", "interleave", "read_prompt_files"]
-
 
 @dataclass(frozen=True)
 class PromptFile:

@@ -10,8 +10,6 @@ import torch
 
 from paceline.errors import UsageError
 
-__all__ = ["forward_in", "products_in", "products_name", "usable_precision", "without_cudnn"]
-
 _FAST = {"cpu": "bf16", "cuda": "tf32"}
 
 

@@ -21,8 +21,6 @@ from paceline.targets.prepare import prepare
 from paceline.training.dataset import Text
 from paceline.training.state_cache import StateShape
 
-__all__ = ["TargetReader"]
-
 _ROWS = 1024  # through the output head at a time
 
 

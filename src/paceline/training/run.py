@@ -16,8 +16,6 @@ from paceline.training.checkpoint import Checkpoint, load_checkpoint, save_check
 from paceline.training.dataset import Text
 from paceline.training.trainer import Trainee, Trainer
 
-__all__ = ["OnStep", "one_ahead", "run_training"]
-
 _T = TypeVar("_T")
 
 OnStep = Callable[[int, float], None]

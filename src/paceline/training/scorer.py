@@ -12,8 +12,6 @@ from paceline.training.settings import TrainerSettings
 from paceline.training.soft_loss import Chances, Scored, Taught, head_loss, logit_loss, rows_at_once
 from paceline.training.tally import RANKS, Tally
 
-__all__ = ["Scorer", "Teacher"]
-
 # Most that distributions kept for all heads of a batch may take.
 _TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
 

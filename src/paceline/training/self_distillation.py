@@ -22,8 +22,6 @@ from paceline.training.data import Manifest, Shard, load_manifest, pack
 from paceline.training.folder import check_same_run, held, write_file
 from paceline.training.order import PromptFile, interleave
 
-__all__ = ["SHARD_PROMPTS", "make_data", "write_shard"]
-
 SHARD_PROMPTS = 64
 """Prompts per shard; a conversation is one prompt."""
 

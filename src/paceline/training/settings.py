@@ -8,18 +8,6 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from paceline.errors import ModelError, UsageError
 
-__all__ = [
-    "HOW",
-    "PACKAGED",
-    "WHAT",
-    "Form",
-    "HeadSettings",
-    "SavedFloats",
-    "SoftLoss",
-    "TrainerSettings",
-    "option",
-]
-
 WHAT, HOW = "What is trained", "How"
 """Panels of options in a command's help."""
 

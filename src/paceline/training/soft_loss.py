@@ -15,17 +15,6 @@ from torch.autograd.function import once_differentiable
 
 from paceline.training.settings import SoftLoss
 
-__all__ = [
-    "Chances",
-    "Compared",
-    "Scored",
-    "Taught",
-    "compare",
-    "head_loss",
-    "logit_loss",
-    "rows_at_once",
-]
-
 _ROWS = 512  # of logits at a time
 _GPU_LOGITS = 1 << 26  # on a GPU as many rows as make this many logits, if those are more
 _SLOPE = 3.0  # of the blend: the divergence has weight exp(-3 * acceptance)

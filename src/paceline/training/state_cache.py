@@ -34,8 +34,6 @@ from paceline.models.cache import hash_file
 from paceline.training.dataset import Text
 from paceline.training.folder import check_same_run, held, write_file
 
-__all__ = ["KeptStates", "StateCache", "StateReader", "StateShape"]
-
 _INDEX = "cache.json"
 _KINDS = ("states", "greedy")
 _SHARD_TOKENS = 1 << 15

@@ -11,8 +11,6 @@ import torch
 
 from paceline.planning.acceptance import AcceptanceTable
 
-__all__ = ["RANKS", "Tally", "bootstrap"]
-
 RANKS = 10
 _RESAMPLES = 1000
 

@@ -21,8 +21,6 @@ from paceline.training.scorer import Scorer, Teacher
 from paceline.training.settings import TrainerSettings
 from paceline.training.tally import Tally
 
-__all__ = ["Trainee", "Trainer"]
-
 # A better loss is lower by at least this share; less is noise.
 _BETTER = 1e-3
 _BETAS = (0.9, 0.95)  # of AdamW

@@ -18,8 +18,6 @@ from pathlib import Path
 from subprocess import DEVNULL, run
 from typing import NamedTuple
 
-__all__ = ["HERE", "BuildError", "Built", "build", "find_compiler", "library_name", "sources_hash"]
-
 Words = Sequence[str]
 HERE = Path(__file__).resolve().parent
 

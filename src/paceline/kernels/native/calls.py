@@ -15,8 +15,6 @@ from paceline.kernels.native import library
 from paceline.kernels.native.build import HERE
 from paceline.kernels.native.cores import usable_cores
 
-__all__ = ["Kernels", "kernels", "unavailable"]
-
 _NO_MEMORY = 1
 _BFLOAT16_PRODUCTS = {"avx512bf16": "BF16_DOT", "amx": "BF16_TILES"}
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["control_groups"]
-
 
 def control_groups(root: Path, controller: str) -> Iterator[Path]:
     """The folders of this process's group and of those around it, from the outermost on; none of

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from paceline.kernels.native.control_groups import control_groups
 
-__all__ = ["usable_cores"]
-
 _LIMITS = (("", "cpu.max", "cpu.max"), ("cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"))
 """Where control groups of versions 2 and 1 name processor time, and the period it is for."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from paceline.kernels.native.build import library_name, sources_hash
 from paceline.kernels.native.signatures import SIGNATURES
 
-__all__ = ["find", "open_library"]
-
 
 def find(folder: Path) -> tuple[ctypes.CDLL | None, str]:
     """The library in `folder` and "", or None and why not.

@@ -6,30 +6,6 @@ import ctypes
 from ctypes import c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p
 from typing import Any
 
-__all__ = [
-    "SIGNATURES",
-    "Attention",
-    "Chain",
-    "ChainEnd",
-    "Chimera",
-    "Eagle",
-    "Guesses",
-    "Kinds",
-    "Layer",
-    "Medusa",
-    "NGramDraft",
-    "Operand",
-    "Part",
-    "Pass",
-    "Seen",
-    "Sizing",
-    "Step",
-    "Store",
-    "Suffixes",
-    "Texts",
-    "Union",
-]
-
 # Name of a function -> its result, its arguments. Sizes are int64_t, pointers void*.
 _MATRIX = (c_int, c_void_p, c_int64, c_int64)
 SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {

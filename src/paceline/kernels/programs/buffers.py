@@ -8,8 +8,6 @@ import numpy as np
 
 from paceline.kernels.native import signatures as native
 
-__all__ = ["PassBuffers"]
-
 
 class PassBuffers:
     """Buffers for passes over at most `capacity` rows, whose layers all see the same slots.

@@ -28,8 +28,6 @@ from paceline.kernels.programs.steps import (
     Value,
 )
 
-__all__ = ["Builder", "Columns", "GivenRows", "Part", "Rotary", "can_attend", "layer_of", "merged"]
-
 _GRAIN = 256
 _FEW = 8  # rows
 _MOST_SEEN = 64  # slots that a row sees beyond its stretch

@@ -15,8 +15,6 @@ from dataclasses import replace
 
 from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Value, readers_of
 
-__all__ = ["select_early"]
-
 _BY_ROW = {Op.MAP, Op.MEAN, Op.RMS_NORM, Op.LAYER_NORM, Op.GATHER, Op.PRODUCT}
 """A row of their output depends on the same row of their inputs alone."""
 

@@ -10,8 +10,6 @@ import torch
 
 from paceline.kernels.programs.steps import Function, Join, Op, Operand, Step, Value, readers_of
 
-__all__ = ["Block", "Merged", "merged"]
-
 
 @dataclass(eq=False)
 class Block:

@@ -14,8 +14,6 @@ from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Tables, Value
 
-__all__ = ["CacheLayer", "PassTexts", "Program", "TableAddresses"]
-
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
 _OF_TEXT = 5  # numbers of a `pl_text`
 _LINE = 16  # numbers; 64 bytes

@@ -10,8 +10,6 @@ from paceline.kernels.blocks import GROUP, ROUNDED, BlockMatrix, rounded_blocks,
 from paceline.kernels.memory import WeightMemory
 from paceline.kernels.programs.steps import Kind, Lowered, Op, Step
 
-__all__ = ["Rounding"]
-
 _PIECE = 1 << 22  # numbers that are converted to floats at a time
 _HEAD_BITS = 8
 

@@ -12,23 +12,6 @@ import torch
 from paceline.kernels.blocks import BlockMatrix
 from paceline.kernels.stand_in import LinearStandIn
 
-__all__ = [
-    "LAST",
-    "OTHER",
-    "Function",
-    "Join",
-    "Kind",
-    "Lowered",
-    "Op",
-    "Operand",
-    "Step",
-    "Tables",
-    "Value",
-    "live_steps",
-    "readers_of",
-]
-
-
 OTHER = 1 << 24
 """PL_OTHER: in an order, places beyond it are in the second operand."""
 

@@ -9,8 +9,6 @@ import torch
 
 from paceline.kernels.programs.steps import Kind, Operand, Tables, Value
 
-__all__ = ["Operands", "Read", "Run", "TorchPass"]
-
 _FIRST = 4096  # positions
 
 

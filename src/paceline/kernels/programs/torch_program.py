@@ -13,8 +13,6 @@ from paceline.kernels.programs.torch_pass import Operands, Read, Run, TorchPass
 from paceline.kernels.programs.torch_steps import STEPS, rotation
 from paceline.kernels.stand_in import stacked
 
-__all__ = ["TorchProgram"]
-
 
 class TorchProgram:
     """Runs lowered steps on a model's own linear layers, whose weights it may move in memory.

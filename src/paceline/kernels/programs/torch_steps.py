@@ -10,8 +10,6 @@ from torch.nn import functional as F
 from paceline.kernels.programs.steps import OTHER, Function, Join, Op, Step
 from paceline.kernels.programs.torch_pass import Operands, Read, Run, TorchPass
 
-__all__ = ["STEPS", "Rotation", "rotation"]
-
 _HALVES = (torch.float16, torch.bfloat16)
 
 Rotation = Callable[[TorchPass, torch.Tensor, torch.Tensor | None], torch.Tensor]

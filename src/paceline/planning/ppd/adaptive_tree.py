@@ -13,8 +13,6 @@ from paceline.planning.ppd.dynamic_tree import DynamicTree
 from paceline.planning.ppd.round_tree import Prospects, prospects_of
 from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_widths
 
-__all__ = ["AdaptiveTree", "Limits"]
-
 # More rows cost nothing: the tree that gains most tokens is the fastest.
 _FREE = CostCurve((CostPoint(1, 0, 1.0), CostPoint(1 << 20, 0, 1.0)))
 

@@ -21,8 +21,6 @@ from paceline.planning.candidate_tree import CandidateTree
 from paceline.planning.cost_curve import CostCurve
 from paceline.tree import ROOT
 
-__all__ = ["DynamicTree", "StateTree", "TreeShape", "Vector", "allocate_prompts", "lay_out"]
-
 Vector = NDArray[np.float64]
 
 # Chance that a text ends, after which the next one begins with all prompt tokens after its first

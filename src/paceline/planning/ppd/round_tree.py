@@ -18,8 +18,6 @@ from paceline.planning.candidate_tree import likeliest_of
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree, Vector
 
-__all__ = ["Prospects", "best_tree", "prospects_of"]
-
 _MOST_GUESSES = 32
 _WIDEST = 96
 _PATIENCE = 3

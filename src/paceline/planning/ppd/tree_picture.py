@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["survey_figure", "tree_figure", "tree_text"]
-
 _SELDOM = 0.0005  # states with a smaller share of the rounds are not shown
 _PANEL_INCHES = (9.0, 2.8)
 _SURVEY_INCHES = (7.0, 4.2)

@@ -13,8 +13,6 @@ from paceline.planning.candidate_tree import CandidateTree, likeliest
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree, Vector, allocate_prompts
 
-__all__ = ["FittedTree", "build_tree", "fastest", "survey_widths"]
-
 _ROUNDS = 50  # a handful suffice; see `build_tree`
 _GAIN = 1e-12
 

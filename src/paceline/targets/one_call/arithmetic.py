@@ -12,8 +12,6 @@ from paceline.targets.one_call.emitter import Emitter
 from paceline.targets.one_call.recording import Node, Recording, UnfitError
 from paceline.targets.one_call.values import Codes, features_of
 
-__all__ = ["Arithmetic"]
-
 _ATEN = torch.ops.aten
 
 _BINARY = {

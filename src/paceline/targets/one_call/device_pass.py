@@ -28,8 +28,6 @@ from paceline.targets.virtual_tokens import VirtualTokens
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["DevicePass", "device_steps"]
-
 _ANY_SHAPE = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 """Attention for passes of any shape. cuDNN's is faster, but prepares itself for every new shape,
 which takes longer than fifty passes."""

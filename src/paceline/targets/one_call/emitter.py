@@ -12,8 +12,6 @@ from paceline.kernels.stand_in import LinearStandIn
 from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.one_call.values import Features, value_of
 
-__all__ = ["Emitter"]
-
 
 class Emitter:
     """Makes steps and the values they produce.

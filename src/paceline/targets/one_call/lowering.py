@@ -46,8 +46,6 @@ from paceline.targets.support import longest_context
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["lower"]
-
 
 def lower(
     model: PreTrainedModel, recording: Recording, table: torch.Tensor | None = None

@@ -10,8 +10,6 @@ import torch
 from paceline.kernels.programs.steps import Value
 from paceline.targets.one_call.recording import ROWS, Node, UnfitError
 
-__all__ = ["PositionTables"]
-
 _GRAIN = 256
 
 

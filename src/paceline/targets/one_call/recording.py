@@ -27,17 +27,6 @@ from paceline.targets.hidden_states import decoder_layers, noting_states
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = [
-    "ROWS",
-    "Attended",
-    "Node",
-    "Recording",
-    "Stored",
-    "UnfitError",
-    "record",
-    "unfit_if_it_fails",
-]
-
 ROWS = 11
 """Rows of the recorded pass; a size that models do not use, so that it identifies rows."""
 

@@ -24,8 +24,6 @@ from paceline.kernels.programs.steps import (
     readers_of,
 )
 
-__all__ = ["StoredTables", "Tensors", "read_steps", "tensors_of", "written_steps"]
-
 _PLAIN = (
     *("function", "join", "layer", "seen", "size"),
     *("heads", "key_heads", "number", "cap", "halves"),

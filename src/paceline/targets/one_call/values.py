@@ -15,17 +15,6 @@ import torch
 
 from paceline.targets.one_call.recording import ROWS, UnfitError
 
-__all__ = [
-    "CONSTANTS",
-    "MOVES",
-    "Codes",
-    "Features",
-    "features_of",
-    "new_codes",
-    "row_axis",
-    "value_of",
-]
-
 _ROW_BITS, _FEATURE_BITS = 4, 24
 _ATEN = torch.ops.aten
 

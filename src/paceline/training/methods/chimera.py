@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
-__all__ = ["Chimera", "ChimeraSettings"]
-
 _COMMON_NGRAMS = 4096
 
 Block = Literal["random", "last-layer"]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
-__all__ = ["Draft", "DraftSettings"]
-
 
 @dataclass(frozen=True)
 class DraftSettings(TrainerSettings):

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
-__all__ = ["Eagle", "EagleSettings"]
-
 Features = Literal["last", "three"]
 """last: the model's last hidden state (EAGLE 1 and 2). three: the outputs of a low, a middle and a
 high layer (EAGLE-3)."""

@@ -18,15 +18,6 @@ from paceline.models.draft_model import layers_of
 from paceline.training.cutting import cut
 from paceline.training.method import Base
 
-__all__ = [
-    "TransformerBottom",
-    "begin_as_last_layer",
-    "copy_last_layer",
-    "gains_of",
-    "last_layer_has_biases",
-    "sized_like",
-]
-
 # Names of a layer's parts in Llama and its relatives.
 _TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
 _JOIN = "self_attn.o_proj"

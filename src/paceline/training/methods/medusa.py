@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
-__all__ = ["Medusa", "MedusaSettings"]
-
 
 @dataclass(frozen=True)
 class MedusaSettings(HeadSettings):

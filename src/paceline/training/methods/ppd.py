@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from paceline.training.methods.prompt_model import PromptModel
     from paceline.training.scorer import Scorer
 
-__all__ = ["Ppd", "PpdSettings"]
-
 # As in `paceline.drafters.prompt_tokens`, which imports torch.
 Mask = Literal["ensemble", "decoder", "encoder"]
 OutputHead = Literal["shared", "small", "full"]

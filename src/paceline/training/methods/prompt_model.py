@@ -30,8 +30,6 @@ from paceline.errors import ModelError
 from paceline.training.batches import Batch, masks_of
 from paceline.training.method import Base
 
-__all__ = ["PromptModel", "PromptRows", "among_one_point"]
-
 _STARTING_TOKENS = 512
 
 
