@@ -1,4 +1,4 @@
-/* Counts n-grams; drafters/ngram_table.py does the same and says what is kept and forgotten. */
+/* Counts n-grams; drafters/ngrams.py does the same and says what is kept and forgotten. */
 #include <stdlib.h>
 #include <string.h>
 
