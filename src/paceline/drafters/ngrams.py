@@ -174,7 +174,7 @@ class _CountedNGrams(NGrams):
         parents: list[int] = []
         tail = tail[-self.longest :]
         followers = self._followers(tail, self.longest, others)
-        if not followers[0]:
+        if budget < 1 or not followers[0]:
             return EMPTY
         # For the root, then each node: its path chance, the tokens up to it, its depth, its
         # followers.
