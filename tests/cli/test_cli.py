@@ -12,6 +12,7 @@ import string
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from paceline.cli import main
 from paceline.cli.bench.shared import split_methods
 from paceline.cli.common import interruptible, print_table
 from paceline.cli.show import print_stream
+from paceline.errors import ModelError
 from paceline.models import ModelStore, load_causal_lm
 from paceline.session import Chunk, Completion
 from paceline.stats import Stats
@@ -816,6 +818,19 @@ def test_ctrl_c_in_a_chat_returns_to_the_prompt(tiny: Path) -> None:
     assert out.endswith("\n")
     assert err.count("ended by: interrupted]") == 2
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ["generate", "chat", "compare"])
+def test_ctrl_c_ends_the_loading_of_a_model_whoever_swallows_it(
+    name: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*arguments: object, **more: object) -> None:
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ModelError("this module cannot be imported")
+
+    monkeypatch.setattr("paceline.api.load", load)
+    assert command(name, *(() if name == "chat" else ("hello",))).code == 130
 
 
 def test_ctrl_c_ends_compare(tiny: Path, tmp_path: Path) -> None:
