@@ -139,7 +139,7 @@ class PromptGuesses:
         if self._open:
             self._judge(round.path.tokens)
         self._length += len(round.path.tokens)
-        found = self._read(round) if read else []
+        found = self._read(round) if read and len(round.tree) else []
         self.tokens, self.shares = [tokens for tokens, _ in found], [shares for _, shares in found]
         self._open += [(place, place + 1, *guesses) for place, guesses in enumerate(found)]
 
