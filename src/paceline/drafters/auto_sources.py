@@ -52,7 +52,8 @@ class AutoSettings:
 
 
 def chosen_sources(sources: str, without: str) -> dict[str, str]:
-    """Name -> method with its settings, as written; see `AutoSettings`."""
+    """Name -> method with its settings, as written. sources, without, errors: see
+    `AutoSettings`."""
     chosen: dict[str, str] = {}
     for method in filter(None, map(str.strip, split_at(_AND, sources or _AND.join(SOURCES)))):
         name, _ = parse_method(method)

@@ -119,7 +119,12 @@ class EagleModel(HeadModule, DraftBlock):
         sees: torch.Tensor,
         own: Sequence[Columns] = (),
     ) -> torch.Tensor:
-        """See `DraftBlock`; own columns of the rows are among `columns` or `own`."""
+        """Outputs [batch, n, hidden] of rows of the same shape at places int64 [batch, n].
+
+        columns: shared by all rows. sees: [batch, n, columns] bool, which of them each row sees.
+        own: each holds one column per row, seen by that row alone. A row sees its own column, in
+        `columns` or in `own`.
+        """
         return self._outputs(rows, places, self.row_norm, columns, sees, own)
 
     def ends(self, outputs: torch.Tensor) -> torch.Tensor:

@@ -128,7 +128,8 @@ class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
             raise ModelError(f"{path} is damaged: its common_ngrams are not n-grams of the model")
 
     def common_ngrams(self, count: int) -> list[list[int]]:
-        """The `count` most frequent n-grams of the training texts, fewer if fewer are known."""
+        """The `count` most frequent n-grams of the training texts, `order` tokens each; fewer if
+        fewer are known."""
         found = self.tensors.get("common_ngrams")
         return [] if found is None else found[:count].tolist()
 
