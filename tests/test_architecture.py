@@ -21,6 +21,7 @@ CORE = {
     "json_files",
     "chains",
     "tree",
+    "tree_columns",
     "union",
     "prefix",
     "records",
@@ -48,7 +49,7 @@ ALLOWED = {
     "kernels": set(),
     "models": {"defaults", "json_files", "errors", "kernels"},
     "references": {"errors"},
-    "datastore": {"errors", "kernels", "models", "tree"},
+    "datastore": {"errors", "kernels", "models", "tree", "tree_columns"},
     "constraints": CORE,
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"kernels", "machine", "models"},

@@ -102,27 +102,36 @@ def moves(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
     assert np.array_equal(held, expected)
 
 
+def room_for_tree(native: Any, nodes: int) -> tuple[Any, object]:
+    """A tree with room for exactly this many nodes, and the memory to hold."""
+    columns, weights = exact(np.empty((3, nodes), np.int64)), exact(np.empty(nodes))
+    tokens, parents, sources = (column.ctypes.data for column in columns)
+    found = native.Tree(
+        tokens=tokens, parents=parents, sources=sources, weights=weights.ctypes.data
+    )
+    return found, (columns, weights)
+
+
 def suffixes(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
     """A text that grows is looked up; then with an order that names places it does not have."""
     size, budget = 300, 7
     tokens = exact(rng.integers(-1, 3, size).astype(np.int32))
     text, order = np.empty(size, np.int32), np.empty(size, np.int32)
     tail = exact(np.array([0, 1, 0, 2], np.int32))
-    nodes, weights = np.empty((2, budget), np.int32), np.empty(budget, np.float64)
+    found, _held = room_for_tree(native, budget)
     call = native.Suffixes(
         tokens=text.ctypes.data, order=order.ctypes.data, most=5, tail=tail.ctypes.data,
         length=4, least=1, hits=256, budget=budget, depth=9, branches=3, doubt=3.0,
-        node_tokens=nodes[0].ctypes.data, node_parents=nodes[1].ctypes.data,
-        weights=weights.ctypes.data,
+        found=found,
     )  # fmt: skip
     address = ctypes.addressof(call)
     for begin in range(0, size, 50):
         assert not library.pl_add_tokens(address, tokens[begin:].ctypes.data, 50)
         assert not library.pl_look_up(address)
-        assert 0 < call.nodes <= budget and call.end <= call.size <= call.count
+        assert 0 < call.found.nodes <= budget and call.end <= call.size <= call.count
         call.total = 0.0
         assert not library.pl_look_up_lengths(address, 3)
-        assert 0 < call.nodes <= budget and call.total > 0
+        assert 0 < call.found.nodes <= budget and call.total > 0
         call.tail, call.length = tail.ctypes.data, 4
     order[:] = rng.integers(-(2**31), 2**31, size)
     order[::5] = 1
@@ -139,18 +148,17 @@ def ngrams(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
     tokens = exact(np.minimum(*rng.integers(0, 300, (2, size))).astype(np.int32))
     own, others = library.pl_ngrams_new(1, longest, 3, 1024), library.pl_ngrams_new(2, 64, 1, 1024)
     for budget in (3, 100):
-        nodes, weights = np.empty((2, budget), np.int32), np.empty(budget, np.float64)
+        found, _held = room_for_tree(native, budget)
         for begin in range(longest, size - piece, piece):
             at = tokens[begin - longest :].ctypes.data
             assert not library.pl_ngrams_count(own, at, longest, piece)
             assert not library.pl_ngrams_count(others, at, 0, piece)
             draft = native.NGramDraft(
                 own=own, others=others, tail=at, length=longest, budget=budget, depth=9, doubt=3.0,
-                node_tokens=nodes[0].ctypes.data, node_parents=nodes[1].ctypes.data,
-                weights=weights.ctypes.data,
+                found=found,
             )  # fmt: skip
             assert not library.pl_ngrams_draft(ctypes.addressof(draft))
-            assert 0 <= draft.nodes <= budget
+            assert 0 <= draft.found.nodes <= budget
     assert 0 < library.pl_ngrams_size(own, 2) <= 1024
     assert not library.pl_ngrams_size(own, longest + 1)
     assert library.pl_ngrams_new(3, 2, 1, 1024) is None
@@ -167,39 +175,40 @@ def chosen_trees(library: ctypes.CDLL, native: Any, rng: np.random.Generator) ->
     )  # fmt: skip
     everyone = library.pl_calibration_new(ctypes.addressof(kinds), 40.0)
     room, size = 40, 12
-    columns, (claims, weights) = np.empty((4, room), np.int64), np.empty((2, room))
+    tree, _held = room_for_tree(native, room)
+    claims, places = np.empty(room), np.empty(room, np.int64)
     united = native.Union(
-        alike=3, room=room, unweighted=0.5, claims=claims.ctypes.data, weights=weights.ctypes.data,
-        **{name: column.ctypes.data for name, column in
-           zip(("tokens", "parents", "sources", "places"), columns, strict=True)},
+        alike=3, room=room, unweighted=0.5, tree=tree, claims=claims.ctypes.data,
+        places=places.ctypes.data,
     )  # fmt: skip
     union, costs = ctypes.addressof(united), exact(1 + 0.1 * np.arange(room + 1))
     path_chances, kept = np.empty(room), np.empty(room, np.int64)
     for _ in range(2):
         own = library.pl_calibration_heir(everyone, 16.0, 8.0)
         for _ in range(60):
-            united.nodes = 0
+            united.tree.nodes = 0
             for source in range(3):
                 tokens = exact(rng.integers(0, 3, size))
                 parents = exact(np.minimum(rng.integers(-1, size, size), np.arange(size) - 1))
                 given = exact(rng.random(size))
-                united.given_tokens, united.given_parents = tokens.ctypes.data, parents.ctypes.data
-                united.given_weights = given.ctypes.data if source else None
-                united.count, united.at, united.by = size, min(united.nodes, 2) - 1, 1 << source
+                united.given = native.Tree(
+                    nodes=size, tokens=tokens.ctypes.data, parents=parents.ctypes.data,
+                    weights=given.ctypes.data if source else None,
+                )  # fmt: skip
+                united.at, united.by = min(united.tree.nodes, 2) - 1, 1 << source
                 assert not library.pl_unite(union)
             assert 0 <= library.pl_union_ends(union, 6, 2) <= 2
             library.pl_cut_union(union, 20)
             sizing = native.Sizing(
-                of=own, nodes=united.nodes, sure=1.0, costs=costs.ctypes.data,
-                tokens=united.tokens, parents=united.parents, sources=united.sources,
-                weights=united.weights, path_chances=path_chances.ctypes.data, kept=kept.ctypes.data,
+                of=own, tree=united.tree, sure=1.0, costs=costs.ctypes.data,
+                path_chances=path_chances.ctypes.data, kept=kept.ctypes.data,
             )  # fmt: skip
             assert not library.pl_size_tree(ctypes.addressof(sizing))
-            assert 0 <= sizing.keeps <= united.nodes <= 20
+            assert 0 <= sizing.keeps <= united.tree.nodes <= 20
             said = exact(rng.integers(0, 3, 3))
             assert not library.pl_calibration_observe(own, everyone, said.ctypes.data, 3)
         library.pl_calibration_free(own)
-    united.count = room + 1
+    united.given.nodes = room + 1
     assert library.pl_unite(union) == 2
     library.pl_calibration_free(everyone)
 

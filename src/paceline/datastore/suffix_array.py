@@ -21,6 +21,7 @@ from paceline.errors import UsageError
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import Suffixes
 from paceline.tree import EMPTY, Tree
+from paceline.tree_columns import TreeColumns
 
 _INSERTED = 4096
 """Most new tokens that the library inserts into the order one by one. In texts of 1,000 to 1,000,000
@@ -58,9 +59,9 @@ class SuffixArray:
         self._order = sort_places(self._tokens) if order is None else order
         self._asked: Search | None = None
         self._tail = (ctypes.c_int32 * LONGEST)()
-        self._room = 0
         self._tail_at = ctypes.addressof(self._tail)
         self._call = Suffixes(most=LONGEST)
+        self._found = TreeColumns(self._call.found)
         self._address = ctypes.addressof(self._call)
         self._native = None if unavailable() else kernels()
         self._point(len(self._tokens), len(self._order))
@@ -81,7 +82,7 @@ class SuffixArray:
         self._native.look_up(self._address)
         if not call.matched:
             return NOTHING
-        return Found(call.matched, call.shorter, call.begin, call.end, self._tree())
+        return Found(call.matched, call.shorter, call.begin, call.end, self._found.tree())
 
     def look_up_lengths(
         self, tail: Sequence[int], budget: int, search: Search, lengths: int, more_than: float
@@ -97,7 +98,8 @@ class SuffixArray:
         self._put(near, budget, search)
         call.total = more_than
         self._native.look_up_lengths(self._address, lengths)
-        return (self._tree(), call.total) if call.nodes else (EMPTY, more_than)
+        tree = self._found.tree()
+        return (tree, call.total) if len(tree) else (EMPTY, more_than)
 
     def places(self, found: Found) -> Int32:
         """Return the places of `found`, which was looked up here just now, as a view."""
@@ -136,34 +138,15 @@ class SuffixArray:
             call.depth, call.branches, call.doubt = search.depth, search.branches, search.doubt
             call.per_match = search.per_match
             self._asked = search
-        if budget > self._room:
-            self._make_room(budget)
+        self._found.make_room(budget)
         call.length, call.budget, call.tail = len(near), budget, self._tail_at
         self._tail[: len(near)] = list(near)
-
-    def _tree(self) -> Tree:
-        nodes = self._call.nodes
-        return Tree.of_columns(
-            tuple(self._node_tokens[:nodes]),
-            tuple(self._node_parents[:nodes]),
-            tuple(self._weights[:nodes]) or None,
-        )
 
     def _point(self, count: int, size: int) -> None:
         """Point the library at the present arrays: `count` tokens, `size` places."""
         call = self._call
         call.tokens, call.order = self._tokens.ctypes.data, self._order.ctypes.data
         call.count, call.size = count, size
-
-    def _make_room(self, budget: int) -> None:
-        self._room = max(budget, 64)
-        self._node_tokens = (ctypes.c_int32 * self._room)()
-        self._node_parents = (ctypes.c_int32 * self._room)()
-        self._weights = (ctypes.c_double * self._room)()
-        call = self._call
-        call.node_tokens = ctypes.addressof(self._node_tokens)
-        call.node_parents = ctypes.addressof(self._node_parents)
-        call.weights = ctypes.addressof(self._weights)
 
 
 class GrowingSuffixArray(SuffixArray):

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from weakref import finalize
 
-from paceline.drafters.guesses import lent
 from paceline.drafters.lookup import FOLLOWER_DOUBT, follower_confidence
 from paceline.errors import UsageError
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import NGramDraft
 from paceline.tree import EMPTY, Tree
+from paceline.tree_columns import TreeColumns
 
 SHARDS = 32
 MOST_NGRAMS = 1 << 16
@@ -235,7 +235,7 @@ class _NativeNGrams(NGrams):
             own=self._held, tail=ctypes.addressof(self._tail), doubt=FOLLOWER_DOUBT
         )
         self._address = ctypes.addressof(self._call)
-        self._room = 0
+        self._found = TreeColumns(self._call.found)
         self._make_given_room(64 + longest)
 
     def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
@@ -259,31 +259,17 @@ class _NativeNGrams(NGrams):
     def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
         """See `NGrams.draft`."""
         near, call = tail[-self.longest :], self._call
-        if budget > self._room:
-            self._make_room(budget)
+        self._found.make_room(budget)
         self._tail[: len(near)] = list(near)
         call.length, call.budget, call.depth = len(near), max(0, budget), depth
         call.others = others._held if isinstance(others, _NativeNGrams) else None
         self._native.draft_ngrams(self._address)
-        nodes = call.nodes
-        if not nodes:
-            return EMPTY
-        return Tree.of_columns(
-            tuple(self._tokens[:nodes]), tuple(self._parents[:nodes]), tuple(self._weights[:nodes])
-        )
+        return self._found.tree()
 
     def _make_given_room(self, room: int) -> None:
         """Allocate memory to count `room` tokens."""
         self._given = (ctypes.c_int32 * room)()
         self._given_at = ctypes.addressof(self._given)
-
-    def _make_room(self, budget: int) -> None:
-        """Allocate memory for trees of `budget` nodes."""
-        self._room = room = max(budget, 64)
-        self._tokens, self._parents = lent(
-            self._call, ctypes.c_int32, room, "node_tokens", "node_parents"
-        )
-        (self._weights,) = lent(self._call, ctypes.c_double, room, "weights")
 
 
 def new_ngrams(shortest: int, longest: int, width: int, most: int) -> NGrams:

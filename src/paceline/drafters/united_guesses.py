@@ -6,17 +6,17 @@ Both unite alike; tests compare them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
+from typing import Any
 
-from paceline.drafters.guesses import lent
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.tree import EMPTY, ROOT, Tree
+from paceline.tree_columns import TreeColumns
 from paceline.union import Union
 
 _UNWEIGHTED = 0.5  # claim of a guess without a weight
-_FEW = 64
 
 
 class _PlainUnion:
@@ -64,26 +64,22 @@ class _NativeUnion:
         self._native = kernels()
         self._call = native.Union(alike=alike, unweighted=_UNWEIGHTED)
         self._address = ctypes.addressof(self._call)
-        self._set_columns(_FEW)
-        self._make_given_room(_FEW)
+        self._given = TreeColumns(self._call.given)
+        self._tree = TreeColumns(self._call.tree, united=True)
+        self._claims, self._places = self._make_room()
 
     def clear(self) -> None:
-        self._call.nodes = 0
+        self._call.tree.nodes = 0
         self.sure = 0.0
 
     def add(self, tree: Tree, source: int, at: int = ROOT) -> None:
-        call, count = self._call, len(tree.tokens)
-        if count > self._given_room:
-            self._make_given_room(count)
-        if call.nodes + count > self._room:
-            self._grow(2 * (call.nodes + count))
-        call.count, call.at, call.by = count, at, source
-        self._given_tokens[:count] = list(tree.tokens)
-        self._given_parents[:count] = list(tree.parents)
-        call.given_weights = None
-        if tree.weights is not None:
-            self._given_weights[:count] = list(tree.weights)
-            call.given_weights = ctypes.addressof(self._given_weights)
+        call = self._call
+        nodes = call.tree.nodes + len(tree.tokens)
+        if nodes > self._tree.room:
+            self._tree.make_room(2 * nodes)
+            self._claims, self._places = self._make_room(self._claims)
+        self._given.put(tree)
+        call.at, call.by = at, source
         self._native.unite(self._address)
         self.sure = call.sure
 
@@ -93,50 +89,24 @@ class _NativeUnion:
     def path_to(self, node: int) -> tuple[int, ...]:
         path: list[int] = []
         while node != ROOT:
-            path.append(self._tokens[node])
-            node = self._parents[node]
+            path.append(self._tree.tokens[node])
+            node = self._tree.parents[node]
         path.reverse()
         return tuple(path)
 
     def tree(self, most: int) -> Tree:
-        call = self._call
-        if call.nodes > most:
-            self._native.cut_union(self._address, most)
-        nodes = call.nodes
-        if not nodes:
-            return EMPTY
-        return Tree.of_columns(
-            tuple(self._tokens[:nodes]),
-            tuple(self._parents[:nodes]),
-            tuple(self._weights[:nodes]),
-            tuple(self._sources[:nodes]),
-        )
+        self._native.cut_union(self._address, most)
+        return self._tree.tree()
 
-    def _grow(self, room: int) -> None:
-        """Make room for `room` nodes; present ones stay."""
-        nodes = self._call.nodes
-        known = self._tokens, self._parents, self._sources, self._claims
-        self._set_columns(room)
-        now = self._tokens, self._parents, self._sources, self._claims
-        for column, before in zip(now, known):
-            column[:nodes] = before[:nodes]
-
-    def _set_columns(self, room: int) -> None:
-        """Allocate columns for `room` nodes, none present."""
-        call, names = self._call, ("tokens", "parents", "sources", "places")
-        self._tokens, self._parents, self._sources, self._places = lent(
-            call, ctypes.c_int64, room, *names
-        )
-        self._claims, self._weights = lent(call, ctypes.c_double, room, "claims", "weights")
-        self._room = call.room = room
-
-    def _make_given_room(self, room: int) -> None:
-        """Allocate columns for one tree of `room` nodes."""
-        self._given_room = room
-        self._given_tokens, self._given_parents = lent(
-            self._call, ctypes.c_int64, room, "given_tokens", "given_parents"
-        )
-        self._given_weights = (ctypes.c_double * room)()
+    def _make_room(
+        self, known: Iterable[float] = ()
+    ) -> tuple[ctypes.Array[Any], ctypes.Array[Any]]:
+        """Columns beside the tree's, as long as these. known: claims so far."""
+        call, room = self._call, self._tree.room
+        claims, places = (ctypes.c_double * room)(*known), (ctypes.c_int64 * room)()
+        call.claims, call.places = ctypes.addressof(claims), ctypes.addressof(places)
+        call.room = room
+        return claims, places
 
 
 UnitedGuesses = _PlainUnion | _NativeUnion

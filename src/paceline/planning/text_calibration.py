@@ -19,6 +19,7 @@ from paceline.planning import calibration as counted
 from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.sizing import best_count
 from paceline.tree import Tree
+from paceline.tree_columns import TreeColumns
 
 
 class Chosen(NamedTuple):
@@ -79,39 +80,27 @@ class _Columns:
     def __init__(self) -> None:
         self.call = Sizing()
         self._size_tree = partial(kernels().size_tree, ctypes.addressof(self.call))
-        self._make_room(64)
+        self._tree = TreeColumns(self.call.tree)
+        self._make_room()
 
     def size(self, tree: Tree, of: int, costs: Sequence[float] | None = None) -> None:
         """Expect a tree for the calibration `of` or, given `costs`, choose its nodes."""
-        call, nodes = self.call, len(tree.tokens)
-        if nodes > self._room:
-            self._make_room(2 * nodes)
-        call.of, call.nodes = of, nodes
-        self._tokens[:nodes], self._parents[:nodes] = list(tree.tokens), list(tree.parents)
-        call.weights = call.sources = call.costs = None
-        if tree.weights is not None:
-            self._weights[:nodes] = list(tree.weights)
-            call.weights = self._weights_at
-        if tree.sources is not None:
-            self._sources[:nodes] = list(tree.sources)
-            call.sources = self._sources_at
+        call = self.call
+        self._tree.put(tree)
+        if self._tree.room > len(self.kept):
+            self._make_room()
+        call.of, call.costs = of, None
         if costs is not None:
             self._costs[: len(costs)] = list(costs)
             call.costs = self._costs_at
         self._size_tree()
 
-    def _make_room(self, room: int) -> None:
-        self._room = room
-        self._tokens, self._parents, self._sources, self.kept = (
-            (ctypes.c_int64 * room)() for _ in range(4)
-        )
-        self._weights, self.path_chances, self._costs = (
-            (ctypes.c_double * (room + 1))() for _ in range(3)
-        )
-        call, at = self.call, ctypes.addressof
-        call.tokens, call.parents, call.kept = map(at, (self._tokens, self._parents, self.kept))
-        call.path_chances = at(self.path_chances)
-        self._weights_at, self._sources_at = at(self._weights), at(self._sources)
+    def _make_room(self) -> None:
+        """Make room for results of as many nodes as the tree may have."""
+        room, at = self._tree.room, ctypes.addressof
+        self.kept = (ctypes.c_int64 * room)()
+        self.path_chances, self._costs = ((ctypes.c_double * (room + 1))() for _ in range(2))
+        self.call.kept, self.call.path_chances = at(self.kept), at(self.path_chances)
         self._costs_at = at(self._costs)
 
 

@@ -170,23 +170,25 @@ class Eagle(ctypes.Structure):
     )
 
 
+class Tree(ctypes.Structure):
+    """`struct pl_tree` of native/src/tree.h; see `paceline.tree_columns`."""
+
+    _fields_ = _laid("q nodes, P tokens parents sources weights")
+
+
 class Suffixes(ctypes.Structure):
     """`struct pl_suffixes` of native/src/suffixes.h."""
 
     _fields_ = _laid(
         "P tokens order, q count size most, P tail, q length least hits budget per_match depth "
-        "branches, d doubt, q matched shorter begin end nodes, P node_tokens node_parents weights, "
-        "d total"
+        "branches, d doubt, q matched shorter begin end, Tree found, d total"
     )
 
 
 class NGramDraft(ctypes.Structure):
     """`struct pl_ngram_draft` of native/src/ngram_tables.h."""
 
-    _fields_ = _laid(
-        "P own others tail, q length budget depth, d doubt, q nodes, "
-        "P node_tokens node_parents weights"
-    )
+    _fields_ = _laid("P own others tail, q length budget depth, d doubt, Tree found")
 
 
 class Kinds(ctypes.Structure):
@@ -198,16 +200,12 @@ class Kinds(ctypes.Structure):
 class Sizing(ctypes.Structure):
     """`struct pl_sizing` of native/src/calibration.h."""
 
-    _fields_ = _laid(
-        "P of, q nodes, P tokens parents sources weights, d sure, P costs path_chances kept, "
-        "q keeps, d promised"
-    )
+    _fields_ = _laid("P of, Tree tree, d sure, P costs path_chances kept, q keeps, d promised")
 
 
 class Union(ctypes.Structure):
     """`struct pl_union` of native/src/unions.h."""
 
     _fields_ = _laid(
-        "q alike room nodes, P tokens parents sources claims weights, d sure, q count at by, "
-        "P given_tokens given_parents given_weights, d unweighted, P places"
+        "q alike room, Tree tree, P claims, d sure, Tree given, q at by, d unweighted, P places"
     )

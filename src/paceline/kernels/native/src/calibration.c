@@ -112,15 +112,16 @@ static double bounded(const struct pl_kinds *of, double claim) {
 
 static void weigh(struct pl_sizing *in, struct guess *guesses, int64_t *depths) {
     const struct pl_kinds *kinds = in->of->kinds;
+    const struct pl_tree *tree = &in->tree;
     const struct count *known = NULL;
     double trust = 0;
     int64_t looked_up = NONE;
-    for (int64_t node = 0; node < in->nodes; node++) {
-        int64_t parent = in->parents[node], by = in->sources ? in->sources[node] : 0;
+    for (int64_t node = 0; node < tree->nodes; node++) {
+        int64_t parent = tree->parents[node], by = tree->sources ? tree->sources[node] : 0;
         struct guess *guess = &guesses[node];
-        *guess = (struct guess){.token = in->tokens[node], .parent = parent, .sources = by};
+        *guess = (struct guess){.token = tree->tokens[node], .parent = parent, .sources = by};
         guess->claim = kinds->unknown;
-        if (in->weights) guess->claim = bounded(kinds, pl_claim(in->weights, in->parents, node));
+        if (tree->weights) guess->claim = bounded(kinds, pl_claim(tree->weights, tree->parents, node));
         depths[node] = parent < 0 ? 1 : depths[parent] + 1;
         guess->kind = kind_of(kinds, guess->claim, depths[node]);
         if (by != looked_up) {
@@ -130,7 +131,7 @@ static void weigh(struct pl_sizing *in, struct guess *guesses, int64_t *depths) 
         }
         in->path_chances[node] = (parent < 0 ? 1.0 : in->path_chances[parent]) *
                           chance_of(in->of, guess, trust, known);
-        if (in->weights && !(in->weights[node] > 0)) guess->claim = 0;
+        if (tree->weights && !(tree->weights[node] > 0)) guess->claim = 0;
     }
 }
 
@@ -149,10 +150,10 @@ static int watch(struct pl_calibration *in, struct open_tree *tree) {
 /* Chooses the nodes that gain the most tokens per time of the pass; among equals, the fewest. */
 static void choose(struct pl_sizing *in) {
     int64_t *kept = in->kept;
-    pl_likeliest_first(in->path_chances, in->nodes, kept);
+    pl_likeliest_first(in->path_chances, in->tree.nodes, kept);
     double best = in->sure / in->costs[0], gained = in->sure, promised = 0;
     in->keeps = 0;
-    for (int64_t i = 0; i < in->nodes; i++) {
+    for (int64_t i = 0; i < in->tree.nodes; i++) {
         gained += in->path_chances[kept[i]];
         if (gained / in->costs[i + 1] > best) {
             best = gained / in->costs[i + 1];
@@ -161,19 +162,19 @@ static void choose(struct pl_sizing *in) {
     }
     pl_sort_numbers(kept, in->keeps);
     for (int64_t i = 0; i < in->keeps; i++)
-        if (!in->weights || in->weights[kept[i]] != 0) promised += in->path_chances[kept[i]];
+        if (!in->tree.weights || in->tree.weights[kept[i]] != 0) promised += in->path_chances[kept[i]];
     in->promised = promised;
 }
 
 PL_API int pl_size_tree(struct pl_sizing *in) {
     in->keeps = 0;
     in->promised = 0;
-    if (in->nodes < 0) return PL_BAD_ARGUMENT;
-    if (!in->nodes) return PL_OK;
-    size_t nodes = (size_t)in->nodes;
+    if (in->tree.nodes < 0) return PL_BAD_ARGUMENT;
+    if (!in->tree.nodes) return PL_OK;
+    size_t nodes = (size_t)in->tree.nodes;
     struct open_tree *tree = malloc(sizeof *tree + nodes * sizeof *tree->guesses);
     if (!tree) return PL_NO_MEMORY;
-    tree->nodes = in->nodes;
+    tree->nodes = in->tree.nodes;
     tree->at = NONE;
     weigh(in, tree->guesses, in->kept); /* `kept` holds depths until nodes are chosen */
     if (in->costs) choose(in);

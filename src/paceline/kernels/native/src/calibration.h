@@ -2,7 +2,7 @@
 #ifndef PL_CALIBRATION_H
 #define PL_CALIBRATION_H
 
-#include <stdint.h>
+#include "tree.h"
 
 struct pl_calibration;
 
@@ -20,9 +20,7 @@ struct pl_kinds {
 /* A tree that is proposed at the current end of the text. */
 struct pl_sizing {
     struct pl_calibration *of;
-    int64_t nodes;
-    const int64_t *tokens, *parents, *sources; /* [nodes], as `Tree` has them */
-    const double *weights;                     /* [nodes]; NULL if unknown */
+    struct pl_tree tree;
     double sure;         /* tokens that a pass gains without any node */
     const double *costs; /* [nodes + 1] of passes with 0, 1, ... nodes; NULL: choose none */
 

@@ -20,8 +20,8 @@ static int64_t keys_after(const struct pl_ngram_draft *in, int64_t at, int64_t l
                            uint64_t *keys) {
     int64_t length = 0;
     keys[0] = 0;
-    for (; length < longest && at >= 0; at = in->node_parents[at], length++)
-        keys[length + 1] = mixed(keys[length], in->node_tokens[at]);
+    for (; length < longest && at >= 0; at = in->found.parents[at], length++)
+        keys[length + 1] = mixed(keys[length], (int32_t)in->found.tokens[at]);
     for (int64_t left = in->length; length < longest && left > 0; length++)
         keys[length + 1] = mixed(keys[length], in->tail[--left]);
     return length;
@@ -77,7 +77,8 @@ static int64_t best_of(const struct node *nodes, int64_t count) {
 }
 
 PL_API int pl_ngrams_draft(struct pl_ngram_draft *in) {
-    in->nodes = 0;
+    struct pl_tree *tree = &in->found;
+    tree->nodes = 0;
     if (in->length < 0 || in->budget < 0 || in->depth < 1) return PL_BAD_ARGUMENT;
     struct node few[65], *nodes = few;
     if (in->budget >= 65) nodes = malloc((size_t)(in->budget + 1) * sizeof *nodes);
@@ -85,18 +86,18 @@ PL_API int pl_ngrams_draft(struct pl_ngram_draft *in) {
     nodes[0] = (struct node){.path_chance = 1.0};
     follow(in, -1, in->own->longest, &nodes[0]);
     int64_t above;
-    while (in->nodes < in->budget && (above = best_of(nodes, in->nodes + 1)) != NONE) {
-        struct node *parent = &nodes[above], *node = &nodes[in->nodes + 1];
-        in->node_tokens[in->nodes] = parent->of->followers[parent->guess].token;
-        in->node_parents[in->nodes] = (int32_t)above - 1;
-        in->weights[in->nodes] = parent->weight;
+    while (tree->nodes < in->budget && (above = best_of(nodes, tree->nodes + 1)) != NONE) {
+        struct node *parent = &nodes[above], *node = &nodes[tree->nodes + 1];
+        tree->tokens[tree->nodes] = parent->of->followers[parent->guess].token;
+        tree->parents[tree->nodes] = above - 1;
+        tree->weights[tree->nodes] = parent->weight;
         *node = (struct node){.path_chance = parent->weight, .depth = parent->depth + 1, .guess = NONE};
         parent->guess = parent->of->followers[parent->guess].next;
         parent->rank++;
         weigh(in, parent);
-        if (node->depth < in->depth && in->nodes + 1 < in->budget)
-            follow(in, in->nodes, parent->most, node);
-        in->nodes++;
+        if (node->depth < in->depth && tree->nodes + 1 < in->budget)
+            follow(in, tree->nodes, parent->most, node);
+        tree->nodes++;
     }
     if (nodes != few) free(nodes);
     return PL_OK;

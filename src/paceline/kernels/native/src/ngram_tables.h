@@ -6,7 +6,7 @@
 #ifndef PL_NGRAM_TABLES_H
 #define PL_NGRAM_TABLES_H
 
-#include <stdint.h>
+#include "tree.h"
 
 enum { NONE = -1, SHARDS = 32, LONGEST_RUN = 64, FIRST_ROOM = 64 };
 
@@ -49,11 +49,7 @@ struct pl_ngram_draft {
     int64_t depth;                  /* of the deepest node */
     double doubt;                   /* lowers a token's chance, see ngram_drafts.c */
 
-    /* The answer, likeliest first: parents [budget] are nodes or -1; weights [budget] are the
-       chances of the paths. */
-    int64_t nodes;
-    int32_t *node_tokens, *node_parents;
-    double *weights;
+    struct pl_tree found; /* the answer, likeliest first; room for `budget` nodes */
 };
 
 static inline uint64_t mixed(uint64_t key, int32_t token) {

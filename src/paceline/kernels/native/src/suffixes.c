@@ -138,6 +138,7 @@ static int64_t best_of(const struct group *frontier, int64_t waiting) {
 }
 
 static void grow(struct pl_suffixes *in) {
+    struct pl_tree *tree = &in->found;
     int32_t places[PL_MOST_HITS];
     /* Groups in the frontier share no place. */
     struct group frontier[PL_MOST_HITS];
@@ -150,24 +151,24 @@ static void grow(struct pl_suffixes *in) {
         int64_t best = best_of(frontier, waiting), siblings = 0;
         struct group taken = frontier[best];
         frontier[best] = frontier[--waiting];
-        for (int64_t i = 0; i < nodes; i++) siblings += in->node_parents[i] == taken.parent;
+        for (int64_t i = 0; i < nodes; i++) siblings += tree->parents[i] == taken.parent;
         if (siblings >= in->branches) continue;
-        in->node_tokens[nodes] = taken.token;
-        in->node_parents[nodes] = (int32_t)taken.parent;
-        in->weights[nodes] = taken.weight;
+        tree->tokens[nodes] = taken.token;
+        tree->parents[nodes] = taken.parent;
+        tree->weights[nodes] = taken.weight;
         in->total += taken.weight;
         if (taken.depth < in->depth)
             waiting = expand(in, places, taken, nodes, frontier, waiting);
         nodes++;
     }
-    in->nodes = nodes;
+    tree->nodes = nodes;
 }
 
 PL_API int pl_look_up(struct pl_suffixes *in) {
     if (in->length < 0 || in->least < 1 || in->hits < 1 || in->hits > PL_MOST_HITS)
         return PL_BAD_ARGUMENT;
     find(in);
-    in->nodes = 0;
+    in->found.nodes = 0;
     in->total = 0;
     if (in->matched) grow(in);
     return PL_OK;
@@ -188,7 +189,7 @@ PL_API int pl_look_up_lengths(struct pl_suffixes *in, int64_t lengths) {
         in->length = in->shorter;
         in->tail = end - in->length;
     }
-    if (!best) in->nodes = 0;
+    if (!best) in->found.nodes = 0;
     if (!best || best == last) return PL_OK;
     in->length = best;
     in->tail = end - best;

@@ -2,7 +2,7 @@
 #ifndef PL_SUFFIXES_H
 #define PL_SUFFIXES_H
 
-#include <stdint.h>
+#include "tree.h"
 
 enum { PL_MOST_HITS = 256 };
 
@@ -28,12 +28,8 @@ struct pl_suffixes {
     /* The answer: the number of tokens that match, that of the next shorter suffix that occurs in
        more places (0 for none), and where in the order the places are. */
     int64_t matched, shorter, begin, end;
-    /* A tree of what follows there: parents [budget] are nodes or -1; weights [budget] are the
-       chances of the paths. */
-    int64_t nodes;
-    int32_t *node_tokens, *node_parents;
-    double *weights;
-    double total;       /* of the weights */
+    struct pl_tree found; /* what follows there; room for `budget` nodes */
+    double total;         /* of its weights */
 };
 
 #endif
