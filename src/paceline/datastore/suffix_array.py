@@ -18,6 +18,7 @@ from paceline.datastore.search import (
 )
 from paceline.datastore.sorting import BORDER, LONGEST, Int32, is_in_order, sort_places
 from paceline.errors import UsageError
+from paceline.kernels.native.buffer import Buffer
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import Suffixes
 from paceline.tree import EMPTY, Tree
@@ -58,8 +59,7 @@ class SuffixArray:
         self._tokens = np.ascontiguousarray(tokens, dtype=np.int32)
         self._order = sort_places(self._tokens) if order is None else order
         self._asked: Search | None = None
-        self._tail = (ctypes.c_int32 * LONGEST)()
-        self._tail_at = ctypes.addressof(self._tail)
+        self._tail = Buffer(ctypes.c_int32)
         self._call = Suffixes(most=LONGEST)
         self._found = TreeColumns(self._call.found)
         self._address = ctypes.addressof(self._call)
@@ -139,8 +139,7 @@ class SuffixArray:
             call.per_match = search.per_match
             self._asked = search
         self._found.make_room(budget)
-        call.length, call.budget, call.tail = len(near), budget, self._tail_at
-        self._tail[: len(near)] = list(near)
+        call.length, call.budget, call.tail = len(near), budget, self._tail.put(near)
 
     def _point(self, count: int, size: int) -> None:
         """Point the library at the present arrays: `count` tokens, `size` places."""
@@ -157,7 +156,7 @@ class GrowingSuffixArray(SuffixArray):
 
     def __init__(self) -> None:
         super().__init__(np.zeros(0, dtype=np.int32))
-        self._make_new_room(16)
+        self._new = Buffer(ctypes.c_int32)
 
     @property
     def tokens(self) -> Int32:
@@ -177,10 +176,7 @@ class GrowingSuffixArray(SuffixArray):
             return
         self._reserve(len(self) + len(tokens))
         if self._native is not None:
-            if len(tokens) > len(self._new):
-                self._make_new_room(len(tokens))
-            self._new[: len(tokens)] = list(tokens)
-            self._native.add_tokens(self._address, self._new_at, len(tokens))
+            self._native.add_tokens(self._address, self._new.put(tokens), len(tokens))
         else:
             self._insert(tokens)
 
@@ -203,11 +199,6 @@ class GrowingSuffixArray(SuffixArray):
         if self._native is not None:
             return _INSERTED
         return _SLOWLY_INSERTED + len(self) // _PER_INSERTED
-
-    def _make_new_room(self, room: int) -> None:
-        """Make room to pass `room` tokens to the library."""
-        self._new = (ctypes.c_int32 * room)()
-        self._new_at = ctypes.addressof(self._new)
 
     def _set(self, tokens: Int32, order: Int32 | None = None) -> None:
         self._tokens = tokens

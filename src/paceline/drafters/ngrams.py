@@ -14,6 +14,7 @@ from weakref import finalize
 
 from paceline.drafters.lookup import FOLLOWER_DOUBT, follower_confidence
 from paceline.errors import UsageError
+from paceline.kernels.native.buffer import Buffer
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import NGramDraft
 from paceline.tree import EMPTY, Tree
@@ -230,13 +231,10 @@ class _NativeNGrams(NGrams):
         self._native = kernels()
         self._held = self._native.new_ngrams(shortest, longest, width, most)
         finalize(self, self._native.forget_ngrams, self._held)
-        self._tail = (ctypes.c_int32 * longest)()
-        self._call = NGramDraft(
-            own=self._held, tail=ctypes.addressof(self._tail), doubt=FOLLOWER_DOUBT
-        )
+        self._tail, self._given = Buffer(ctypes.c_int32), Buffer(ctypes.c_int32)
+        self._call = NGramDraft(own=self._held, doubt=FOLLOWER_DOUBT)
         self._address = ctypes.addressof(self._call)
         self._found = TreeColumns(self._call.found)
-        self._make_given_room(64 + longest)
 
     def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
         """See `NGrams.count`. Raises UsageError for ids below 0 or beyond 32 bits."""
@@ -245,11 +243,8 @@ class _NativeNGrams(NGrams):
         if not 0 <= min(tokens) <= max(tokens) <= _LARGEST:
             raise UsageError("a token id is negative or does not fit into 32 bits")
         near = before[-self.longest :]
-        known, count = len(near), len(tokens)
-        if known + count > len(self._given):
-            self._make_given_room(known + count)
-        self._given[: known + count] = [*near, *tokens]
-        self._native.count_ngrams(self._held, self._given_at, known, count)
+        given = self._given.put([*near, *tokens])
+        self._native.count_ngrams(self._held, given, len(near), len(tokens))
 
     def sizes(self) -> list[int]:
         """See `NGrams.sizes`."""
@@ -260,16 +255,11 @@ class _NativeNGrams(NGrams):
         """See `NGrams.draft`."""
         near, call = tail[-self.longest :], self._call
         self._found.make_room(budget)
-        self._tail[: len(near)] = list(near)
-        call.length, call.budget, call.depth = len(near), max(0, budget), depth
+        call.tail, call.length = self._tail.put(near), len(near)
+        call.budget, call.depth = max(0, budget), depth
         call.others = others._held if isinstance(others, _NativeNGrams) else None
         self._native.draft_ngrams(self._address)
         return self._found.tree()
-
-    def _make_given_room(self, room: int) -> None:
-        """Allocate memory to count `room` tokens."""
-        self._given = (ctypes.c_int32 * room)()
-        self._given_at = ctypes.addressof(self._given)
 
 
 def new_ngrams(shortest: int, longest: int, width: int, most: int) -> NGrams:

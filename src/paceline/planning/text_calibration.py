@@ -13,6 +13,7 @@ from math import inf
 from typing import NamedTuple
 from weakref import finalize
 
+from paceline.kernels.native.buffer import Buffer
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.native.signatures import Kinds, Sizing
 from paceline.planning import calibration as counted
@@ -80,7 +81,7 @@ class _Columns:
     def __init__(self) -> None:
         self.call = Sizing()
         self._size_tree = partial(kernels().size_tree, ctypes.addressof(self.call))
-        self._tree = TreeColumns(self.call.tree)
+        self._tree, self._costs = TreeColumns(self.call.tree), Buffer(ctypes.c_double)
         self._make_room()
 
     def size(self, tree: Tree, of: int, costs: Sequence[float] | None = None) -> None:
@@ -89,19 +90,15 @@ class _Columns:
         self._tree.put(tree)
         if self._tree.room > len(self.kept):
             self._make_room()
-        call.of, call.costs = of, None
-        if costs is not None:
-            self._costs[: len(costs)] = list(costs)
-            call.costs = self._costs_at
+        call.of, call.costs = of, None if costs is None else self._costs.put(costs)
         self._size_tree()
 
     def _make_room(self) -> None:
         """Make room for results of as many nodes as the tree may have."""
         room, at = self._tree.room, ctypes.addressof
         self.kept = (ctypes.c_int64 * room)()
-        self.path_chances, self._costs = ((ctypes.c_double * (room + 1))() for _ in range(2))
+        self.path_chances = (ctypes.c_double * room)()
         self.call.kept, self.call.path_chances = at(self.kept), at(self.path_chances)
-        self._costs_at = at(self._costs)
 
 
 _BORDERS = (ctypes.c_double * len(counted.BORDERS))(*counted.BORDERS)
@@ -138,8 +135,7 @@ class _NativeText:
         self._session, self._native, self._columns = session, session.native, session.columns
         self._held, self._all, self._memory = held, session.held, memory
         self._free = finalize(self, self._native.forget_calibration, held)
-        self._said = (ctypes.c_int64 * 64)()
-        self._said_at = ctypes.addressof(self._said)
+        self._said = Buffer(ctypes.c_int64)
 
     def expect(self, tree: Tree) -> list[float]:
         self._columns.size(tree, self._held)
@@ -152,11 +148,7 @@ class _NativeText:
         return Chosen(self._columns.kept[: call.keeps], call.promised)
 
     def observe(self, tokens: Sequence[int]) -> None:
-        room = len(self._said)
-        for begin in range(0, len(tokens), room):
-            some = tokens[begin : begin + room]
-            self._said[: len(some)] = list(some)
-            self._native.observe(self._held, self._all, self._said_at, len(some))
+        self._native.observe(self._held, self._all, self._said.put(tokens), len(tokens))
 
     def forget_trees(self) -> None:
         # An heir knows the same, and watches nothing yet.

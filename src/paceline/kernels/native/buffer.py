@@ -1,0 +1,27 @@
+"""Numbers that are given to the C library."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+
+class Buffer:
+    """Memory for numbers of one C type; it grows as needed."""
+
+    def __init__(self, number: Any, room: int = 64) -> None:
+        self._number = number
+        self._allocate(room)
+
+    def put(self, numbers: Sequence[float]) -> int:
+        """Copy these numbers; returns their address, which is valid until the next call."""
+        count = len(numbers)
+        if count > len(self._held):
+            self._allocate(2 * count)
+        self._held[:count] = list(numbers)
+        return self._address
+
+    def _allocate(self, room: int) -> None:
+        self._held = (self._number * room)()
+        self._address = ctypes.addressof(self._held)
