@@ -14,7 +14,7 @@ from paceline.training.cutting import cut, mixed_precision
 from paceline.training.methods.draft import Draft, DraftSettings
 from paceline.training.scorer import Scorer, Teacher
 from paceline.training.tally import Tally
-from paceline.training.trainer import Trainee, Trainer
+from paceline.training.trainer import Trainer
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]
 SOME = torch.tensor([0, 3, 5, 17, 40, 41, 63])
@@ -56,11 +56,11 @@ def test_only_its_own_layers_learn() -> None:
     base = base_of(tie_word_embeddings=True)
     before = {name: part.clone() for name, part in base.model.named_parameters()}
     settings = DraftSettings(layers="0,2", steps=3, learning_rate=0.01, warm_up=0.0, heads=2)
-    trainee = Trainee(Draft(base, settings), Teacher(base.head, None, VOCAB), settings, 1)
-    names = [name for name, _ in trainee.named_parameters()]
+    trainer = Trainer(Draft(base, settings))
+    names = list(trainer.method.learning())
     assert "model.norm.weight" in names
     assert all(name.startswith("model.layers.") for name in names if name != "model.norm.weight")
-    trainer, batch = Trainer(trainee, settings), window_of(base.model, texts())
+    batch = window_of(base.model, texts())
     losses = [trainer.learn(batch) for _ in range(3)]
     assert losses[2] < losses[0] and trainer.finished
     for name, part in base.model.named_parameters():
@@ -70,27 +70,27 @@ def test_only_its_own_layers_learn() -> None:
 def test_of_a_layer_with_an_update_only_that_learns() -> None:
     base = base_of()
     settings = DraftSettings(layers="0,2", rank=2, steps=3, learning_rate=0.01, warm_up=0.0)
-    trainee = Trainee(Draft(base, settings), Teacher(base.head, None, VOCAB), settings, 1)
-    before = trainee.method.tensors()
+    trainer = Trainer(Draft(base, settings))
+    before = trainer.method.tensors()
     linear = [name for name in before if "_proj" in name]
     assert linear and all(".lora_" in name for name in linear)
     assert {"model.norm.weight", "model.layers.0.input_layernorm.weight"} <= before.keys()
-    trainer, batch = Trainer(trainee, settings), window_of(base.model, texts())
+    batch = window_of(base.model, texts())
     losses = [trainer.learn(batch) for _ in range(3)]
     assert losses[2] < losses[0]
-    after = trainee.method.tensors()
+    after = trainer.method.tensors()
     assert not any(torch.equal(before[name], after[name]) for name in after)
 
 
 def test_a_base_in_half_precision_teaches_weights_in_float32() -> None:
     base = base_of(dtype=torch.bfloat16)
     settings = DraftSettings(layers="0,2")
-    trainee = Trainee(Draft(base, settings), Teacher(base.head, None, VOCAB), settings, 1)
-    assert {part.dtype for _, part in trainee.named_parameters()} == {torch.float32}
+    trainer = Trainer(Draft(base, settings))
+    assert {part.dtype for part in trainer.method.learning().values()} == {torch.float32}
     with mixed_precision(base.model):
         assert torch.ones(2, 2).matmul(torch.ones(2, 2)).dtype == torch.bfloat16
-    trainee.loss(window_of(base.model, texts())).backward()  # type: ignore[no-untyped-call]
-    assert all(part.grad is not None for _, part in trainee.named_parameters())
+    trainer.loss(window_of(base.model, texts())).backward()  # type: ignore[no-untyped-call]
+    assert all(part.grad is not None for part in trainer.method.learning().values())
 
 
 def measured(token_ids: torch.Tensor | None) -> tuple[Tally, dict[str, Any]]:

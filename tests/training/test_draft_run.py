@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from paceline.errors import ModelError, UsageError
 from paceline.models.draft_folder import is_shared_draft, open_draft, read_draft_record
-from paceline.training import run as training_run
+from paceline.training import method_run
 from paceline.training.cutting import cut
 
 PARTS = {"config.json", "model.safetensors", "draft.json", "training.json"}
@@ -76,7 +76,7 @@ def test_a_finished_folder_is_handed_back_and_never_overwritten(
     data: Path, cache: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(whole)
-    monkeypatch.setattr(training_run, "Trainer", None)  # nothing may be trained
+    monkeypatch.setattr(method_run, "Trainer", None)  # nothing may be trained
     found: Any = train(data, whole, "draft", cache, **LAYERS)
     assert found.about == read_draft_record(whole)
     with pytest.raises(UsageError, match=r"draft model trained with another layers in its"):

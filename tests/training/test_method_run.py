@@ -17,6 +17,7 @@ from tests.training.shared import make_data, prompt_file
 from paceline.drafters.eight_bits import in_floats
 from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.errors import ModelError, UsageError
+from paceline.training import method_run
 from paceline.training import run as training_run
 from paceline.training.checkpoint import save_checkpoint
 from paceline.training.data import TrainingData
@@ -24,7 +25,7 @@ from paceline.training.dataset import Dataset, TextSource, share_of
 from paceline.training.methods import TRAINED
 from paceline.training.order import read_prompt_files
 from paceline.training.settings import TrainerSettings
-from paceline.training.trainer import Trainee
+from paceline.training.trainer import Trainer
 
 PARTS = {"config.json", "model.safetensors", "acceptance.json", "training.json"}
 KINDS = {"medusa": MedusaParts, "chimera": ChimeraParts}
@@ -136,7 +137,7 @@ def test_another_training_does_not_go_on_with_it(
         train(data, whole, "chimera", cache, order=2)
     with pytest.raises(ModelError, match=r"does not describe Medusa heads"):
         train(data, whole, "medusa", cache)
-    monkeypatch.setattr(training_run, "Trainer", None)  # nothing may be trained
+    monkeypatch.setattr(method_run, "Trainer", None)  # nothing may be trained
     assert train(data, whole, "chimera", cache).config.order == 3
 
 
@@ -236,18 +237,19 @@ def test_what_is_kept_in_eight_bits_is_what_was_measured(
     data: Path, cache: Path, tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured: list[dict[str, torch.Tensor]] = []
-    measure = Trainee.measure
+    measure = Trainer.measure
 
-    def noted(self: Trainee, *arguments: Any) -> Any:
+    def noted(self: Trainer, *arguments: Any) -> Any:
         measured.append(self.method.tensors())
         return measure(self, *arguments)
 
-    monkeypatch.setattr(Trainee, "measure", noted)
+    monkeypatch.setattr(Trainer, "measure", noted)
     parts = train(data, tmp_path, method, cache, save_dtype="int8", steps=1)
-    matrices = [name for name, part in measured[0].items() if part.dim() > 1 and "bias" not in name]
+    last = measured[-1]  # on the test split; the others are validations
+    matrices = [name for name, part in last.items() if part.dim() > 1 and "bias" not in name]
     assert matrices and all(parts.tensors[name].dtype == torch.int8 for name in matrices)
     opened = in_floats(TRAINED[method].finished().from_pretrained(tmp_path).tensors)
-    for name, part in measured[0].items():
+    for name, part in last.items():
         torch.testing.assert_close(opened[name].float(), part)
 
 

@@ -13,8 +13,7 @@ from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.errors import ModelError, UsageError
 from paceline.training.methods.ppd import Ppd, PpdSettings
 from paceline.training.methods.prompt_model import PromptModel, PromptRows, among_one_point
-from paceline.training.scorer import Teacher
-from paceline.training.trainer import Trainee, Trainer
+from paceline.training.trainer import Trainer
 
 ARCHITECTURES = ["llama", "qwen2", "gemma3", "gpt2", "mistral"]
 
@@ -133,15 +132,13 @@ def test_every_kind_of_part_learns_and_the_model_does_not(variant: dict[str, Any
     model = new_model("llama")
     before = {name: part.clone() for name, part in model.state_dict().items()}
     given = {"steps": STEPS, "learning_rate": 0.05, "head_rate": 1.0, "warm_up": 0.0, "clip": 0.0}
-    settings, base = PpdSettings(**{**given, **variant}), base_for(model)
-    trainee = Trainee(Ppd(base, settings), Teacher(base.head, None, VOCAB), settings, 3)
-    first = trainee.method.tensors()
-    trainer, batch = Trainer(trainee, settings), window_of(model, texts(3))
+    trainer = Trainer(Ppd(base_for(model), PpdSettings(**{**given, **variant})))
+    first, batch = trainer.method.tensors(), window_of(model, texts(3))
     losses = [trainer.learn(batch) for _ in range(STEPS)]
     assert losses[-1] < 0.95 * losses[0]
     assert trainer.finished
     assert all(
-        not torch.equal(part, first[name]) for name, part in trainee.method.tensors().items()
+        not torch.equal(part, first[name]) for name, part in trainer.method.tensors().items()
     )
     assert all(torch.equal(part, before[name]) for name, part in model.state_dict().items())
 

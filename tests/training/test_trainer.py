@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,14 +19,13 @@ from paceline.training.methods.eagle import Eagle, EagleSettings
 from paceline.training.methods.medusa import Medusa, MedusaSettings
 from paceline.training.precision import products_name, without_cudnn
 from paceline.training.scorer import Teacher
-from paceline.training.trainer import Trainee, Trainer
+from paceline.training.trainer import Trainer
 
 
 def trainer(settings: MedusaSettings) -> Trainer:
     base = base_of()
     torch.manual_seed(0)
-    teacher = Teacher(base.head, None, VOCAB, settings.bits)
-    return Trainer(Trainee(Medusa(base, settings), teacher, settings, 1), settings)
+    return Trainer(Medusa(base, settings))
 
 
 def test_a_restored_learner_goes_on_exactly() -> None:
@@ -44,8 +42,8 @@ def test_a_restored_learner_goes_on_exactly() -> None:
     assert (second.step, second.best_loss) == (3, 2.0)
     for batch in batches[3:]:
         second.learn(batch)
-    for name, part in whole.model.method.tensors().items():
-        assert torch.equal(part, second.model.method.tensors()[name])
+    for name, part in whole.method.tensors().items():
+        assert torch.equal(part, second.method.tensors()[name])
 
 
 def test_rounded_matrices_are_learned_as_they_guess() -> None:
@@ -53,38 +51,35 @@ def test_rounded_matrices_are_learned_as_they_guess() -> None:
     found, plain = trainer(MedusaSettings(bits=4)), trainer(MedusaSettings())
     for each in (found, plain):
         with torch.no_grad():
-            part = dict(each.model.named_parameters())["blocks.weight"]
+            part = each.method.learning()["blocks.weight"]
             part.normal_(generator=torch.manual_seed(1))
-    before = found.model.method.tensors()
-    with found.model.rounded():
-        guessing = found.model.method.tensors()
-        wanted = plain.model.loss(batch).item(), found.model.loss(batch).item()
+    before = found.method.tensors()
+    with found.rounded():
+        guessing = found.method.tensors()
+        wanted = plain.loss(batch).item(), found.loss(batch).item()
     weight, rounded_weight = before["blocks.weight"], guessing["blocks.weight"]
     assert all(len(group.unique()) <= 16 for group in rounded_weight.view(-1, 32))
     assert torch.equal(guessing["blocks.bias"], before["blocks.bias"])
-    assert torch.equal(found.model.method.tensors()["blocks.weight"], weight)
+    assert torch.equal(found.method.tensors()["blocks.weight"], weight)
     assert not torch.equal(rounded_weight, weight)
     # The output head is rounded, too.
     assert found.learn(batch) == wanted[1] != wanted[0]
-    assert 0 < (found.model.method.tensors()["blocks.weight"] - weight).abs().max() < 1e-2
+    assert 0 < (found.method.tensors()["blocks.weight"] - weight).abs().max() < 1e-2
 
 
 def test_matrices_are_whole_again_after_an_error() -> None:
     found = trainer(MedusaSettings(bits=8))
-    before = found.model.method.tensors()
-    with pytest.raises(KeyboardInterrupt), found.model.rounded():
+    before = found.method.tensors()
+    with pytest.raises(KeyboardInterrupt), found.rounded():
         raise KeyboardInterrupt
-    assert all(
-        torch.equal(part, before[name]) for name, part in found.model.method.tensors().items()
-    )
+    assert all(torch.equal(part, before[name]) for name, part in found.method.tensors().items())
 
 
 def test_matrices_are_whole_again_if_they_could_not_be_rounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    settings = EagleSettings(bits=4)
-    eagle = Eagle(base_of(), settings)
-    found = Trainee(eagle, Teacher(base_of().head, None, VOCAB, 4), settings, 1)
+    eagle = Eagle(base_of(), EagleSettings(bits=4))
+    found = Trainer(eagle)
     before, rounded = eagle.tensors(), []
 
     def fail_at_the_second(weight: torch.Tensor, bits: int) -> torch.Tensor:
@@ -119,17 +114,22 @@ def test_the_rate_falls_and_training_stops_early() -> None:
     assert found.finished and found.best_loss == 2.0
 
 
-def test_a_gradient_that_is_no_number_reaches_no_parts() -> None:
+def test_a_gradient_that_is_no_number_reaches_no_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     part = nn.Parameter(torch.zeros(2))
-    model: Any = SimpleNamespace(
-        method=SimpleNamespace(tensors=dict, relative_rate=lambda name: 1.0),
-        named_parameters=lambda: [("part", part)],
-        rounded=nullcontext,
-        loss=lambda batch: (0 * part).sqrt().sum(),  # 0, but 0 times an infinite slope
+    method: Any = SimpleNamespace(
+        base=base_of(),
+        settings=MedusaSettings(),
+        bits=0,
+        tensors=dict,
+        relative_rate=lambda name: 1.0,
+        learning=lambda: {"part": part},
+        may_round=lambda name, part: False,
     )
-    batch: Any = None
+    found, batch = Trainer(method), cast(Any, None)
+    # 0, but 0 times an infinite slope
+    monkeypatch.setattr(found, "loss", lambda batch: (0 * part).sqrt().sum())
     with pytest.raises(UsageError, match=r"norm of the gradient of step 1 is nan: .* smaller"):
-        Trainer(model, MedusaSettings()).learn(batch)
+        found.learn(batch)
     assert not part.any()
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,40 +24,36 @@ _INDEX = "checkpoint.json"
 _FORMAT = 1
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A training at some step.
+def save_checkpoint(
+    folder: Path,
+    tensors: Mapping[str, torch.Tensor],
+    values: Mapping[str, Any],
+    run: Mapping[str, Any],
+) -> None:
+    """Replace the latest checkpoint; raises UsageError if it cannot be written.
 
-    tensors, numbers: of the trainer, see `Trainer.state`. run: what is trained. log: losses so far.
+    tensors, values: of the trainer, see `Trainer.state`. run: what is trained.
     """
-
-    tensors: Mapping[str, torch.Tensor]
-    numbers: Mapping[str, Any]
-    run: Mapping[str, Any]
-    log: list[dict[str, Any]]
-
-
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Replace the latest checkpoint; raises UsageError if it cannot be written."""
-    content = save({name: part.contiguous().cpu() for name, part in checkpoint.tensors.items()})
-    name = f"checkpoint-{checkpoint.numbers['step']:06d}.safetensors"
+    content = save({name: part.contiguous().cpu() for name, part in tensors.items()})
+    name = f"checkpoint-{values['numbers']['step']:06d}.safetensors"
     write_file(folder / name, content)
     index: dict[str, Any] = {
         "format": _FORMAT,
         "file": name,
         "sha256": hashlib.sha256(content).hexdigest(),
-        "numbers": dict(checkpoint.numbers),
-        "run": dict(checkpoint.run),
-        "log": checkpoint.log,
+        **values,
+        "run": dict(run),
     }
     index["index_sha256"] = _hash(index)
     write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode())
     _remove(folder, keep=name)
 
 
-def load_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
-    """Load the latest checkpoint of this run, None if there is none. Raises UsageError, naming the
-    file, if it is damaged, and for one of another run."""
+def load_checkpoint(
+    folder: Path, run: Mapping[str, Any]
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+    """Load the latest checkpoint of this run, see `Trainer.state`; None if there is none. Raises
+    UsageError, naming the file, if it is damaged, and for one of another run."""
     path, advice = folder / _INDEX, f"delete {folder / _INDEX} to train from the beginning"
     try:
         index = parse_json(path.read_text(encoding="utf-8"))
@@ -70,7 +65,8 @@ def load_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != index["sha256"]:
             raise ValueError("its sha256 does not match")
-        found = Checkpoint(load(content), dict(index["numbers"]), dict(index["run"]), index["log"])
+        tensors, found = load(content), dict(index["run"])
+        values = {name: index[name] for name in ("numbers", "log")}
     except (FileNotFoundError, NotADirectoryError):
         if path.name == _INDEX:
             return None
@@ -79,8 +75,8 @@ def load_checkpoint(folder: Path, run: Mapping[str, Any]) -> Checkpoint | None:
         raise UsageError(f"cannot read the checkpoint {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UsageError(f"the checkpoint {path} is damaged ({error}): {advice}") from error
-    check_same_run(folder, found.run, run, "a checkpoint of a training")
-    return found
+    check_same_run(folder, found, run, "a checkpoint of a training")
+    return tensors, values
 
 
 def forget_checkpoint(folder: Path) -> None:

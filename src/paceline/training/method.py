@@ -84,19 +84,6 @@ class Base:
         )
 
 
-@dataclass(frozen=True)
-class PartsInputs:
-    """What a folder of parts holds besides its tensors.
-
-    table: how often guesses were right. record: content of `training.json`.
-    """
-
-    base: BaseModel
-    token_ids: torch.Tensor | None
-    table: AcceptanceTable
-    record: Mapping[str, Any]
-
-
 class TrainedMethod(ABC, Generic[SettingsT]):
     """A method while it learns.
 
@@ -121,6 +108,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     def __init__(self, base: Base, settings: SettingsT) -> None:
         """Make the module; torch's generator is already seeded. Raises UsageError or ModelError if
         the method does not fit the model."""
+        self.base, self.settings = base, settings
 
     @classmethod
     def check(cls, settings: SettingsT, layers: int) -> None:
@@ -136,12 +124,21 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Guess after all places of a batch, and pass the guesses to the scorer."""
 
-    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> Finished:
-        """Make what the folder holds. tensors: from `tensors`, rounded to the saved precision."""
+    def parts(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        table: AcceptanceTable,
+        record: Mapping[str, Any],
+    ) -> Finished:
+        """Make what the folder holds.
+
+        tensors: from `tensors`, rounded to the saved precision. table: how often guesses were
+        right. record: content of `training.json`.
+        """
         kind: Any = self.finished()
-        ids = {} if common.token_ids is None else {"token_ids": common.token_ids}
+        ids = {} if self.base.token_ids is None else {"token_ids": self.base.token_ids}
         made: Finished = kind(
-            self.module.config, common.base, {**tensors, **ids}, common.table, common.record
+            self.module.config, self.base.about, {**tensors, **ids}, table, record
         )
         return made
 

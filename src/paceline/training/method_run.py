@@ -21,14 +21,13 @@ from paceline.training.batches import Batches
 from paceline.training.checkpoint import forget_checkpoint, load_checkpoint
 from paceline.training.dataset import Dataset, Text, TextSource, frequent_tokens
 from paceline.training.folder import check_same_run, held
-from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
+from paceline.training.method import Base, Finished, TrainedMethod
 from paceline.training.precision import products_in, products_name, usable_precision, without_cudnn
 from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, run_training
-from paceline.training.scorer import Teacher
 from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache, StateShape
-from paceline.training.trainer import Trainee
+from paceline.training.trainer import Trainer
 
 _VALIDATION_PLACES = 20_000  # that suffice for a look at the loss
 
@@ -131,12 +130,12 @@ def train_method(
     del model  # before there are two
     model, tokenizer = open_model()
     model.eval().requires_grad_(False)
-    work = _Work(model, tokenizer, dataset, cache, run, first)
-    device = model.device
-    with held(folder), products_in(work.precision, device), without_cudnn(device):
+    trainer, device = _begun(run, model, tokenizer, dataset, first), model.device
+    batches = Batches(dataset, cache, run.settings, device)
+    with held(folder), products_in(trainer.precision, device), without_cudnn(device):
         if (done := _finished(run, folder, wanted)) is not None:  # by another process meanwhile
             return done
-        parts = work.do(folder, wanted, on_step)
+        parts = _trained(trainer, batches, run, first, folder, wanted, on_step)
         parts.save_pretrained(folder)
         forget_checkpoint(folder)
     return parts
@@ -171,63 +170,63 @@ def _finished(run: MethodRun, folder: Path, wanted: Mapping[str, Any]) -> Finish
     return done
 
 
-class _Work:
-    """A run whose texts have been read."""
+def _begun(
+    run: MethodRun,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    dataset: Dataset,
+    first: Finished | None,
+) -> Trainer:
+    """Of a run whose texts have been read: with its first parts, or new ones."""
+    settings, ids = run.settings, _vocabulary(model, dataset, run, first)
+    weight, bias = output_head(model, ids)
+    # Inference tensors cannot be differentiated through; clones can.
+    head = weight.clone(), bias.clone()
+    base = Base(model, run.base, ids, head, dataset.train, tokenizer)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(settings.seed)
+        method = run.kind(base, settings)
+    if first is not None:
+        method.start_from(first)
+    return Trainer(method, usable_precision(settings.precision, model.device))
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
-        dataset: Dataset,
-        cache: StateCache,
-        run: MethodRun,
-        first: Finished | None,
-    ) -> None:
-        settings = run.settings
-        ids = _vocabulary(model, dataset, run, first)
-        weight, bias = output_head(model, ids)
-        # Inference tensors cannot be differentiated through; clones can.
-        head = weight.clone(), bias.clone()
-        self.run, self.first = run, first
-        self.base = Base(model, run.base, ids, head, dataset.train, tokenizer)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            self.method = run.kind(self.base, settings)
-        if first is not None:
-            self.method.start_from(first)
-        self.teacher = Teacher(head, ids, run.base.vocab_size, self.method.bits)
-        self.batches = Batches(dataset, cache, settings, model.device)
-        self.precision = usable_precision(settings.precision, model.device)
 
-    def do(self, folder: Path, wanted: Mapping[str, Any], on_step: OnStep) -> Finished:
-        """Train, round the parts, and measure them as saved."""
-        settings, data = self.run.settings, self.batches.dataset
-        judged = _some_places(data.validation, _VALIDATION_PLACES)
-        trainee = Trainee(self.method, self.teacher, settings, len(judged), self.precision)
-        outcome = run_training(trainee, self.batches, judged, folder, wanted, on_step)
-        kept = _rounded(self.method.tensors(), settings.save_dtype)
-        self.method.load(in_floats(kept))
-        tally = trainee.measure(self.batches.whole(data.test), len(data.test))
-        record = {
-            "about": self.run.about,
-            "run": dict(wanted),
-            "texts": data.counts,
-            **outcome,
-            "evaluation": {"on": "the test split, once", **tally.as_json()},
-            "licences": self.run.source.licences,
-            **self._origin(),
-            "precision": products_name(self.precision, self.batches.device),
-        }
-        common = PartsInputs(self.run.base, self.base.token_ids, tally.table, record)
-        return self.method.parts(kept, common)
+def _trained(
+    trainer: Trainer,
+    batches: Batches,
+    run: MethodRun,
+    first: Finished | None,
+    folder: Path,
+    wanted: Mapping[str, Any],
+    on_step: OnStep,
+) -> Finished:
+    """Train, round the parts, and measure them as saved."""
+    method, data = trainer.method, batches.dataset
+    judged = _some_places(data.validation, _VALIDATION_PLACES)
+    outcome = run_training(trainer, batches, judged, folder, wanted, on_step)
+    kept = _rounded(method.tensors(), run.settings.save_dtype)
+    method.load(in_floats(kept))
+    tally, _ = trainer.measure(batches.whole(data.test), len(data.test))
+    record = {
+        "about": run.about,
+        "run": dict(wanted),
+        "texts": data.counts,
+        **outcome,
+        "evaluation": {"on": "the test split, once", **tally.as_json()},
+        "licences": run.source.licences,
+        **_origin(first),
+        "precision": products_name(trainer.precision, batches.device),
+    }
+    return method.parts(kept, tally.table, record)
 
-    def _origin(self) -> dict[str, Any]:
-        """What the parts it starts from learned from: their licences bind its own."""
-        if self.first is None:
-            return {}
-        about = self.first.record
-        kept = {name: about[name] for name in ("licences", "started_from") if name in about}
-        return {"started_from": {**kept, "data": about.get("run", {}).get("data")}}
+
+def _origin(first: Finished | None) -> dict[str, Any]:
+    """What the parts it starts from learned from: their licences bind its own."""
+    if first is None:
+        return {}
+    about = first.record
+    kept = {name: about[name] for name in ("licences", "started_from") if name in about}
+    return {"started_from": {**kept, "data": about.get("run", {}).get("data")}}
 
 
 def _vocabulary(

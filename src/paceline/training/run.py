@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
-import torch
-
 from paceline.training.batches import Batches
-from paceline.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from paceline.training.checkpoint import load_checkpoint, save_checkpoint
 from paceline.training.dataset import Text
-from paceline.training.trainer import Trainee, Trainer
+from paceline.training.trainer import Trainer
 
 _T = TypeVar("_T")
 
@@ -23,14 +20,14 @@ OnStep = Callable[[int, float], None]
 
 
 def run_training(
-    trainee: Trainee,
+    trainer: Trainer,
     batches: Batches,
     judged: list[Text],
     folder: Path,
     run: Mapping[str, Any],
     on_step: OnStep = lambda step, loss: None,
 ) -> dict[str, Any]:
-    """Train, from the latest checkpoint if there is one; `trainee` ends with the best parts.
+    """Train, from the latest checkpoint if there is one; the method ends with the best parts.
 
     judged: texts of the validation split, which choose the best step. folder: held by the caller.
     run: what is trained; a checkpoint of another one is refused. on_step: called after every step,
@@ -42,93 +39,57 @@ def run_training(
     Raises UsageError for a checkpoint that is damaged or another run's, and a folder that cannot
     be written.
     """
-    trainer = Trainer(trainee, trainee.settings)
-    training = _Training(trainer, batches, judged, folder, run, on_step)
-    training.go()
-    trainee.method.load(trainer.best)
-    seconds = training.seconds
-    spent = {what: round(own / seconds, 3) for what, own in sorted(trainer.spent.items())}
+    settings = trainer.settings
+    found = load_checkpoint(folder, run)
+    if found is not None:
+        trainer.restore(*found)
+        on_step(trainer.step, trainer.recent[-1] if trainer.recent else 0.0)
+    if settings.start and not trainer.step:  # perhaps no step is better
+        trainer.judge(trainer.measure(batches.whole(judged), len(judged))[1])
+    begin = perf_counter() - trainer.seconds
+    coming = batches.train(trainer.step)
+    if batches.device.type == "cuda":
+        coming = one_ahead(coming)
+    while not trainer.finished:
+        with trainer.timed("batches"):
+            batch = next(coming)
+        loss = trainer.learn(batch)
+        on_step(trainer.step, loss)
+        if trainer.step % settings.validate_every == 0 or trainer.step == settings.steps:
+            with trainer.timed("validation"):
+                _validate(trainer, batches, judged)
+        trainer.seconds = perf_counter() - begin
+        if trainer.step % settings.checkpoint_every == 0:
+            save_checkpoint(folder, *trainer.state(), run)
+    trainer.method.load(trainer.best)
+    seconds = trainer.seconds
     return {
         "steps": trainer.step,
         "seconds": round(seconds, 1),
-        "places": training.places,
+        "places": trainer.places,
         "speed": {
-            "places_per_second": round(training.places / max(seconds, 1e-9), 1),
-            "shares_of_time": spent,
+            "places_per_second": round(trainer.places / max(seconds, 1e-9), 1),
+            "shares_of_time": {
+                what: round(own / seconds, 3) for what, own in sorted(trainer.spent.items())
+            },
         },
-        "loss_curve": training.log,
+        "loss_curve": trainer.log,
     }
 
 
-@dataclass
-class _Training:
-    """A run in progress. recent: the losses since the last validation."""
-
-    trainer: Trainer
-    batches: Batches
-    judged: list[Text]
-    folder: Path
-    run: Mapping[str, Any]
-    on_step: OnStep
-    log: list[dict[str, Any]] = field(default_factory=list)
-    recent: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-    places: int = 0
-
-    def go(self) -> None:
-        """Continue from the latest checkpoint until the trainer has finished."""
-        trainer, settings = self.trainer, self.trainer.settings
-        found = load_checkpoint(self.folder, self.run)
-        if found is not None:
-            trainer.restore(found.tensors, found.numbers)
-            self.log, self.recent = found.log, found.numbers["recent"]
-            self.seconds, self.places = found.numbers["seconds"], found.numbers["places"]
-            self.on_step(trainer.step, self.recent[-1] if self.recent else 0.0)
-        if settings.start and not trainer.step:  # perhaps no step is better
-            trainer.judge(self._held_back_loss())
-            trainer.model.notes()  # counts start anew with the steps
-        begin = perf_counter() - self.seconds
-        batches = self.batches.train(trainer.step)
-        if self.batches.device.type == "cuda":
-            batches = one_ahead(batches)
-        while not trainer.finished:
-            with trainer.timed("batches"):
-                batch = next(batches)
-            loss = trainer.learn(batch)
-            self.places += trainer.model.method.places(batch)
-            self.recent.append(loss)
-            self.on_step(trainer.step, loss)
-            if trainer.step % settings.validate_every == 0 or trainer.step == settings.steps:
-                with trainer.timed("validation"):
-                    self._judge()
-            self.seconds = perf_counter() - begin
-            if trainer.step % settings.checkpoint_every == 0:
-                tensors, numbers = trainer.state()
-                numbers |= {"seconds": self.seconds, "recent": self.recent, "places": self.places}
-                save_checkpoint(self.folder, Checkpoint(tensors, numbers, self.run, self.log))
-
-    def _held_back_loss(self) -> float:
-        model, total, places = self.trainer.model, 0.0, 0
-        with torch.no_grad(), model.rounded():
-            for batch in self.batches.whole(self.judged):
-                count = model.method.places(batch)
-                total += float(model.loss(batch)) * count
-                places += count
-        return total / places
-
-    def _judge(self) -> None:
-        """Measure the validation loss, and log it beside that of the last steps."""
-        held_back = self._held_back_loss()
-        self.trainer.judge(held_back)
-        self.log.append(
-            {
-                "step": self.trainer.step,
-                "loss": round(sum(self.recent) / len(self.recent), 5),
-                "held_back_loss": round(held_back, 5),
-                **self.trainer.model.notes(),
-            }
-        )
-        self.recent = []
+def _validate(trainer: Trainer, batches: Batches, judged: list[Text]) -> None:
+    """Measure the validation loss, and log it beside that of the last steps."""
+    tally, held_back = trainer.measure(batches.whole(judged), len(judged))
+    trainer.judge(held_back)
+    trainer.log.append(
+        {
+            "step": trainer.step,
+            "loss": round(sum(trainer.recent) / len(trainer.recent), 5),
+            "held_back_loss": round(held_back, 5),
+            "top1": tally.top(1),
+        }
+    )
+    trainer.recent = []
 
 
 def one_ahead(batches: Iterator[_T]) -> Iterator[_T]:

@@ -1,10 +1,10 @@
-"""A method and its loss, and the steps in which it learns: optimiser, schedule, the best parts."""
+"""The steps in which a method learns: loss, optimiser, schedule, the best parts so far."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import deepcopy
 from math import inf, isfinite
 from time import perf_counter
 from typing import Any
@@ -24,33 +24,50 @@ from paceline.training.tally import Tally
 # A better loss is lower by at least this share; less is noise.
 _BETTER = 1e-3
 _BETAS = (0.9, 0.95)  # of AdamW
+# What a checkpoint keeps besides tensors and the log.
+_NUMBERS = ("step", "best_loss", "stale", "spent", "seconds", "recent", "places")
 
 
-@dataclass(eq=False)
-class Trainee:
-    """A method and its loss.
+class Trainer:
+    """Trains a method by its settings, a batch a step.
 
-    texts: number in the validation split. precision: of products, see `forward_in`.
+    precision: of products, see `forward_in`.
+
+    step: steps taken. places: learned from in these, repeats included. recent: the losses since the
+    last validation. log: what validations found, for `training.json`.
+    best_loss: the lowest validation loss; best: its parts. stale: validations since then.
+    spent: seconds by activity. seconds: of all processes together.
     """
 
-    method: TrainedMethod[Any]
-    teacher: Teacher
-    settings: TrainerSettings
-    texts: int
-    precision: str = "float32"
-
-    def __post_init__(self) -> None:
-        self._tally = Tally(self.texts, self.settings.heads)
-
-    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        """Those that learn, in float32."""
-        return self.method.learning().items()
+    def __init__(self, method: TrainedMethod[Any], precision: str = "float32") -> None:
+        self.method = method
+        self.settings: TrainerSettings = method.settings
+        self.precision = precision
+        self.step = 0
+        self.places = 0
+        self.recent: list[float] = []
+        self.log: list[dict[str, Any]] = []
+        self.best_loss = inf
+        self.best = method.tensors()
+        self.stale = 0
+        self.spent: dict[str, float] = {}
+        self.seconds = 0.0
+        base = method.base
+        self._teacher = Teacher(base.head, base.token_ids, base.about.vocab_size, method.bits)
+        groups: dict[float, list[nn.Parameter]] = {}
+        for name, part in method.learning().items():
+            groups.setdefault(method.relative_rate(name), []).append(part)
+        self._optimizer = torch.optim.AdamW(
+            [{"params": parts, "scale": scale} for scale, parts in groups.items()],
+            betas=_BETAS,
+            weight_decay=self.settings.weight_decay,
+        )
 
     @contextmanager
     def rounded(self) -> Iterator[None]:
         """Within it, matrices have the bits of those that guess, and gradients are those of the
         rounded ones (straight-through, arXiv 1308.3432)."""
-        named = self.named_parameters()
+        named = self.method.learning().items()
         parts = [part for name, part in named if self.method.may_round(name, part)]
         kept = [part.data for part in parts]
         try:
@@ -62,55 +79,24 @@ class Trainee:
             for part, own in zip(parts, kept):
                 part.data = own
 
-    def loss(self, batch: Batch) -> torch.Tensor:
-        """The loss, a scalar; without gradients, guesses are counted by text, too. See `rounded`."""
-        tally = None if torch.is_grad_enabled() else self._tally
-        return self._scored(batch, tally).loss
-
-    def notes(self) -> dict[str, Any]:
-        """Share of right first guesses by head, on what was judged since the last call."""
-        found, self._tally = self._tally.top(1), Tally(self.texts, self.settings.heads)
-        return {"top1": found}
-
-    @torch.no_grad()
-    def measure(self, batches: Iterator[Batch], texts: int) -> Tally:
-        """Count all guesses on the batches of a split."""
-        tally = Tally(texts, self.settings.heads)
-        with self.rounded():
-            for batch in batches:
-                self._scored(batch, tally)
-        return tally
-
-    def _scored(self, batch: Batch, tally: Tally | None) -> Scorer:
-        scorer = Scorer(batch, self.teacher, self.settings, tally)
+    def loss(self, batch: Batch, tally: Tally | None = None) -> torch.Tensor:
+        """The loss, a scalar. tally: counts the guesses, too. See `rounded`."""
+        scorer = Scorer(batch, self._teacher, self.settings, tally)
         with forward_in(self.precision, batch.tokens.device):
             self.method.forward(batch, scorer)
-        return scorer
+        return scorer.loss
 
-
-class Trainer:
-    """Trains `model` by `settings`, a batch a step.
-
-    step: steps taken. best_loss: the lowest validation loss; best: its parts.
-    stale: validations since then. spent: seconds by activity.
-    """
-
-    def __init__(self, model: Trainee, settings: TrainerSettings) -> None:
-        self.model = model
-        self.settings = settings
-        self.step = 0
-        self.best_loss = inf
-        self.best = model.method.tensors()
-        self.stale = 0
-        self.spent: dict[str, float] = {}
-        groups: dict[float, list[nn.Parameter]] = {}
-        for name, part in model.named_parameters():
-            groups.setdefault(model.method.relative_rate(name), []).append(part)
-        self._optimizer = torch.optim.AdamW(
-            [{"params": parts, "scale": scale} for scale, parts in groups.items()],
-            betas=_BETAS,
-            weight_decay=settings.weight_decay,
-        )
+    @torch.no_grad()
+    def measure(self, batches: Iterator[Batch], texts: int) -> tuple[Tally, float]:
+        """Count all guesses on the batches of a split with this many texts; also returns the mean
+        loss, by place."""
+        tally, total, places = Tally(texts, self.settings.heads), 0.0, 0
+        with self.rounded():
+            for batch in batches:
+                count = self.method.places(batch)
+                total += float(self.loss(batch, tally)) * count
+                places += count
+        return tally, total / places
 
     @property
     def finished(self) -> bool:
@@ -123,21 +109,24 @@ class Trainer:
         number."""
         for group in self._optimizer.param_groups:
             group["lr"] = self.settings.rate(self.step) * group["scale"]
-        with self.model.rounded():
+        with self.rounded():
             with self.timed("forward"):
-                loss = self.model.loss(batch)
+                loss = self.loss(batch)
             with self.timed("backward"):
                 self._optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 found = float(loss.detach())
         self.step += 1
         with self.timed("optimizer"):
-            parts = [part for _, part in self.model.named_parameters()]
-            norm = nn.utils.clip_grad_norm_(parts, self.settings.clip or inf)
+            norm = nn.utils.clip_grad_norm_(
+                self.method.learning().values(), self.settings.clip or inf
+            )
             # Before the parts, and so a checkpoint, are spoilt.
             self._check("loss", found)
             self._check("norm of the gradient", float(norm))
             self._optimizer.step()
+        self.places += self.method.places(batch)
+        self.recent.append(found)
         return found
 
     @contextmanager
@@ -152,7 +141,7 @@ class Trainer:
         no number."""
         self._check("held-back loss", held_back_loss)
         if held_back_loss < self.best_loss * (1 - _BETTER):
-            self.best_loss, self.best, self.stale = held_back_loss, self.model.method.tensors(), 0
+            self.best_loss, self.best, self.stale = held_back_loss, self.method.tensors(), 0
         else:
             self.stale += 1
 
@@ -165,19 +154,19 @@ class Trainer:
             )
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Tensors and numbers from which `restore` continues exactly."""
-        tensors = {f"now/{name}": part for name, part in self.model.method.tensors().items()}
+        """Tensors, and JSON values {"numbers", "log"}, from which `restore` continues exactly."""
+        tensors = {f"now/{name}": part for name, part in self.method.tensors().items()}
         tensors |= {f"best/{name}": part for name, part in self.best.items()}
-        for name, part in self.model.named_parameters():
+        for name, part in self.method.learning().items():
             for key, value in self._optimizer.state.get(part, {}).items():
                 tensors[f"optimizer/{key}/{name}"] = torch.as_tensor(value)
-        numbers = {"step": self.step, "best_loss": self.best_loss, "stale": self.stale}
-        return tensors, numbers | {"spent": dict(self.spent)}
+        numbers = {name: getattr(self, name) for name in _NUMBERS}
+        return tensors, deepcopy({"numbers": numbers, "log": self.log})
 
-    def restore(self, tensors: Mapping[str, torch.Tensor], numbers: Mapping[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, torch.Tensor], values: Mapping[str, Any]) -> None:
         """Continue where `state` was taken; raises KeyError if something is missing."""
-        parts = dict(self.model.named_parameters())
-        self.model.method.load({name: tensors[f"now/{name}"] for name in parts})
+        parts = self.method.learning()
+        self.method.load({name: tensors[f"now/{name}"] for name in parts})
         for name, part in parts.items():
             self.best[name] = tensors[f"best/{name}"].to(part.device, copy=True)
             if f"optimizer/step/{name}" in tensors:
@@ -188,6 +177,6 @@ class Trainer:
                 # The optimiser keeps its step count on the host.
                 step = tensors[f"optimizer/step/{name}"].clone()
                 self._optimizer.state[part] = {"step": step, **moments}
-        self.step = int(numbers["step"])
-        self.best_loss, self.stale = float(numbers["best_loss"]), int(numbers["stale"])
-        self.spent = dict(numbers["spent"])
+        for name in _NUMBERS:
+            setattr(self, name, values["numbers"][name])
+        self.log = values["log"]

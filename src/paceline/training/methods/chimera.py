@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.errors import UsageError
-from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
+from paceline.training.method import Base, Finished, TrainedMethod
 from paceline.training.settings import WHAT, Form, HeadSettings, option
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from paceline.drafters.chimera_model import ChimeraModel
     from paceline.drafters.head_configs import ChimeraConfig
+    from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -102,8 +103,8 @@ class Chimera(TrainedMethod[ChimeraSettings]):
             sized_like,
         )
 
-        self.settings, self.bits = settings, settings.bits
-        self._train = base.train
+        super().__init__(base, settings)
+        self.bits = settings.bits
         copied = settings.block == "last-layer"
         config = sized_like(settings.config(), base.model.config, settings.intermediate)
         config = replace(config, biases=copied and last_layer_has_biases(base))
@@ -140,10 +141,15 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         """See `TrainedMethod`; the heads' matrices have other names."""
         return name in ("narrow", "joint") or super().may_round(name, part)
 
-    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> Finished:
+    def parts(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        table: AcceptanceTable,
+        record: Mapping[str, Any],
+    ) -> Finished:
         """See `TrainedMethod`; with the training texts' common n-grams."""
         from paceline.training.dataset import frequent_ngrams
 
-        texts = [text.tokens for text in self._train]
+        texts = [text.tokens for text in self.base.train]
         common_ngrams = frequent_ngrams(texts, self.settings.order, _COMMON_NGRAMS)
-        return super().parts({**tensors, "common_ngrams": common_ngrams}, common)
+        return super().parts({**tensors, "common_ngrams": common_ngrams}, table, record)

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import UsageError
-from paceline.training.method import Base, Finished, PartsInputs, TrainedMethod
+from paceline.training.method import Base, Finished, TrainedMethod
 from paceline.training.settings import WHAT, SavedFloats, TrainerSettings, option
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from paceline.models.draft_folder import DraftParts
+    from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -91,8 +92,7 @@ class Draft(TrainedMethod[DraftSettings]):
         from paceline.models.low_rank import with_low_rank
         from paceline.training.cutting import cut
 
-        self.settings = settings
-        self._base = base
+        super().__init__(base, settings)
         self._layers = settings.kept(base.model.config.get_text_config().num_hidden_layers)
         self.module = cut(base.model, self._layers, base.token_ids)
         fixed: set[str] = set()
@@ -123,7 +123,7 @@ class Draft(TrainedMethod[DraftSettings]):
         from paceline.training.batches import masks_of
         from paceline.training.cutting import mixed_precision
 
-        draft, base = self.module, self._base.model
+        draft, base = self.module, self.base.model
         masks = masks_of(draft, batch.sees_back, base.dtype)
         with mixed_precision(base):
             found = draft.base_model(
@@ -135,13 +135,18 @@ class Draft(TrainedMethod[DraftSettings]):
             picked = batch.after(states, points, head + 1)
             scorer.add(head, picked, points, valid & batch.has(points, head + 1))
 
-    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> DraftParts:
+    def parts(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        table: AcceptanceTable,
+        record: Mapping[str, Any],
+    ) -> DraftParts:
         """See `DraftParts`."""
         from paceline.models.draft_folder import DraftParts, DraftRecord
         from paceline.models.draft_model import head_tensors
 
-        draft, base, own = self.module, self._base, self.settings
-        stored, ids = dict(tensors), common.token_ids
+        draft, base, own = self.module, self.base, self.settings
+        stored, ids = dict(tensors), base.token_ids
         dtype = next(iter(tensors.values())).dtype
         if own.standalone:
             stored = self._with_embeddings(dtype)
@@ -155,8 +160,8 @@ class Draft(TrainedMethod[DraftSettings]):
         config.dtype = dtype
         config.architectures = [type(base.model).__name__]
         about = DraftRecord(
-            base=common.base.fingerprint,
-            name=common.base.name,
+            base=base.about.fingerprint,
+            name=base.about.name,
             layers=self._layers,
             vocabulary=0 if ids is None else len(ids),
             shared=not own.standalone,
@@ -169,7 +174,7 @@ class Draft(TrainedMethod[DraftSettings]):
             "of_the_base": base.model.num_parameters(),
         }
         size = sum(each.nbytes for each in stored.values())
-        record = {**common.record, "parameters": sizes, "bytes": size}
+        record = {**record, "parameters": sizes, "bytes": size}
         whole = (base.model, base.tokenizer) if own.standalone else None
         return DraftParts(about, stored, record, config, whole)
 
@@ -180,10 +185,10 @@ class Draft(TrainedMethod[DraftSettings]):
 
         layers = sum(
             each.numel()
-            for name, each in own_tensors(self.module, self._base.model).items()
+            for name, each in own_tensors(self.module, self.base.model).items()
             if not name.endswith((DOWN, UP)) and not name.startswith("draft.")
         )
-        return layers + self._base.head[0].numel()
+        return layers + self.base.head[0].numel()
 
     def _with_embeddings(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """All tensors of a standalone draft."""
@@ -193,7 +198,7 @@ class Draft(TrainedMethod[DraftSettings]):
         return {
             name: tensor.to(dtype) if tensor.is_floating_point() else tensor
             for name, tensor in self.module.state_dict().items()
-            if not (tied and name == f"{name_of_head(self._base.model)}.weight")
+            if not (tied and name == f"{name_of_head(self.base.model)}.weight")
         }
 
     @classmethod

@@ -80,7 +80,8 @@ class Eagle(TrainedMethod[EagleSettings]):
             sized_like,
         )
 
-        self.settings, self.bits = settings, settings.bits
+        super().__init__(base, settings)
+        self.bits = settings.bits
         layers = base.model.config.get_text_config().num_hidden_layers
         copied = settings.block == "last-layer"
         config = replace(settings.config(), layers=self.taps(settings, layers))

@@ -10,6 +10,7 @@ from paceline.training.settings import WHAT, Form, HeadSettings, option
 
 if TYPE_CHECKING:
     from paceline.drafters.head_configs import MedusaConfig
+    from paceline.drafters.medusa_heads import MedusaHeads
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -41,6 +42,8 @@ class Medusa(TrainedMethod[MedusaSettings]):
     target's own: everywhere in its answers, and in texts it only reads where they agree with it.
     """
 
+    module: MedusaHeads
+
     name = "medusa"
     summary = (
         "Train Medusa-1 heads: each guesses a token further ahead from the model's last state."
@@ -51,14 +54,14 @@ class Medusa(TrainedMethod[MedusaSettings]):
     def __init__(self, base: Base, settings: MedusaSettings) -> None:
         from paceline.drafters.medusa_heads import MedusaHeads
 
-        self.settings, self.bits = settings, settings.bits
-        self.heads = MedusaHeads(settings.config(), base.head, base.token_ids)
-        self.module = self.heads
+        super().__init__(base, settings)
+        self.bits = settings.bits
+        self.module = MedusaHeads(settings.config(), base.head, base.token_ids)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Run all heads on the states at all places."""
         points, valid = batch.points()
-        found = self.heads.ends(batch.after(batch.last, points, 0).flatten(0, 1))
+        found = self.module.ends(batch.after(batch.last, points, 0).flatten(0, 1))
         found = found.view(len(found), *points.shape, -1)
         tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
         for head, guesses in enumerate(found):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.errors import UsageError
-from paceline.training.method import Base, PartsInputs, TrainedMethod
+from paceline.training.method import Base, TrainedMethod
 from paceline.training.settings import WHAT, SavedFloats, Schedule, TrainerSettings, option
 
 if TYPE_CHECKING:
     import torch
 
     from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
+    from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.methods.prompt_model import PromptModel
     from paceline.training.scorer import Scorer
@@ -90,7 +91,7 @@ class Ppd(TrainedMethod[PpdSettings]):
     def __init__(self, base: Base, settings: PpdSettings) -> None:
         from paceline.training.methods.prompt_model import PromptModel
 
-        self.settings = settings
+        super().__init__(base, settings)
         self.module = PromptModel(base, settings.config())
 
     @classmethod
@@ -133,9 +134,13 @@ class Ppd(TrainedMethod[PpdSettings]):
         """Output heads learn at `head_rate`."""
         return self.settings.head_rate if name.startswith("head.") else 1.0
 
-    def parts(self, tensors: Mapping[str, torch.Tensor], common: PartsInputs) -> PromptTokens:
+    def parts(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        table: AcceptanceTable,
+        record: Mapping[str, Any],
+    ) -> PromptTokens:
         """See `PromptTokens`."""
         from paceline.drafters.prompt_tokens import PromptTokens
 
-        config = self.settings.config()
-        return PromptTokens(config, common.base, tensors, common.table, common.record)
+        return PromptTokens(self.module.config, self.base.about, tensors, table, record)
