@@ -14,7 +14,7 @@ from paceline.training import soft_loss
 from paceline.training.batches import Batch
 from paceline.training.scorer import Scorer, Teacher
 from paceline.training.settings import SoftLoss, TrainerSettings
-from paceline.training.soft_loss import head_loss, logit_loss
+from paceline.training.soft_loss import head_loss
 from paceline.training.tally import Tally, bootstrap
 
 KINDS = get_args(SoftLoss)
@@ -59,7 +59,9 @@ def test_losses_and_gradients_are_those_of_the_dense_ones(
     logits = F.linear(states, weight, bias).detach().requires_grad_(True)
     assert torch.equal(best, logits.argmax(-1))
     torch.testing.assert_close(overlap, torch.minimum(logits.softmax(-1), chances).sum(-1))
-    loss, _, _ = logit_loss(logits, taught, labels, kind)
+    loss, _, _ = head_loss(
+        logits, None, lambda rows: (taught[0][rows], taught[1][rows]), labels, kind
+    )
     (found,) = torch.autograd.grad((loss * by).sum(), logits)
     again = dense(logits, chances, labels, kind)
     (gradient,) = torch.autograd.grad((again * by).sum(), logits)

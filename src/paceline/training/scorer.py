@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
 from paceline.kernels.blocks import rounded_numbers
 from paceline.training.batches import Batch
 from paceline.training.settings import TrainerSettings
-from paceline.training.soft_loss import Chances, Scored, Taught, head_loss, logit_loss, rows_at_once
+from paceline.training.soft_loss import Taught, head_loss, rows_at_once
 from paceline.training.tally import RANKS, Tally
 
 # Most that distributions kept for all heads of a batch may take.
@@ -51,19 +49,6 @@ class Teacher:
         return shares, torch.special.xlogy(shares, shares).sum(dim=-1)
 
 
-class _Asked(NamedTuple):
-    """Which points a head is asked about.
-
-    there: [rows, n] bool, those that count; for these, known: [m] bool, whether they have labels;
-    and for these again, labels: columns, and chances: the target's distributions.
-    """
-
-    there: torch.Tensor
-    known: torch.Tensor
-    labels: torch.Tensor
-    chances: Chances
-
-
 class Scorer:
     """Scores what the heads of a method guess on one batch.
 
@@ -90,28 +75,13 @@ class Scorer:
         states: [rows, n, hidden]. points: [rows, n] int64, the places they are for. valid: [rows, n]
         bool, which of them count.
         """
-        asked = self._asked(head, points, valid)
-        ranks = torch.full_like(asked.labels, RANKS)
-
-        def ranked(rows: slice, logits: torch.Tensor) -> None:
-            ranks[rows] = _ranks(logits, asked.labels[rows])
-
-        told = None if self._tally is None else ranked
-        rows, kind = states[asked.there][asked.known].float(), self._settings.loss
-        with torch.autocast(rows.device.type, enabled=False):
-            found = head_loss(rows, self._teacher.guessing, asked.chances, asked.labels, kind, told)
-        self._count(head, points, asked, found, ranks)
+        self._add(head, states, points, valid, self._teacher.guessing)
 
     def add_logits(
         self, head: int, logits: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
     ) -> None:
         """Add guesses as logits [rows, n, columns], from an output head of the method's own."""
-        asked = self._asked(head, points, valid)
-        rows = logits[asked.there][asked.known].float()
-        with torch.autocast(rows.device.type, enabled=False):
-            taught = asked.chances(slice(None))
-            found = logit_loss(rows, taught, asked.labels, self._settings.loss)
-        self._count(head, points, asked, found, _ranks(rows.detach(), asked.labels))
+        self._add(head, logits, points, valid, None)
 
     def penalty(self, term: torch.Tensor) -> None:
         """Add a scalar term to the loss."""
@@ -130,32 +100,41 @@ class Scorer:
         total = torch.stack(terms).mean()
         return total + sum(self._penalties) if self._penalties else total
 
-    def _asked(self, head: int, points: torch.Tensor, valid: torch.Tensor) -> _Asked:
+    def _add(
+        self,
+        head: int,
+        guesses: torch.Tensor,
+        points: torch.Tensor,
+        valid: torch.Tensor,
+        end: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> None:
         there = valid & self.batch.has(points, head + 2)
         length = self.batch.tokens.shape[1]
         rows = torch.arange(len(points), device=points.device)[:, None] * length
         index = (rows + points + head + 1)[there]
-        labels = self._teacher.columns(self.batch.greedy.flatten()[index])
-        known = labels >= 0
-        table, places = self._table, index[known]
+        columns = self._teacher.columns(self.batch.greedy.flatten()[index])
+        known = columns >= 0
+        labels, places = columns[known], index[known]
+        ranks = torch.full_like(labels, RANKS)
 
-        def chances(rows: slice) -> Taught:
-            if table is None:
-                return self._teacher.chances(self._last_states(places[rows]))
-            at = self._rows[places[rows]]
-            return table[0][at], table[1][at]
+        def chances(some: slice) -> Taught:
+            if self._table is None:
+                return self._teacher.chances(self._last_states(places[some]))
+            at = self._rows[places[some]]
+            return self._table[0][at], self._table[1][at]
 
-        return _Asked(there, known, labels[known], chances)
+        def ranked(some: slice, logits: torch.Tensor) -> None:
+            ranks[some] = _ranks(logits, labels[some])
 
-    def _count(
-        self, head: int, points: torch.Tensor, asked: _Asked, found: Scored, ranks: torch.Tensor
-    ) -> None:
-        (loss, best, acceptance), there, known = found, asked.there, asked.known
-        self._heads[head] = loss.sum(), len(asked.labels)
+        told = None if self._tally is None else ranked
+        asked, kind = guesses[there][known].float(), self._settings.loss
+        with torch.autocast(asked.device.type, enabled=False):
+            loss, best, acceptance = head_loss(asked, end, chances, labels, kind, told)
+        self._heads[head] = loss.sum(), len(labels)
         if self._tally is None:
             return
         hits = torch.zeros_like(known)
-        hits[known] = best == asked.labels
+        hits[known] = best == labels
         chained = torch.zeros_like(there)
         chained[there] = hits
         if self._chained is not None:

@@ -90,29 +90,20 @@ def compare(
 
 
 def head_loss(
-    states: torch.Tensor,
-    head: tuple[torch.Tensor, torch.Tensor],
+    guesses: torch.Tensor,
+    head: tuple[torch.Tensor, torch.Tensor] | None,
     chances: Chances,
     labels: torch.Tensor,
     kind: SoftLoss,
     ranked: Callable[[slice, torch.Tensor], None] | None = None,
 ) -> Scored:
     """Score states [n, hidden] that go through a frozen output head (weights [columns, hidden],
-    biases [columns]).
+    biases [columns]), or without one logits [n, columns].
 
     ranked: called with some rows and their logits; without it, acceptance may be left out.
     """
     apply: Any = _HeadLoss.apply
-    found: Scored = apply(states, *head, chances, labels, kind, ranked)
-    return found
-
-
-def logit_loss(
-    logits: torch.Tensor, taught: Taught, labels: torch.Tensor, kind: SoftLoss
-) -> Scored:
-    """The same for any logits [n, columns], which keep their own gradients."""
-    apply: Any = _LogitLoss.apply
-    found: Scored = apply(logits, taught, labels, kind)
+    found: Scored = apply(guesses, head, chances, labels, kind, ranked)
     return found
 
 
@@ -120,25 +111,29 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        states: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
+        guesses: torch.Tensor,
+        head: tuple[torch.Tensor, torch.Tensor] | None,
         chances: Chances,
         labels: torch.Tensor,
         kind: SoftLoss,
         ranked: Callable[[slice, torch.Tensor], None] | None,
     ) -> Scored:
         """Compute each row's gradient right away, while its logits exist."""
-        gradients, parts = torch.empty_like(states), []
-        size = rows_at_once(states.device, len(weight))
-        for first in range(0, max(len(states), 1), size):  # once even if there are none
+        gradients, parts = torch.empty_like(guesses), []
+        size = rows_at_once(guesses.device, guesses.shape[1] if head is None else len(head[0]))
+        for first in range(0, max(len(guesses), 1), size):  # once even if there are none
             rows = slice(first, first + size)
-            logits = torch.addmm(bias, states[rows], weight.T)
+            logits = guesses[rows]
+            if head is not None:
+                logits = torch.addmm(head[1], logits, head[0].T)
             found = compare(logits, chances(rows), labels[rows], kind, ranked is not None)
             if ranked is not None:
                 ranked(rows, logits)
             if ctx.needs_input_grad[0]:
-                torch.mm(found.gradient, weight, out=gradients[rows])
+                if head is not None:
+                    torch.mm(found.gradient, head[0], out=gradients[rows])
+                else:
+                    gradients[rows] = found.gradient
             parts.append((found.loss, found.best, found.acceptance))
         ctx.save_for_backward(gradients)
         loss, best, acceptance = (torch.cat(each) for each in zip(*parts, strict=True))
@@ -148,25 +143,6 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_loss: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        """The gradient by the states alone."""
+        """The gradient by the guesses alone."""
         (gradients,) = ctx.saved_tensors
-        return gradients * by_loss[:, None], None, None, None, None, None, None
-
-
-class _LogitLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, logits: torch.Tensor, taught: Taught, labels: torch.Tensor, kind: SoftLoss
-    ) -> Scored:
-        """See `compare`."""
-        found = compare(logits, taught, labels, kind)
-        ctx.save_for_backward(found.gradient)
-        ctx.mark_non_differentiable(found.best, found.acceptance)
-        return found.loss, found.best, found.acceptance
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, by_loss: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
-        """The gradient by the logits alone."""
-        (gradient,) = ctx.saved_tensors
-        return gradient * by_loss[:, None], None, None, None
+        return gradients * by_loss[:, None], None, None, None, None, None
