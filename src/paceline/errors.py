@@ -49,6 +49,16 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 @contextmanager
+def writable(what: object, advice: str = "") -> Iterator[None]:
+    """Raise UsageError, naming `what`, if the body cannot write, for example because a disk is full.
+    advice: follows the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write {what}: {error.strerror}{advice}") from error
+
+
+@contextmanager
 def readable(what: str) -> Iterator[None]:
     """Raise UsageError, naming `what`, if the body cannot read a file, or it is no UTF-8 text."""
     try:

@@ -16,8 +16,9 @@ _NAME = 20
 
 
 def count(number: int, what: str) -> str:
-    """1, "text"  ->  "1 text";  3, "text"  ->  "3 texts" """
-    return f"{number} {what if number == 1 else what + 's'}"
+    """1, "text"  ->  "1 text";  3, "text"  ->  "3 texts";  2, "guess"  ->  "2 guesses" """
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"{number} {what if number == 1 else plural}"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.curve_store import curve_key, curve_path, load_curve
 from paceline.planning.planner import MOST_NODES, TreePlanner
 from paceline.planning.sizing import best_chain
+from paceline.tables import Table
 
 
 @pytest.fixture(autouse=True)
@@ -240,8 +241,13 @@ def test_what_is_tried_is_planned_by_the_curve_just_measured(
         def as_json(self) -> dict[str, Any]:
             return {}
 
+        def table(self) -> Table:
+            return Table("", ["width"], [])
+
+        def lines(self) -> list[str]:
+            return []
+
     monkeypatch.setattr(tune, "_study", lambda *options: Study())
-    monkeypatch.setattr(tune, "_show_study", lambda study: None)
     path = tmp_path / "tune.json"
     assert command("tune", "--method", "ppd", "--repeats", 1, "--json", path)[0] == 0
     measured = CostCurve.from_records(json.loads(path.read_text(encoding="utf-8"))["curve"])

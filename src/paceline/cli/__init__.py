@@ -28,6 +28,7 @@ from paceline.cli import (
     tune,
 )
 from paceline.cli.common import note
+from paceline.cli.groups import App
 from paceline.errors import PacelineError
 
 __all__ = ["app", "main"]
@@ -36,10 +37,9 @@ __all__ = ["app", "main"]
 # in click or in typer itself, by version.
 _Mistyped: Final = cast(type[Exception], typer.BadParameter.__base__)
 
-app = typer.Typer(
+app = App(
     name="paceline",
     help="Make a language model write the same text in less time.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )

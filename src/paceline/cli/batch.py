@@ -14,8 +14,8 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.batch_ray import Answer, RayOptions, Work, on_ray
-from paceline.cli.flags import option
-from paceline.cli.groups import Choice, Machine, grouped
+from paceline.cli.flags import option, told
+from paceline.cli.groups import Choice, Machine
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import AnswersOf, check_custom_ids, read_lines
 from paceline.serve.batch_results import results_in
@@ -30,26 +30,21 @@ class Files:
     """Files of requests and results."""
 
     input_file: Annotated[
-        Path, typer.Option("--input", help="JSONL file of requests, in OpenAI's batch format.")
+        Path, told("JSONL file of requests, in OpenAI's batch format.", "--input")
     ]
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", help="JSONL file of results; requests already in it are not repeated."
-        ),
+        told("JSONL file of results; requests already in it are not repeated."),
     ]
     errors: Path | None = option(None, "JSONL file for failed requests; default: --output.")
 
 
-@grouped
 def batch(
     *,
     files: Files,
     choice: Choice,
     alias: flags.AliasOption = None,
-    max_batch: Annotated[
-        int, typer.Option("--max-batch", min=1, help="Most texts written at once.")
-    ] = 16,
+    max_batch: Annotated[int, told("Most texts written at once.", min=1)] = 16,
     budget: flags.BudgetOption = None,
     machine: Machine,
     datastore: flags.DatastoreOption = None,

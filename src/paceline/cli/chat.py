@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli import common
-from paceline.cli.groups import Choice, Kept, Machine, Output, References, Request, grouped
+from paceline.cli.groups import Choice, Kept, Machine, Output, References, Request
 from paceline.cli.show import print_stream, summary
 from paceline.errors import PacelineError, UsageError
 from paceline.prompts import read_prompts
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _HELP = "Type a message. /clear starts over, /stats shows or hides statistics, /quit ends."
 
 
-@grouped
 def chat(
     *,
     choice: Choice,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from paceline.errors import UsageError, readable
+from paceline.errors import UsageError, readable, writable
 from paceline.tables import Table, count, terminal_table
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def check_writable(path: Path | None, *groups: object) -> None:
     inputs = [each for each in every if isinstance(each, Path)]
     if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
         raise UsageError(f"{path} is read by this command: write the result to another file")
-    with writing(path):
+    with writable(path):
         if not (path.is_file() or path.is_dir() or not path.exists()):
             return  # a pipe or device must not be opened twice
         is_new = not path.exists()
@@ -180,7 +180,7 @@ def check_writable(path: Path | None, *groups: object) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a result file; raises UsageError if that fails."""
-    with writing(path):
+    with writable(path):
         # Names of files may be no text.
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
@@ -189,15 +189,6 @@ def write_json(path: Path | None, content: object) -> None:
     """Write a result file as JSON, if there is one; see `write_text`."""
     if path is not None:
         write_text(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
-
-
-@contextmanager
-def writing(what: object) -> Iterator[None]:
-    """Raise UsageError if the body cannot write, for example because a disk is full."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"cannot write {what}: {error.strerror}") from error
 
 
 def console(stderr: bool = False) -> Console:
@@ -209,7 +200,7 @@ def console(stderr: bool = False) -> Console:
 def print_lines(lines: Iterable[object], style: str | None = None) -> None:
     """Print lines as results; none is broken."""
     out = console()
-    with writing("the output"):
+    with writable("the output"):
         for line in lines:
             out.print(str(line), style=style, soft_wrap=True)
 
@@ -221,7 +212,7 @@ def print_table(table: Table) -> None:
     # for `grep` and `awk`.
     width = max(out.width, 80) if out.is_terminal else 200
     out.width = max(width, 20 + 6 * len(table.headings))
-    with writing("the table"):
+    with writable("the table"):
         out.print(terminal_table(table))
 
 

@@ -9,18 +9,17 @@ import typer
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
-from paceline.cli.groups import Machine, Prompts, Request, grouped
+from paceline.cli.groups import Machine, Prompts, Request
 from paceline.defaults import DEFAULT_MODEL
 from paceline.prompts import PromptRecord
 
 
-@grouped
 def compare(
     *,
     model: flags.ModelOption = DEFAULT_MODEL,
     contenders: shared.Contenders,
     prompts: Prompts,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs per prompt.")] = 3,
+    repeats: Annotated[int, flags.told("Runs per prompt.", min=1)] = 3,
     request: Request,
     machine: Machine,
     json_file: flags.JsonOption = None,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli import common, flags
+from paceline.cli.flags import told
+from paceline.cli.groups import App
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import StoreError, UsageError
 from paceline.prompts import read_records
@@ -17,15 +19,13 @@ from paceline.tables import count
 if TYPE_CHECKING:
     from paceline.datastore import DatastoreInfo
 
-app = typer.Typer(
-    help="Build, inspect or clear a datastore of texts for a model.", no_args_is_help=True
-)
+app = App(help="Build, inspect or clear a datastore of texts for a model.")
 
 _FIELDS = ("outputs", "output", "answer", "text")
 _AT_ONCE = 256  # texts tokenised together
 
 Folder = Annotated[
-    Path | None, typer.Argument(help="Folder of the datastore; default: the model's own.")
+    Path | None, told("Folder of the datastore; default: the model's own.", argument=True)
 ]
 
 
@@ -33,20 +33,19 @@ Folder = Annotated[
 @common.interruptible()
 def build(
     files: Annotated[
-        list[Path], typer.Argument(help="Text files, JSONL files of texts, or folders of either.")
+        list[Path], told("Text files, JSONL files of texts, or folders of either.", argument=True)
     ],
     model: flags.ModelOption = DEFAULT_MODEL,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder of the datastore; default: the model's own."),
+        told("Folder of the datastore; default: the model's own."),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit",
-            min=1,
-            help="Most tokens to keep, also later; the oldest texts are dropped. Default: the "
+        told(
+            "Most tokens to keep, also later; the oldest texts are dropped. Default: the "
             "datastore's earlier limit, at first 20 million.",
+            min=1,
         ),
     ] = None,
 ) -> None:

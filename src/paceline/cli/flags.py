@@ -1,12 +1,10 @@
-"""Options of several commands, in the groups that `--help` shows, and how groups declare theirs."""
+"""How commands and groups declare their options, and the options of several commands."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import Annotated, TypeVar
-
-import typer
+from typing import Annotated, Any, TypeVar
 
 SAMPLING, DRAFTING, MACHINE = "Sampling", "Drafting", "How the model runs"
 """Groups of options in `--help`."""
@@ -14,48 +12,47 @@ SAMPLING, DRAFTING, MACHINE = "Sampling", "Drafting", "How the model runs"
 T = TypeVar("T")
 
 
+def told(
+    text: str,
+    *flags: str,
+    panel: str | None = None,
+    argument: bool = False,
+    **limits: int | float,
+) -> dict[str, Any]:
+    """What `Annotated` says of a parameter that is an option; see `paceline.cli.groups.App`.
+
+    text: its help. flags: by default one made from the parameter's name. argument: whether it is
+    an argument, without a flag. limits: min and max.
+    """
+    return {"help": text, "flags": flags, "panel": panel, "argument": argument, "limits": limits}
+
+
 def option(
     default: T, text: str, *flags: str, panel: str | None = None, **limits: int | float
 ) -> T:
-    """Make a field of a group an option; see `paceline.cli.groups.options_of`. text: its help.
-    flags: by default one made from the field's name. limits: min and max."""
-    told = {"help": text, "flags": flags, "panel": panel, "limits": limits}
-    made: T = field(default=default, metadata=told)
+    """Make a field of a group an option; see `told`."""
+    metadata = told(text, *flags, panel=panel) | {"limits": limits}
+    made: T = field(default=default, metadata=metadata)
     return made
 
 
-ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="Alias, folder, GGUF file or hub id.")
-]
+ModelOption = Annotated[str, told("Alias, folder, GGUF file or hub id.", "--model", "-m")]
 DraftModelOption = Annotated[
     str | None,
-    typer.Option(
-        "--draft-model",
-        help="Smaller model that drafts: alias, folder, GGUF file or hub id.",
-        rich_help_panel=DRAFTING,
-    ),
+    told("Smaller model that drafts: alias, folder, GGUF file or hub id.", panel=DRAFTING),
 ]
 BudgetOption = Annotated[
-    int | None,
-    typer.Option(
-        "--budget",
-        help="Most tokens guessed per round; default: as many as pay off.",
-        rich_help_panel=DRAFTING,
-    ),
+    int | None, told("Most tokens guessed per round; default: as many as pay off.", panel=DRAFTING)
 ]
-FixedBudgetOption = Annotated[
-    int, typer.Option("--budget", help="Most tokens guessed per round.", rich_help_panel=DRAFTING)
-]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the result here as JSON.")]
+FixedBudgetOption = Annotated[int, told("Most tokens guessed per round.", panel=DRAFTING)]
+JsonOption = Annotated[Path | None, told("Write the result here as JSON.", "--json")]
 AliasOption = Annotated[
-    list[str] | None,
-    typer.Option("--alias", help="Another name that the model answers to; may be repeated."),
+    list[str] | None, told("Another name that the model answers to; may be repeated.")
 ]
 DatastoreOption = Annotated[
     str | None,
-    typer.Option(
-        "--datastore",
-        help='Datastore to guess from and to add answers to; "own" is the model\'s own.',
-        rich_help_panel=DRAFTING,
+    told(
+        'Datastore to guess from and to add answers to; "own" is the model\'s own.',
+        panel=DRAFTING,
     ),
 ]

@@ -11,7 +11,7 @@ import typer
 
 from paceline.cli import common
 from paceline.cli.flags import SAMPLING, option
-from paceline.cli.groups import Choice, Kept, Machine, Output, Prompts, Request, grouped
+from paceline.cli.groups import Choice, Kept, Machine, Output, Prompts, Request
 from paceline.cli.show import print_stream, summary
 from paceline.constraints import Constraint
 from paceline.errors import UsageError
@@ -69,7 +69,6 @@ class _Constrained:
             raise UsageError(f"cannot read the JSON schema {self.json_schema}: {error}") from error
 
 
-@grouped
 def generate(
     *,
     choice: Choice,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -22,12 +22,16 @@ from paceline.cli.flags import (
     JsonOption,
     ModelOption,
     option,
+    told,
 )
 from paceline.defaults import DEFAULT_METHOD, DEFAULT_MODEL
 from paceline.errors import UsageError
 from paceline.prompts import PromptRecord, demo_prompts, read_prompts
 
 _DRAFTING = "speculative"
+_NONE = inspect.Parameter.empty
+
+CommandT = TypeVar("CommandT", bound=Callable[..., None])
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ class References(PromptFile):
 class Prompts(References):
     """A prompt on the command line, or those of a file."""
 
-    prompt: Annotated[str | None, typer.Argument(help='The prompt; "-" reads it from stdin.')] = (
+    prompt: Annotated[str | None, told('The prompt; "-" reads it from stdin.', argument=True)] = (
         None
     )
     raw: bool = option(False, "Continue the text as it is, without the chat template.")
@@ -220,23 +224,39 @@ class Machine(Placement):
     )
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with options for the fields of each dataclass parameter. Their defaults come from
-    the parameter's own default, if it has one."""
+class App(typer.Typer):
+    """Commands with an option for each of their parameters, see `told`, and for the fields of those
+    that are dataclasses. Their defaults come from the parameter's own default, if it has one."""
+
+    def __init__(self, help: str, name: str | None = None, **settings: Any) -> None:
+        super().__init__(name=name, help=help, no_args_is_help=True, **settings)
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[CommandT], CommandT]:
+        """See `typer.Typer.command`."""
+        add = super().command(name, **settings)
+
+        def added(command: CommandT) -> CommandT:
+            add(_grouped(command))
+            return command
+
+        return added
+
+
+def _grouped(command: Callable[..., None]) -> Callable[..., None]:
     shown: list[inspect.Parameter] = []
     groups: dict[str, type[Any]] = {}
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        kind = parameter.annotation
+        kind, default = parameter.annotation, parameter.default
         if is_dataclass(kind) and isinstance(kind, type):
             groups[parameter.name] = kind
-            own = parameter.default is not inspect.Parameter.empty
-            shown += options_of(kind, parameter.default if own else None)
+            shown += _options_of(kind, default)
         else:
-            shown.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            shown.append(_option(parameter.name, kind, default, {}))
 
     def run(**given: Any) -> None:
-        for name, kind in groups.items():
-            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        with common.interruptible():  # what checks its fields may import
+            for name, kind in groups.items():
+                given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
         command(**given)
 
     run.__doc__, run.__name__ = command.__doc__, command.__name__
@@ -245,43 +265,31 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def options_of(
-    group: type[Any], defaults: Any = None, panel: str | None = None
-) -> list[inspect.Parameter]:
-    """An option for each field of a dataclass.
-
-    defaults: an instance; without one, the fields' own are taken, and nothing is checked.
-    panel: of `--help`, for fields that name none.
-    """
+def _options_of(group: type[Any], defaults: Any) -> Iterator[inspect.Parameter]:
+    """An option for each field of a dataclass. defaults: an instance, or `inspect.Parameter.empty`
+    for the fields' own."""
     hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=_default(field) if defaults is None else getattr(defaults, field.name),
-            annotation=_annotated(field, hints[field.name], panel),
-        )
-        for field in fields(group)
-    ]
+    for field in fields(group):
+        default = field.default if defaults is _NONE else getattr(defaults, field.name)
+        yield _option(field.name, hints[field.name], default, field.metadata)
 
 
-def _default(field: Field[Any]) -> Any:
-    return inspect.Parameter.empty if field.default is MISSING else field.default
-
-
-def _annotated(field: Field[Any], hint: Any, panel: str | None) -> Any:
-    """The field's own option, or one made from its name and metadata."""
-    if get_origin(hint) is Annotated and len(get_args(hint)) > 1:
-        return hint
-    plain = str if get_origin(hint) is Literal else hint
-    told, flag = field.metadata, f"--{field.name.replace('_', '-')}"
-    if plain is bool and panel is not None:
+def _option(name: str, hint: Any, default: Any, told: Mapping[str, Any]) -> inspect.Parameter:
+    """The option of a field or parameter. told: what it is, see `told`, unless `hint` says it."""
+    kind, *said = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    told = said[0] if said else told
+    flag = f"--{name.replace('_', '-')}"
+    if told.get("either") and kind is bool:
         flag = f"{flag}/--no-{flag[2:]}"
-    made = typer.Option(
-        *(told.get("flags") or [flag]),
-        help=told["help"],
-        rich_help_panel=told.get("panel", panel),
-        **told.get("limits", {}),
-    )
+    more = {"help": told["help"], "rich_help_panel": told.get("panel"), **told.get("limits", {})}
+    if told.get("argument"):
+        made = typer.Argument(**more)
+    else:
+        made = typer.Option(*(told.get("flags") or [flag]), **more)
     annotated: Any = Annotated  # of a type known only at run time
-    return annotated[plain, made]
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=_NONE if default is MISSING else default,
+        annotation=annotated[str if get_origin(kind) is Literal else kind, made],
+    )

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli.common import interruptible, note, print_table
+from paceline.cli.flags import told
+from paceline.cli.groups import App
 from paceline.errors import ModelError
 from paceline.tables import Columns, Table
 
 if TYPE_CHECKING:
     from paceline.models import ModelInfo
 
-app = typer.Typer(
-    help="List, fetch, locate and remove the models that have an alias.", no_args_is_help=True
-)
+app = App(help="List, fetch, locate and remove the models that have an alias.")
 
-Name = Annotated[str, typer.Argument(help="An alias, see `paceline models list`.")]
+Name = Annotated[str, told("An alias, see `paceline models list`.", argument=True)]
 
 
 @app.command("list")
@@ -40,7 +40,7 @@ def list_() -> None:
 @app.command()
 def pull(
     name: Name,
-    force: Annotated[bool, typer.Option("--force", help="Fetch it again.")] = False,
+    force: Annotated[bool, told("Fetch it again.")] = False,
 ) -> None:
     """Fetch a model, once."""
     from paceline.models import RichProgress
@@ -62,7 +62,7 @@ def path(name: Name) -> None:
 @app.command()
 def gguf(
     name: Name,
-    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    file: Annotated[Path, told("The file to write; it must not exist.", argument=True)],
 ) -> None:
     """Fetch the GGUF file that a model is made from, and write it to FILE."""
     from paceline.models import ModelStore, RichProgress

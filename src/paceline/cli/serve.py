@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paceline.cli import common, flags
 from paceline.cli.flags import option
-from paceline.cli.groups import Choice, Machine, grouped
+from paceline.cli.groups import Choice, Machine
 from paceline.errors import UsageError
 from paceline.serve.logs import log_to_stderr
 from paceline.serve.settings import (
@@ -35,7 +35,6 @@ class Listening:
     )
 
 
-@grouped
 def serve(
     *,
     choice: Choice,

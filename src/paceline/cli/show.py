@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.segment import Segment, Segments
 
 from paceline.cli import common
+from paceline.errors import writable
 from paceline.tables import count
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _style(chunk: Chunk, colours: dict[str, str]) -> str:
 
 def _write(console: Console, text: str, style: str = "none") -> None:
     """Write text as it is: `Console.print` would drop control characters and expand tabs."""
-    with common.writing("the output"):
+    with writable("the output"):
         console.print(Segments([Segment(text, console.get_style(style))]), end="", crop=False)
 
 

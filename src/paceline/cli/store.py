@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from paceline.cli.common import note
+from paceline.cli.flags import told
+from paceline.cli.groups import App
 from paceline.errors import StoreError
 from paceline.tables import count
 
-app = typer.Typer(help="Inspect or clear a store of earlier answers.", no_args_is_help=True)
+app = App(help="Inspect or clear a store of earlier answers.")
 
-StorePath = Annotated[Path, typer.Argument(help="The file given to --store.")]
+StorePath = Annotated[Path, told("The file given to --store.", argument=True)]
 
 
 @app.command()

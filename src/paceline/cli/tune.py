@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.flags import option
-from paceline.cli.groups import Choice, Placement, PromptFile, grouped
-from paceline.errors import UsageError
+from paceline.cli.groups import Choice, Placement, PromptFile
+from paceline.errors import UsageError, writable
 from paceline.planning.sizing import best_chain
-from paceline.tables import Table
+from paceline.tables import Table, count
 
 if TYPE_CHECKING:
     from paceline.cli.tune_settings import SettingsStudy
@@ -65,7 +65,6 @@ class _Tried(PromptFile):
         return common.request_options(max_new_tokens=tokens)
 
 
-@grouped
 def tune(
     *,
     choice: _Tuned,
@@ -101,7 +100,8 @@ def tune(
             session.use_curve(curve)  # trials are planned by it, not by a stored one
             study.run(shared.Tryout(session, prompts, options, tried.repeats))
             report |= study.as_json()
-            _show_study(study)
+            common.print_table(study.table())
+            common.print_lines(study.lines())
     finally:  # also if whoever reads the tables has enough, and each even if the other fails
         try:
             common.write_json(json_file, report)
@@ -131,7 +131,7 @@ def _study(method: str | None, tried: _Tried) -> SettingsStudy | TreeStudy | Non
     if shapes_trees(method):
         if tried.plots is not None:
             check_matplotlib()
-            with common.writing(tried.plots):
+            with writable(tried.plots):
                 tried.plots.mkdir(parents=True, exist_ok=True)
         if tried.decoding and not tried.verify:
             raise UsageError(f"{_ON_TEXTS} need texts to decode: add --verify")
@@ -149,11 +149,6 @@ def _study(method: str | None, tried: _Tried) -> SettingsStudy | TreeStudy | Non
     )
 
 
-def _show_study(study: SettingsStudy | TreeStudy) -> None:
-    common.print_table(study.table())
-    common.print_lines(study.lines())
-
-
 def _measure(session: Session, repeats: int) -> tuple[CurveKey, CostCurve, Floor]:
     from paceline.planning.curve_store import curve_key
     from paceline.planning.measure import count_passes, measure_curve, measure_floor
@@ -168,7 +163,7 @@ def _measure(session: Session, repeats: int) -> tuple[CurveKey, CostCurve, Floor
 def _setting(key: CurveKey) -> str:
     """What was measured, e.g. "float32, packed weights, cpu (AMD EPYC), 2 threads"."""
     place = f"{key.device} ({key.processor})" if key.device == "cpu" else key.device
-    return f"{key.dtype}, {key.weights} weights, {place}, {_count(key.threads, 'thread')}"
+    return f"{key.dtype}, {key.weights} weights, {place}, {count(key.threads, 'thread')}"
 
 
 def _table(curve: CostCurve, floor: Floor, title: str) -> Table:
@@ -205,21 +200,16 @@ def _summary(curve: CostCurve, floor: Floor) -> list[str]:
         f"plain decoding: {curve.cost(1):.2f} ms per token at context {context}, "
         f"{floor.share(curve):.0%} of the speed the floor allows",
         *(
-            f"at most {extra:.0%} slower than one token: {_count(curve.widest(extra), 'row')}, "
-            f"a tree of {_count(curve.widest(extra) - 1, 'guess')}"
+            f"at most {extra:.0%} slower than one token: {count(curve.widest(extra), 'row')}, "
+            f"a tree of {count(curve.widest(extra) - 1, 'guess')}"
             for extra in _EXTRAS
         ),
         *(
             f"best chain if {share:.0%} of guesses are right: "
-            f"{_count(best_chain(curve, share), 'guess')}"
+            f"{count(best_chain(curve, share), 'guess')}"
             for share in _ACCEPTANCES
         ),
     ]
-
-
-def _count(number: int, what: str) -> str:
-    plural = f"{what}es" if what.endswith("s") else f"{what}s"
-    return f"{number} {what if number == 1 else plural}"
 
 
 def _report(

@@ -8,11 +8,11 @@ from statistics import median
 from typing import Any
 
 from paceline.bench.entries import Entry
-from paceline.cli import common
 from paceline.cli.bench.shared import Tryout
 from paceline.cli.findings import Findings
 from paceline.drafters import make_drafter, with_settings
 from paceline.drafters.ppd import Ppd
+from paceline.errors import writable
 from paceline.planning.ppd.tree_picture import survey_figure, tree_figure, tree_text
 from paceline.planning.ppd.tree_search import FittedTree
 from paceline.tables import Table
@@ -103,7 +103,7 @@ class TreeStudy:
             "survey.png": survey_figure(self.survey, self.measured),
             "tree.png": tree_figure(self.best.tree),
         }
-        with common.writing(folder):
+        with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
             for name, figure in figures.items():
                 figure.savefig(folder / name, dpi=120)

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
-from paceline.training.folder import check_same_run, write_file
+from paceline.training.folder import check_same_run, undamaged, write_file
 
 _INDEX = "checkpoint.json"
 _FORMAT = 1
@@ -55,26 +54,23 @@ def load_checkpoint(
     """Load the latest checkpoint of this run, see `Trainer.state`; None if there is none. Raises
     UsageError, naming the file, if it is damaged, and for one of another run."""
     path, advice = folder / _INDEX, f"delete {folder / _INDEX} to train from the beginning"
-    try:
+    with undamaged(f"the checkpoint {path}", advice):
+        if not path.exists():
+            return None
         index = parse_json(path.read_text(encoding="utf-8"))
         if index["format"] != _FORMAT:
             raise ValueError("it has another format")
         if index.pop("index_sha256") != _hash(index):
             raise ValueError("its sha256 does not match")
+        values, found = {name: index[name] for name in ("numbers", "log")}, dict(index["run"])
         path = folder / index["file"]
+    if not path.exists():
+        raise UsageError(f"the checkpoint {path} is missing: {advice}")
+    with undamaged(f"the checkpoint {path}", advice):
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != index["sha256"]:
             raise ValueError("its sha256 does not match")
-        tensors, found = load(content), dict(index["run"])
-        values = {name: index[name] for name in ("numbers", "log")}
-    except (FileNotFoundError, NotADirectoryError):
-        if path.name == _INDEX:
-            return None
-        raise UsageError(f"the checkpoint {path} is missing: {advice}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read the checkpoint {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UsageError(f"the checkpoint {path} is damaged ({error}): {advice}") from error
+        tensors = load(content)
     check_same_run(folder, found, run, "a checkpoint of a training")
     return tensors, values
 

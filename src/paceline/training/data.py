@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import io
 import json
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.json_files import json_bytes, parse_json
-from paceline.training.folder import write_file
+from paceline.training.folder import undamaged, write_file
 
 _MANIFEST = "manifest.json"
 _FORMAT, _KIND = 1, "training data"
@@ -58,24 +57,14 @@ def pack(answers: Sequence[Answer]) -> bytes:
 def unpack(path: Path, sha256: str) -> list[Answer]:
     """The answers of a shard; raises UsageError, naming it, if its bytes are not those that were
     written."""
-    try:
+    advice = "repeat its 'paceline train data' to make it again"
+    with undamaged(f"the shard {path}", advice):
         content = path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the shard {path}: {error.strerror}; repeat its 'paceline train data' to "
-            "make it again"
-        ) from error
-    try:
         if hashlib.sha256(content).hexdigest() != sha256:
             raise ValueError("its sha256 does not match")
         # Not `splitlines`, which also splits at characters that a JSON text may hold.
         lines = gzip.decompress(content).decode().split("\n")
         return [Answer(**parse_json(line)) for line in lines[:-1]]
-    except (ValueError, TypeError, EOFError, OSError, zlib.error) as error:
-        raise UsageError(
-            f"the shard {path} is damaged ({error}): repeat its 'paceline train data' to make it "
-            "again"
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -157,7 +146,9 @@ def load_manifest(folder: Path) -> Manifest | None:
     """Load the manifest of a folder, None if there is none. Raises UsageError if it cannot be read
     or is damaged."""
     path = folder / _MANIFEST
-    try:
+    with undamaged(str(path), "delete it and repeat the command to make the data again"):
+        if not path.exists():
+            return None
         record = parse_json(path.read_text(encoding="utf-8"))
         if (record["format"], record["kind"]) != (_FORMAT, _KIND):
             raise ValueError("it has another format or kind")
@@ -168,14 +159,6 @@ def load_manifest(folder: Path) -> Manifest | None:
             shards=[Shard(**shard) for shard in record["shards"]],
             complete=bool(record["complete"]),
         )
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{path} is damaged ({error!r}): delete it and repeat the command to make the data again"
-        ) from error
 
 
 class TrainingData:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import UsageError
+from safetensors import SafetensorError
+
+from paceline.errors import UsageError, writable
 from paceline.file_locks import alone
 from paceline.json_files import replace_file
 
@@ -56,11 +59,28 @@ def held(folder: Path) -> Iterator[None]:
 def write_file(path: Path, content: bytes | memoryview) -> None:
     """Write a file whole or not at all, whenever the process is killed. Raises UsageError if that
     fails."""
-    try:
+    with writable(path, "; repeat the command to continue with what is there"):
         # Only one process writes to such a folder; what a killed one leaves is overwritten.
         replace_file(path, content, path.with_name(f".{path.name}.tmp"))
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}; repeat the command to continue with what is "
-            "there"
-        ) from error
+
+
+@contextmanager
+def undamaged(what: str, advice: str) -> Iterator[None]:
+    """Raise UsageError, naming `what`, if the body cannot read it, or finds that it is damaged.
+    advice: what to do."""
+    try:
+        yield
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        TypeError,
+        zlib.error,
+        SafetensorError,
+    ) as error:
+        if reason := getattr(error, "strerror", None):
+            more = f"; {advice}" if isinstance(error, FileNotFoundError) else ""
+            raise UsageError(f"cannot read {what}: {reason}{more}") from error
+        reason = repr(error) if isinstance(error, KeyError) else error
+        raise UsageError(f"{what} is damaged ({reason}): {advice}") from error

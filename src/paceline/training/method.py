@@ -33,6 +33,10 @@ SettingsT = TypeVar("SettingsT", bound=TrainerSettings)
 Finished: TypeAlias = "TrainedParts[Any] | DraftParts"
 """What was trained, as its folder keeps it."""
 
+Tensors: TypeAlias = "Mapping[str, torch.Tensor]"
+Record = Mapping[str, Any]
+"""What `training.json` holds."""
+
 _FINAL_NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 
@@ -124,12 +128,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Guess after all places of a batch, and pass the guesses to the scorer."""
 
-    def parts(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        table: AcceptanceTable,
-        record: Mapping[str, Any],
-    ) -> Finished:
+    def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> Finished:
         """Make what the folder holds.
 
         tensors: from `tensors`, rounded to the saved precision. table: how often guesses were

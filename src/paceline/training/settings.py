@@ -33,8 +33,9 @@ T = TypeVar("T")
 
 
 def option(default: T, help_text: str, panel: str = HOW) -> T:
-    """Make a field of settings, with its help text and panel on the command line."""
-    made: T = field(default=default, metadata={"help": help_text, "panel": panel})
+    """Make a field of settings, with its help text and panel on the command line, where a switch
+    has either form: --name and --no-name."""
+    made: T = field(default=default, metadata={"help": help_text, "panel": panel, "either": True})
     return made
 
 

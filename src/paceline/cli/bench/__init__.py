@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from paceline.cli.bench import ablate, fetch, report, run, simulate, spec_bench
+from paceline.cli.groups import App
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="bench",
-    help="Measure methods, and other software, on suites of prompts.",
-    no_args_is_help=True,
-)
+app = App(name="bench", help="Measure methods, and other software, on suites of prompts.")
 for command in (run.run, simulate.simulate, ablate.ablate, report.report, fetch.fetch):
     app.command()(command)
 app.add_typer(spec_bench.app)

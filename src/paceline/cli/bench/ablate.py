@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import Annotated
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
-from paceline.cli.groups import Sampling, grouped
-
-if TYPE_CHECKING:
-    from paceline.bench.ablations import Ablation
-    from paceline.cli.findings import Findings
+from paceline.cli.groups import Sampling
 
 
-@grouped
 def ablate(
     *,
-    name: Annotated[str, typer.Argument(help="anpd-k, anpd-n or llma.")],
+    name: Annotated[str, flags.told("anpd-k, anpd-n or llma.", argument=True)],
     suites: shared.SuitesArgument,
     trials: shared.Trials,
     chosen: shared.SuiteTexts,
@@ -32,7 +24,11 @@ def ablate(
     draws a finished one again.
     """
     options = sampling.options(budget=budget)
-    ablation = _checked(name)
+    with common.interruptible():
+        from paceline.bench.ablations import check_matplotlib, draw, find_ablation, markdown, save
+
+        check_matplotlib()
+        ablation = find_ablation(name)
     texts = chosen.read(suites)
     asked = {
         "ablation": name,
@@ -42,24 +38,8 @@ def ablate(
         "options": options,
     }
     path, found = trials.measure(f"ablate-{name}", texts, asked)
-    _write(ablation, found, path)
-
-
-@common.interruptible()
-def _checked(name: str) -> Ablation:
-    """The ablation of that name, if its plots can be drawn."""
-    from paceline.bench.ablations import check_matplotlib, find_ablation
-
-    check_matplotlib()
-    return find_ablation(name)
-
-
-@common.interruptible()
-def _write(ablation: Ablation, found: Findings, results: Path) -> None:
-    """Write table and plot next to the results, named like them."""
-    from paceline.bench.ablations import draw, markdown, save
-
-    table = results.with_suffix(".md")
+    table = path.with_suffix(".md")
     common.write_text(table, markdown(ablation, found.summary))
-    plots = save(draw(ablation, found.summary.overall), results.with_suffix(""))
+    with common.interruptible():
+        plots = save(draw(ablation, found.summary.overall), path.with_suffix(""))
     common.print_lines([table, *plots])

@@ -9,6 +9,7 @@ import typer
 
 from paceline.cli import common
 from paceline.cli.bench import shared
+from paceline.cli.flags import told
 
 if TYPE_CHECKING:
     from paceline.bench.fetch import Fetcher
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 @common.interruptible()
 def fetch(
-    suites: Annotated[list[str], typer.Argument(help='Suites, sets, or "all".')],
-    data: Annotated[Path, typer.Option("--data", help="Folder for the JSONL files.")],
+    suites: Annotated[list[str], told('Suites, sets, or "all".', argument=True)],
+    data: Annotated[Path, told("Folder for the JSONL files.")],
     limit: shared.LimitOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Fetch existing files again.")] = False,
+    force: Annotated[bool, told("Fetch existing files again.")] = False,
 ) -> None:
     """Get public evaluation sets, each with its source and its licence.
 

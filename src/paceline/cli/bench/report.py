@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from paceline.cli import common
+from paceline.cli.flags import told
+from paceline.errors import writable
 
 
 @common.interruptible()
 def report(
     results: Annotated[
-        Path, typer.Argument(help="Folder that 'paceline bench run' wrote to, or one of its files.")
+        Path, told("Folder that 'paceline bench run' wrote to, or one of its files.", argument=True)
     ],
 ) -> None:
     """Make a page and a Markdown file of the results in a folder, or of one file.
@@ -24,6 +24,6 @@ def report(
     """
     from paceline.bench.report import write_report
 
-    with common.writing(f"the report of {results}"):
+    with writable(f"the report of {results}"):
         written = write_report(results, common.note)
     common.print_lines(written)

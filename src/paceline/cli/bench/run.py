@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from paceline.cli import common
 from paceline.cli.bench import shared
 from paceline.cli.flags import option
-from paceline.cli.groups import Request, grouped
+from paceline.cli.groups import Request
 
 _METHODS = "plain,auto,anpd,llma,pld,transformers,transformers-lookup"
 
@@ -17,7 +17,6 @@ class _Texts(shared.SuiteTexts):
     by_category: bool = option(False, "Use the suites' categories, e.g. writing, as tasks.")
 
 
-@grouped
 def run(
     *,
     suites: shared.SuitesArgument,

@@ -11,10 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from paceline.cli import common
-from paceline.cli.flags import DraftModelOption, ModelOption, option
+from paceline.cli.flags import DraftModelOption, ModelOption, option, told
 from paceline.cli.groups import Placement, chosen_method
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import UsageError
@@ -29,14 +27,12 @@ if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
     from paceline.session import Session
 
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", min=1, help="Most prompts of each task.")
-]
+LimitOption = Annotated[int | None, told("Most prompts of each task.", min=1)]
 _SAME = ("model", "machine", "versions", "preparation", "budget")
 """Circumstances that must be the same to resume a run."""
 
 SuitesArgument = Annotated[
-    list[str], typer.Argument(help='Suites, JSONL files, or "all" for every file in --data.')
+    list[str], told('Suites, JSONL files, or "all" for every file in --data.', argument=True)
 ]
 
 
@@ -111,7 +107,7 @@ class Contenders:
 class Trials(Placement):
     """A model, how many trials it has, and where results go."""
 
-    out: Annotated[Path, typer.Option("--out", help="Folder for results and reports.")]
+    out: Annotated[Path, told("Folder for results and reports.")]
     model: ModelOption = DEFAULT_MODEL
     repeats: int = option(3, "Trials per text and method; the median counts.", min=1)
     resume: bool = option(False, "Continue an interrupted run.")

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import Annotated
 
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
-from paceline.cli.flags import option
-from paceline.cli.groups import Sampling, grouped
-
-if TYPE_CHECKING:
-    from paceline.bench.simulate import Recording
+from paceline.cli.flags import option, told
+from paceline.cli.groups import Sampling
 
 
 @dataclass(frozen=True)
@@ -28,18 +23,17 @@ class _Recorded(shared.Data):
     )
 
 
-@grouped
 def simulate(
     *,
     traces: Annotated[
         list[str],
-        typer.Argument(
-            help='Trace files in --data, JSONL files, or "all" for every one in --data.'
+        told(
+            'Trace files in --data, JSONL files, or "all" for every one in --data.', argument=True
         ),
     ],
     trials: shared.Trials,
     methods: Annotated[
-        str, typer.Option("--methods", help="Methods with settings, separated by commas.")
+        str, told("Methods with settings, separated by commas.")
     ] = "plain,auto,anpd,llma,pld",
     chosen: _Recorded,
     sampling: Sampling = Sampling(max_new_tokens=256),  # noqa: B008
@@ -51,8 +45,18 @@ def simulate(
     methods would gain on answers that the model itself cannot write.
     """
     options = sampling.options(budget=budget)
-    names = _checked(methods)
-    recordings = _read(traces, chosen)
+    with common.interruptible():
+        from paceline.bench.traces import read_traces
+        from paceline.bench.trial import PLAIN
+        from paceline.drafters import check_method
+
+        # Other software is refused, because it cannot be forced.
+        names = list(dict.fromkeys([PLAIN, *shared.split_methods(methods)]))
+        for name in names:
+            check_method(name)
+        system = [chosen.system] if chosen.system else None
+        texts = common.read_references(system, "system message file")
+        recordings = read_traces(traces, chosen.data, chosen.limit, chosen.answers, *texts)
     asked = {
         "methods": names,
         "traces": traces,
@@ -63,23 +67,3 @@ def simulate(
     path, found = trials.measure("simulate", recordings, asked)
     found.show_traces()
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
-
-
-@common.interruptible()
-def _checked(methods: str) -> list[str]:
-    """Plain decoding first; other software is refused, because it cannot be forced."""
-    from paceline.bench.trial import PLAIN
-    from paceline.drafters import check_method
-
-    names = list(dict.fromkeys([PLAIN, *shared.split_methods(methods)]))
-    for name in names:
-        check_method(name)
-    return names
-
-
-@common.interruptible()
-def _read(traces: list[str], chosen: _Recorded) -> list[Recording]:
-    from paceline.bench.traces import read_traces
-
-    texts = common.read_references([chosen.system], "system message file") if chosen.system else []
-    return read_traces(traces, chosen.data, chosen.limit, chosen.answers, *texts)

@@ -9,7 +9,9 @@ import typer
 
 from paceline.cli import common
 from paceline.cli.bench.shared import slug
-from paceline.errors import UsageError
+from paceline.cli.flags import told
+from paceline.cli.groups import App
+from paceline.errors import UsageError, writable
 from paceline.tables import Columns, Table
 
 if TYPE_CHECKING:
@@ -24,18 +26,14 @@ _COLUMNS: Columns[Row] = {
     "speed-up": lambda row: f"{row.speedup:.2f}x",
 }
 
-app = typer.Typer(
-    name="spec-bench",
-    help="Answer files in Spec-Bench's format.",
-    no_args_is_help=True,
-)
+app = App(name="spec-bench", help="Answer files in Spec-Bench's format.")
 
 
 @app.command("export")
 @common.interruptible()
 def export(
-    results: Annotated[Path, typer.Argument(help="A file that 'paceline bench run' wrote.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the answer files.")],
+    results: Annotated[Path, told("A file that 'paceline bench run' wrote.", argument=True)],
+    out: Annotated[Path, told("Folder for the answer files.")],
 ) -> None:
     """Write a run as answer files, one per method, which Spec-Bench's scripts read."""
     from paceline.bench.entries import Entry
@@ -62,7 +60,7 @@ def export(
         answers = answers_of(
             entries, method, name, lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
         )
-        with common.writing(path):
+        with writable(path):
             out.mkdir(parents=True, exist_ok=True)
             write_answers(path, list(answers))
         typer.echo(str(path))
@@ -71,8 +69,8 @@ def export(
 @app.command("show")
 @common.interruptible()
 def show(
-    base: Annotated[Path, typer.Argument(help="The baseline's answer file.")],
-    files: Annotated[list[Path], typer.Argument(help="Answer files to compare with it.")],
+    base: Annotated[Path, told("The baseline's answer file.", argument=True)],
+    files: Annotated[list[Path], told("Answer files to compare with it.", argument=True)],
 ) -> None:
     """Compare answer files, ours or published ones, as Spec-Bench's evaluation/speed.py does."""
     from paceline.bench.spec_bench import compare, read_answers

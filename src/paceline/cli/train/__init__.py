@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import typer
-
+from paceline.cli.groups import App
 from paceline.cli.train import data, trained
 from paceline.training.methods import TRAINED
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    name="train",
-    help="Make drafters for a model, and the data they learn from.",
-    no_args_is_help=True,
-)
+app = App(name="train", help="Make drafters for a model, and the data they learn from.")
 
 
 app.command("data")(data.data)

@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from paceline.cli import common, flags
-from paceline.cli.flags import option
-from paceline.cli.groups import Draws, Placement, grouped
+from paceline.cli.flags import option, told
+from paceline.cli.groups import Draws, Placement
 from paceline.defaults import DEFAULT_MODEL
+from paceline.errors import writable
 from paceline.tables import count
 
 if TYPE_CHECKING:
@@ -32,19 +31,18 @@ class _Asked(Draws):
     budget: flags.FixedBudgetOption = 4
 
 
-@grouped
 def data(
     *,
     prompts: Annotated[
         list[Path],
-        typer.Option("--prompts", help="JSONL file of prompts, gzip or not; may be repeated."),
+        told("JSONL file of prompts, gzip or not; may be repeated."),
     ],
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="New tokens to generate.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the data.")],
+    tokens: Annotated[int, told("New tokens to generate.", min=1)],
+    out: Annotated[Path, told("Folder for the data.")],
     model: flags.ModelOption = DEFAULT_MODEL,
     licence: Annotated[
         list[str] | None,
-        typer.Option("--licence", help="Licence of the prompts: one for all files or one each."),
+        told("Licence of the prompts: one for all files or one each."),
     ] = None,
     asked: _Asked,
     placement: Placement,
@@ -55,7 +53,7 @@ def data(
     command is killed, repeat it to continue where it stopped; the data will be the same.
     """
     files, asking = _checked(prompts, licence or [], asked)
-    with common.writing(out):
+    with writable(out):
         out.mkdir(parents=True, exist_ok=True)
     session = common.open_session(model, asked.method, measure=False, **vars(placement))
     from paceline.training.self_distillation import make_data  # slow, unless a session is open

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from inspect import Signature
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from paceline.cli import common, flags
-from paceline.cli.flags import option
-from paceline.cli.groups import Device, options_of
+from paceline.cli.flags import option, told
+from paceline.cli.groups import Device
 from paceline.defaults import DEFAULT_MODEL
-from paceline.errors import UsageError
+from paceline.errors import UsageError, writable
 from paceline.training.method import TrainedMethod
 from paceline.training.settings import HOW, PACKAGED
 
@@ -36,9 +33,9 @@ class _Given(Device):
 
     data: Annotated[
         list[Path],
-        typer.Option("--data", help="Folder made by 'paceline train data'; may be repeated."),
+        told("Folder made by 'paceline train data'; may be repeated."),
     ]
-    out: Annotated[Path, typer.Option("--out", help="Folder for the trained parts.")]
+    out: Annotated[Path, told("Folder for the trained parts.")]
     model: flags.ModelOption = DEFAULT_MODEL
     texts: list[Path] | None = option(
         None, "JSONL file of prompts to read without answers; may be repeated.", panel=HOW
@@ -75,14 +72,10 @@ class _Given(Device):
 def command_of(kind: Kind) -> Callable[..., None]:
     """The command that trains a method."""
 
-    def train(**options: Any) -> None:
-        names = {field.name for field in fields(kind.Settings)}
-        settings = _checked(kind, {name: options.pop(name) for name in names})
-        _train(kind, settings, _Given(**options))
+    def train(*, settings: Any, given: _Given) -> None:
+        _train(kind, settings, given)
 
-    shown = [*options_of(kind.Settings, panel=HOW), *options_of(_Given)]
-    train.__signature__ = Signature(shown)  # type: ignore[attr-defined]
-    train.__annotations__ = {each.name: each.annotation for each in shown}
+    train.__annotations__["settings"] = kind.Settings
     train.__doc__ = (
         f"{kind.summary}\n\n    The model itself does not change. If the command is killed, repeat "
         "it to continue from the latest checkpoint. Use the folder with 'paceline generate "
@@ -91,22 +84,9 @@ def command_of(kind: Kind) -> Callable[..., None]:
     return train
 
 
-@common.interruptible()
-def _checked(kind: Kind, given: dict[str, Any]) -> Any:
-    settings = kind.Settings(**given)
-    if settings.start and settings.start != PACKAGED:
-        kind.parts_in(Path(settings.start))  # to report errors before a model is loaded
-    return settings
-
-
 def _train(kind: Kind, settings: Any, given: _Given) -> None:
-    files = _text_files(given.texts, given.licence)
-    if not 0 <= given.cache_size < inf:
-        raise UsageError(f"the size of a cache must be a number >= 0, got {given.cache_size}")
-    out = given.out
-    if given.cache and given.cache.resolve() == out.resolve():
-        raise UsageError(f"--cache and --out are both {out}: name two folders")
-    with common.writing(out):
+    files, out = _checked(kind, settings, given), given.out
+    with writable(out):
         out.mkdir(parents=True, exist_ok=True)
     # The model that reads may keep the blocks of its file; the one learned through may not.
     waiting = [given.opened(blocks=True)]
@@ -115,13 +95,20 @@ def _train(kind: Kind, settings: Any, given: _Given) -> None:
 
 
 @common.interruptible()
-def _text_files(texts: list[Path] | None, licences: list[str] | None) -> list[PromptFile]:
-    """The files that --texts and --licence name; raises UsageError if they do not match."""
+def _checked(kind: Kind, settings: Any, given: _Given) -> list[PromptFile]:
+    """The files of --texts; raises UsageError for what could be reported only after a model is
+    loaded."""
     from paceline.training.order import read_prompt_files
 
-    if licences and not texts:
+    if settings.start and settings.start != PACKAGED:
+        kind.parts_in(Path(settings.start))
+    if given.licence and not given.texts:
         raise UsageError("--licence applies to the files of --texts: name some with --texts")
-    return read_prompt_files(texts, licences or []) if texts else []
+    if not 0 <= given.cache_size < inf:
+        raise UsageError(f"the size of a cache must be a number >= 0, got {given.cache_size}")
+    if given.cache and given.cache.resolve() == given.out.resolve():
+        raise UsageError(f"--cache and --out are both {given.out}: name two folders")
+    return read_prompt_files(given.texts, given.licence or []) if given.texts else []
 
 
 @common.interruptible()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
-from paceline.training.method import Base, Finished, TrainedMethod
+from paceline.training.method import Base, Finished, Record, Tensors, TrainedMethod
 from paceline.training.settings import WHAT, Form, HeadSettings, option
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from paceline.drafters.chimera_model import ChimeraModel
@@ -141,12 +139,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         """See `TrainedMethod`; the heads' matrices have other names."""
         return name in ("narrow", "joint") or super().may_round(name, part)
 
-    def parts(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        table: AcceptanceTable,
-        record: Mapping[str, Any],
-    ) -> Finished:
+    def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> Finished:
         """See `TrainedMethod`; with the training texts' common n-grams."""
         from paceline.training.dataset import frequent_ngrams
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
-from paceline.training.method import Base, Finished, TrainedMethod
+from paceline.training.method import Base, Finished, Record, Tensors, TrainedMethod
 from paceline.training.settings import WHAT, SavedFloats, TrainerSettings, option
 
 if TYPE_CHECKING:
@@ -135,12 +134,7 @@ class Draft(TrainedMethod[DraftSettings]):
             picked = batch.after(states, points, head + 1)
             scorer.add(head, picked, points, valid & batch.has(points, head + 1))
 
-    def parts(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        table: AcceptanceTable,
-        record: Mapping[str, Any],
-    ) -> DraftParts:
+    def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> DraftParts:
         """See `DraftParts`."""
         from paceline.models.draft_folder import DraftParts, DraftRecord
         from paceline.models.draft_model import head_tensors

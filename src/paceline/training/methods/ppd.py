@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
-from paceline.training.method import Base, TrainedMethod
+from paceline.training.method import Base, Record, Tensors, TrainedMethod
 from paceline.training.settings import WHAT, SavedFloats, Schedule, TrainerSettings, option
 
 if TYPE_CHECKING:
@@ -134,12 +133,7 @@ class Ppd(TrainedMethod[PpdSettings]):
         """Output heads learn at `head_rate`."""
         return self.settings.head_rate if name.startswith("head.") else 1.0
 
-    def parts(
-        self,
-        tensors: Mapping[str, torch.Tensor],
-        table: AcceptanceTable,
-        record: Mapping[str, Any],
-    ) -> PromptTokens:
+    def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> PromptTokens:
         """See `PromptTokens`."""
         from paceline.drafters.prompt_tokens import PromptTokens
 
