@@ -32,7 +32,7 @@ from paceline.machine import describe_run
 from paceline.models import load_causal_lm
 from paceline.prepared_models import stop_ids
 from paceline.prompts import PromptRecord
-from paceline.training.answering import Answers, Conversation
+from paceline.training.answering import Conversation
 from paceline.training.data import Manifest, load_manifest
 from paceline.training.folder import held
 from paceline.training.order import interleave, read_prompt_files
@@ -185,8 +185,8 @@ def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def answer(
     answering: Answering, given: Namespace, tokenizer: Any, records: Sequence[PromptRecord]
-) -> tuple[list[Conversation], set[int]]:
-    """Turn by turn, prompts of like lengths together; and numbers of those with too long a prompt."""
+) -> list[Conversation]:
+    """Turn by turn, prompts of like lengths together."""
 
     def encoded(said: Any) -> list[int]:
         if isinstance(said, str):
@@ -196,12 +196,12 @@ def answer(
 
     whole = not tokenizer.chat_template
     every = active = [Conversation(one, one.raw or whole, n) for n, one in enumerate(records)]
-    skipped = set[int]()
     total, begin = 0, perf_counter()
     while active:
         asked = sorted(((encoded(one.ask()), one) for one in active), key=lambda e: len(e[0]))
-        skipped |= {one.number for ids, one in asked if len(ids) > given.longest_prompt}
-        asked = [each for each in asked if each[1].number not in skipped]
+        for ids, one in asked:
+            one.too_long = len(ids) > given.longest_prompt
+        asked = [each for each in asked if not each[1].too_long]
         for first in range(0, len(asked), answering.rows):
             part = asked[first : first + answering.rows]
             with on_device(answering.device), without_cudnn(answering.device):
@@ -211,10 +211,8 @@ def answer(
                 one.take(ids, tokens, reason, tokenizer.decode(tokens, skip_special_tokens=True))
             total += sum(map(len, found))
             print(f"{total} tokens, {total / (perf_counter() - begin):.0f} a second", flush=True)
-        active = [
-            one for one in active if one.number not in skipped and len(one.answers) < len(one.turns)
-        ]
-    return every, skipped
+        active = [one for one in active if not one.too_long and len(one.answers) < len(one.turns)]
+    return every
 
 
 def main() -> None:
@@ -247,7 +245,7 @@ def answer_all(given: Namespace, turns: int) -> None:
     answering = Answering(model.eval(), ends, given.rows, room, given.temperature)
     asked = interleave(files, given.seed)[: given.most_prompts]
     records = [replace(each, turns=each.turns[: given.turns]) for each in asked]
-    answered, skipped = answer(answering, given, tokenizer, records)
+    answered = answer(answering, given, tokenizer, records)
     run = {
         **{name: value for name, value in vars(given).items() if name not in _ELSEWHERE},
         "model": fingerprint,
@@ -258,9 +256,9 @@ def answer_all(given: Namespace, turns: int) -> None:
     manifest = Manifest(run, describe_run(model.device), 0)
     for number, first in enumerate(range(0, len(answered), _SHARD)):
         some = answered[first : first + _SHARD]
-        answers = [each for one in some for each in one.answers if each.tokens]
-        found = Answers(answers, sum(one.number in skipped for one in some))
-        manifest.shards.append(write_shard(given.out, number, len(some), found))
+        for one in some:
+            one.answers = [each for each in one.answers if each.tokens]
+        manifest.shards.append(write_shard(given.out, number, some))
     manifest.wanted, manifest.complete = manifest.tokens, True
     manifest.save(given.out)
 

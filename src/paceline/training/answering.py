@@ -60,35 +60,23 @@ class Asking:
 
 
 @dataclass
-class Answers:
-    """Answers to some conversations, in the order of the prompts, turn by turn.
-
-    skipped: prompts that were too long.
-    """
-
-    answers: list[Answer] = field(default_factory=list)
-    skipped: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """New tokens."""
-        return sum(len(answer.tokens) for answer in self.answers)
-
-    def add(self, more: Answers) -> None:
-        """Append the answers to the next conversations."""
-        self.answers += more.answers
-        self.skipped += more.skipped
-
-
-@dataclass
 class Conversation:
-    """One prompt of an order, at one of its turns. Raw turns are one text to continue."""
+    """One prompt of an order, at one of its turns. Raw turns are one text to continue.
+
+    too_long: whether it ended because more was said than the longest prompt may hold.
+    """
 
     record: PromptRecord
     raw: bool
     number: int = 0
     messages: list[Message] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    too_long: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """New tokens."""
+        return sum(len(answer.tokens) for answer in self.answers)
 
     @property
     def turns(self) -> tuple[str, ...]:
@@ -117,7 +105,7 @@ def answer_batch(
     records: Sequence[PromptRecord],
     asking: Asking,
     on_tokens: Callable[[int], None] = lambda count: None,
-) -> Answers:
+) -> list[Conversation]:
     """Answer the prompts together, turn by turn, with the target's own answers in between.
 
     first: the number of the first prompt in the overall order. Number and seed alone decide what
@@ -135,11 +123,12 @@ def answer_batch(
     # after an interruption there would be none.
     session.target.forget()
     longest = min(asking.longest_prompt, (session.target.max_context or inf) - 1)
-    found, active = Answers(), conversations
+    active = conversations
     while active:
         asked = [(one, session.encode(one.ask())) for one in active]
-        fitting = [(one, ids) for one, ids in asked if len(ids) <= longest]
-        found.skipped += len(asked) - len(fitting)
+        for one, ids in asked:
+            one.too_long = len(ids) > longest
+        fitting = [(one, ids) for one, ids in asked if not one.too_long]
         generations = [_generation(session, one, ids, asking) for one, ids in fitting]
         for round in decode(session.target, generations, asking.budget):
             on_tokens(len(round.path.tokens))
@@ -148,8 +137,7 @@ def answer_batch(
             text = session.tokenizer.decode(tokens, skip_special_tokens=True)
             one.take(generation.prompt, tokens, reason, text)
         active = [one for one, _ in fitting if len(one.answers) < len(one.turns)]
-    found.answers = [answer for one in conversations for answer in one.answers]
-    return found
+    return conversations
 
 
 def _generation(session: Session, one: Conversation, ids: list[int], asking: Asking) -> Generation:

@@ -17,7 +17,7 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.models.cache import hash_file
 from paceline.session import Session
-from paceline.training.answering import Answers, Asking, answer_batch
+from paceline.training.answering import Asking, Conversation, answer_batch
 from paceline.training.data import Manifest, Shard, load_manifest, pack
 from paceline.training.folder import check_same_run, held, write_file
 from paceline.training.order import PromptFile, interleave
@@ -71,12 +71,12 @@ def make_data(
             if number < len(shards) and _can_stay(folder, shards[number], len(some), missing):
                 on_tokens(shards[number].tokens)
             else:
-                asked, found = 0, Answers()
-                while asked < len(some) and found.tokens < missing:
+                found: list[Conversation] = []
+                while len(found) < len(some) and sum(one.tokens for one in found) < missing:
+                    asked = len(found)
                     batch = some[asked : asked + asking.batch]
-                    found.add(answer_batch(session, first + asked, batch, asking, on_tokens))
-                    asked += len(batch)
-                shards[number : number + 1] = [write_shard(folder, number, asked, found)]
+                    found += answer_batch(session, first + asked, batch, asking, on_tokens)
+                shards[number : number + 1] = [write_shard(folder, number, found)]
                 manifest.save(folder)
             missing -= shards[number].tokens
         manifest.complete = True
@@ -94,17 +94,18 @@ def _can_stay(folder: Path, shard: Shard, prompts: int, missing: int) -> bool:
         return False
 
 
-def write_shard(folder: Path, number: int, prompts: int, found: Answers) -> Shard:
+def write_shard(folder: Path, number: int, found: Sequence[Conversation]) -> Shard:
     """Write the answers to some prompts; returns the manifest's entry."""
-    name, content = f"shard-{number:05d}.jsonl.gz", pack(found.answers)
+    answers = [answer for one in found for answer in one.answers]
+    name, content = f"shard-{number:05d}.jsonl.gz", pack(answers)
     write_file(folder / name, content)
-    licences = Counter(answer.licence or "unknown" for answer in found.answers)
+    licences = Counter(answer.licence or "unknown" for answer in answers)
     return Shard(
         name=name,
         sha256=hashlib.sha256(content).hexdigest(),
-        prompts=prompts,
-        answers=len(found.answers),
-        tokens=found.tokens,
-        skipped=found.skipped,
+        prompts=len(found),
+        answers=len(answers),
+        tokens=sum(one.tokens for one in found),
+        skipped=sum(one.too_long for one in found),
         licences=dict(sorted(licences.items())),
     )

@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from shutil import disk_usage
-from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -97,8 +97,6 @@ class StateCache:
         self._most_bytes = most_bytes
         self._shards: list[dict[str, Any]] = []
         self._places: dict[str, tuple[int, int, int]] = {}
-        self._opened: dict[int, KeptStates] = {}
-        self._turn = Lock()
         self._checked: dict[str, list[str]] = {}  # names of shards -> hashes
         self._kept = shape  # what the folder holds, at least `shape`
         try:
@@ -162,32 +160,30 @@ class StateCache:
     def get(self, text: Text) -> KeptStates:
         """The states of a text that was passed to `fill`."""
         number, first, tokens = self._places[text.digest]
-        whole = self._opened.get(number) or self._map(number)
+        whole = self._opened(number)
         states = whole.states[first : first + tokens]
         if self._kept != self.shape:
             states = states[:, [self._kept.taps.index(tap) for tap in self.shape.taps] + [-1]]
         return KeptStates(states, whole.greedy[first : first + tokens])
+
+    def _mapped(self, number: int) -> KeptStates:
+        name, tokens = self._shards[number]["name"], self._shards[number]["tokens"]
+        shape = tokens, len(self._kept.taps) + 1, self._kept.hidden
+        states = np.memmap(self.folder / f"{name}.states", np.int16, mode="r", shape=shape)
+        greedy = np.memmap(self.folder / f"{name}.greedy", np.int32, mode="r", shape=(tokens,))
+        return KeptStates(states, greedy)
 
     @property
     def bytes(self) -> int:
         """Size of all shards."""
         return sum(shard["bytes"] for shard in self._shards)
 
-    def _map(self, number: int) -> KeptStates:
-        name, tokens = self._shards[number]["name"], self._shards[number]["tokens"]
-        shape = tokens, len(self._kept.taps) + 1, self._kept.hidden
-        states = np.memmap(self.folder / f"{name}.states", np.int16, mode="r", shape=shape)
-        greedy = np.memmap(self.folder / f"{name}.greedy", np.int32, mode="r", shape=(tokens,))
-        with self._turn:  # batches may be made in one thread, and validated in another
-            if len(self._opened) >= _MOST_OPEN:
-                del self._opened[next(iter(self._opened))]
-            self._opened[number] = found = KeptStates(states, greedy)
-        return found
-
     def _open_index(self, mend: bool = False) -> None:
         """mend: remove what is damaged, which only one process may do at a time."""
         path = self.folder / _INDEX
-        self._kept, self._shards, self._places, self._opened = self.shape, [], {}, {}
+        self._kept, self._shards, self._places = self.shape, [], {}
+        # Of threads as well: batches may be made in one, and validated in another.
+        self._opened = lru_cache(_MOST_OPEN)(self._mapped)
         if not path.exists():
             if mend:
                 self._save()
