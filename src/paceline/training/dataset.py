@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -28,6 +28,7 @@ from paceline.training.settings import TrainerSettings
 _SHORTEST = 4  # tokens: a place, its root, and a token to guess
 _LONGEST_READ = 512
 
+T = TypeVar("T")
 _Counted = TypeVar("_Counted", int, tuple[int, ...])
 
 
@@ -163,6 +164,18 @@ class Dataset:
             name: {"texts": len(texts), "places": sum(len(text.places) for text in texts)}
             for name, texts in vars(self).items()
         }
+
+
+def in_turns(items: Iterable[T], full: Callable[[Sequence[T], T], bool]) -> Iterator[list[T]]:
+    """Group consecutive items. full: whether a group, which has some, ends before the next item."""
+    group: list[T] = []
+    for item in items:
+        if group and full(group, item):
+            yield group
+            group = []
+        group.append(item)
+    if group:
+        yield group
 
 
 def share_of(name: str) -> float:

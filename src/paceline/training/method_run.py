@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,15 @@ class MethodRun:
     cache_bytes: int = 0
     about: dict[str, Any] = field(default_factory=dict)
 
-    def as_json(self, dtype: torch.dtype, first: Finished | None = None) -> dict[str, Any]:
-        """What the result depends on, besides machine and versions.
+    @cached_property
+    def first(self) -> Finished | None:
+        """The parts that it starts from, see `TrainedMethod.first_parts`."""
+        return self.kind.first_parts(self.settings.start, self.base.fingerprint)
 
-        first: the parts it starts from, recorded by fingerprint instead of folder.
-        """
-        start = "" if first is None else first.fingerprint()
+    def as_json(self, dtype: torch.dtype) -> dict[str, Any]:
+        """What the result depends on, besides machine and versions; the parts it starts from by
+        fingerprint instead of folder."""
+        start = "" if self.first is None else self.first.fingerprint()
         return {
             "method": self.kind.name,
             "base": asdict(self.base),
@@ -65,6 +68,28 @@ class MethodRun:
             "settings": {**self.settings.as_json(), "start": start},
             "data": self.source.as_json(),
         }
+
+    def check_start(self) -> None:
+        """Raise UsageError if the first parts guess another number of tokens, were trained on texts
+        that the settings hold back, or were chosen by texts of the test split."""
+        if self.first is None:
+            return
+        tokens, settings = self.first.token_ids, self.settings
+        if tokens is not None and len(tokens) != settings.vocabulary:
+            raise UsageError(
+                f"the parts to start from guess {len(tokens)} tokens, not "
+                f"{settings.vocabulary or 'all'}: train with --vocabulary {len(tokens)}"
+            )
+        known = self.first.record.get("run", {}).get("settings", {})
+        test, validation = known.get("test"), known.get("validation")
+        if test is None or validation is None:
+            return
+        # Both splits are counted from the same end.
+        if settings.test > test or settings.test + settings.validation > test + validation + 1e-9:
+            raise UsageError(
+                "the parts to start from have learned from texts that are to be held back: train "
+                f"with --test {test} --validation {validation}"
+            )
 
     def check(self, model: PreTrainedModel, layers: int) -> None:
         """Raise UsageError for what would fail, or have no effect, after texts have been read."""
@@ -110,14 +135,12 @@ def train_method(
     another process; ModelError for a model that could not be decoded with, and parts to start from
     that are damaged or another's.
     """
-    first = run.kind.first_parts(run.settings.start, run.base.fingerprint)
-    if first is not None:
-        _check_start(first, run.settings)
+    run.check_start()
     model, tokenizer = open_reader()
     check_supported(model)
     if model.dtype == torch.float16:
         raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
-    wanted = run.as_json(model.dtype, first)
+    wanted = run.as_json(model.dtype)
     if (done := _finished(run, folder, wanted)) is not None:
         return done
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
@@ -130,36 +153,15 @@ def train_method(
     del model  # before there are two
     model, tokenizer = open_model()
     model.eval().requires_grad_(False)
-    trainer, device = _begun(run, model, tokenizer, dataset, first), model.device
+    trainer, device = _begun(run, model, tokenizer, dataset), model.device
     batches = Batches(dataset, cache, run.settings, device)
     with held(folder), products_in(trainer.precision, device), without_cudnn(device):
         if (done := _finished(run, folder, wanted)) is not None:  # by another process meanwhile
             return done
-        parts = _trained(trainer, batches, run, first, folder, wanted, on_step)
+        parts = _trained(trainer, batches, run, folder, wanted, on_step)
         parts.save_pretrained(folder)
         forget_checkpoint(folder)
     return parts
-
-
-def _check_start(first: Finished, settings: TrainerSettings) -> None:
-    """Raises UsageError if these parts guess another number of tokens, were trained on texts that
-    the settings hold back, or were chosen by texts of the test split."""
-    tokens, count = first.token_ids, settings.vocabulary
-    if tokens is not None and len(tokens) != count:
-        raise UsageError(
-            f"the parts to start from guess {len(tokens)} tokens, not {count or 'all'}: train with "
-            f"--vocabulary {len(tokens)}"
-        )
-    known = first.record.get("run", {}).get("settings", {})
-    test, validation = known.get("test"), known.get("validation")
-    if test is None or validation is None:
-        return
-    # Both splits are counted from the same end.
-    if settings.test > test or settings.test + settings.validation > test + validation + 1e-9:
-        raise UsageError(
-            "the parts to start from have learned from texts that are to be held back: train with "
-            f"--test {test} --validation {validation}"
-        )
 
 
 def _finished(run: MethodRun, folder: Path, wanted: Mapping[str, Any]) -> Finished | None:
@@ -175,10 +177,9 @@ def _begun(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     dataset: Dataset,
-    first: Finished | None,
 ) -> Trainer:
     """Of a run whose texts have been read: with its first parts, or new ones."""
-    settings, ids = run.settings, _vocabulary(model, dataset, run, first)
+    settings, ids = run.settings, _vocabulary(model, dataset, run)
     weight, bias = output_head(model, ids)
     # Inference tensors cannot be differentiated through; clones can.
     head = weight.clone(), bias.clone()
@@ -186,8 +187,8 @@ def _begun(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         method = run.kind(base, settings)
-    if first is not None:
-        method.start_from(first)
+    if run.first is not None:
+        method.start_from(run.first)
     return Trainer(method, usable_precision(settings.precision, model.device))
 
 
@@ -195,7 +196,6 @@ def _trained(
     trainer: Trainer,
     batches: Batches,
     run: MethodRun,
-    first: Finished | None,
     folder: Path,
     wanted: Mapping[str, Any],
     on_step: OnStep,
@@ -214,7 +214,7 @@ def _trained(
         **outcome,
         "evaluation": {"on": "the test split, once", **tally.as_json()},
         "licences": run.source.licences,
-        **_origin(first),
+        **_origin(run.first),
         "precision": products_name(trainer.precision, batches.device),
     }
     return method.parts(kept, tally.table, record)
@@ -229,12 +229,10 @@ def _origin(first: Finished | None) -> dict[str, Any]:
     return {"started_from": {**kept, "data": about.get("run", {}).get("data")}}
 
 
-def _vocabulary(
-    model: PreTrainedModel, dataset: Dataset, run: MethodRun, first: Finished | None
-) -> torch.Tensor | None:
+def _vocabulary(model: PreTrainedModel, dataset: Dataset, run: MethodRun) -> torch.Tensor | None:
     """Tokens that can be guessed, see `Base`: those of the first parts, or the most frequent."""
     count = run.settings.vocabulary
-    known = None if first is None else first.token_ids
+    known = None if run.first is None else run.first.token_ids
     if known is not None or not count:
         return known
     # Texts that are only read count as prompts; every vocabulary holds the tokens that end a text.

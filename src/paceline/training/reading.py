@@ -18,7 +18,7 @@ from paceline.errors import ModelError
 from paceline.protocols import LAST_STATES
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import prepare
-from paceline.training.dataset import Text
+from paceline.training.dataset import Text, in_turns
 from paceline.training.state_cache import StateShape
 
 _ROWS = 1024  # through the output head at a time
@@ -49,7 +49,11 @@ class TargetReader:
         """See `StateReader`. Raises ModelError if states do not fit into half precision."""
         found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         order = sorted(range(len(texts)), key=lambda number: len(texts[number].tokens))
-        for group in _passes(order, texts, self._pass.tokens):
+
+        def full(group: Sequence[int], longest: int) -> bool:
+            return (len(group) + 1) * len(texts[longest].tokens) > self._pass.tokens
+
+        for group in in_turns(order, full):
             found |= zip(group, self._kept([texts[number] for number in group]))
         return [found[number] for number in range(len(texts))]
 
@@ -124,15 +128,3 @@ class _Padded:
         taps = [found.hidden_states[tap] for tap in self._taps]
         states = torch.stack([*taps, found.last_hidden_state], dim=2)
         return [row[:size] for row, size in zip(states, sizes)]
-
-
-def _passes(order: Sequence[int], texts: Sequence[Text], most: int) -> Iterator[list[int]]:
-    """Group the numbers of texts, by length, that share a pass of `most` tokens with padding."""
-    group: list[int] = []
-    for number in order:
-        if group and (len(group) + 1) * len(texts[number].tokens) > most:
-            yield group
-            group = []
-        group.append(number)
-    if group:
-        yield group

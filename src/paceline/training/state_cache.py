@@ -31,7 +31,7 @@ import torch
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
 from paceline.models.cache import hash_file
-from paceline.training.dataset import Text
+from paceline.training.dataset import Text, in_turns
 from paceline.training.folder import check_same_run, held, write_file
 
 _INDEX = "cache.json"
@@ -139,7 +139,7 @@ class StateCache:
         names = (name for number in count() if (name := f"shard-{number:05d}") not in taken)
         with ThreadPoolExecutor(_WRITING) as threads:
             try:
-                for group in _groups(missing):
+                for group in in_turns(missing, _fills_a_shard):
                     found = reader.read(group)
                     writing.append(threads.submit(self._write, next(names), group, found))
                     while writing and (len(writing) > _WRITING or writing[0].done()):
@@ -267,14 +267,5 @@ def _hash(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record).encode()).hexdigest()
 
 
-def _groups(texts: Sequence[Text]) -> list[list[Text]]:
-    """Group the texts by shard."""
-    groups: list[list[Text]] = []
-    size = _SHARD_TOKENS
-    for text in texts:
-        if size >= _SHARD_TOKENS:
-            groups.append([])
-            size = 0
-        groups[-1].append(text)
-        size += len(text.tokens) - text.begin
-    return groups
+def _fills_a_shard(texts: Sequence[Text], following: Text) -> bool:
+    return sum(len(text.tokens) - text.begin for text in texts) >= _SHARD_TOKENS

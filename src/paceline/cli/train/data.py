@@ -17,7 +17,6 @@ from paceline.tables import count
 if TYPE_CHECKING:
     from paceline.training.answering import Asking
     from paceline.training.data import Manifest
-    from paceline.training.order import PromptFile
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,11 @@ def data(
     The answers are the model's own, whatever the method, which only makes them faster. If the
     command is killed, repeat it to continue where it stopped; the data will be the same.
     """
-    files, asking = _checked(prompts, licence or [], asked)
+    with common.interruptible():
+        from paceline.training.answering import Asking
+        from paceline.training.order import read_prompt_files
+
+        files, asking = read_prompt_files(prompts, licence or []), Asking(**asdict(asked))
     with writable(out):
         out.mkdir(parents=True, exist_ok=True)
     session = common.open_session(model, asked.method, measure=False, **vars(placement))
@@ -64,16 +67,6 @@ def data(
         heard = partial(bars.advance, bars.add_task("", total=tokens))
         manifest = make_data(session, files, tokens, out, asking, about, on_tokens=heard)
     _report(manifest, out, asking)
-
-
-@common.interruptible()
-def _checked(
-    prompts: list[Path], licences: list[str], asked: _Asked
-) -> tuple[list[PromptFile], Asking]:
-    from paceline.training.answering import Asking
-    from paceline.training.order import read_prompt_files
-
-    return read_prompt_files(prompts, licences), Asking(**asdict(asked))
 
 
 def _report(manifest: Manifest, out: Path, asking: Asking) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, TrainedMethod
@@ -11,7 +12,6 @@ from paceline.training.settings import WHAT, HeadSettings, SoftLoss, option
 
 if TYPE_CHECKING:
     from paceline.drafters.eagle_model import EagleModel
-    from paceline.drafters.head_configs import EagleConfig
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -27,6 +27,12 @@ _NORMS = {"row_norm": "input_layernorm", "inner_norm": "post_attention_layernorm
 @dataclass(frozen=True)
 class EagleSettings(HeadSettings):
     """What is trained, see `EagleConfig`, and how, see `TrainerSettings`."""
+
+    Config = "paceline.drafters.head_configs:EagleConfig"
+    names: ClassVar[Mapping[str, str]] = {
+        "steps": "heads",
+        "intermediate": "",
+    }  # 0 stands for the model's
 
     heads: int = option(3, "Drafting steps to learn, one after the other.", WHAT)
     features: Features = option(
@@ -51,12 +57,6 @@ class EagleSettings(HeadSettings):
                 "state_weight compares outputs with last states: leave it at 0, or leave features "
                 "at last"
             )
-
-    def config(self) -> EagleConfig:
-        """The configuration, before it is fitted to a model."""
-        from paceline.drafters.head_configs import EagleConfig
-
-        return EagleConfig(steps=self.heads, vocabulary=self.vocabulary)
 
 
 class Eagle(TrainedMethod[EagleSettings]):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, Record, Tensors, TrainedMethod
@@ -12,7 +13,7 @@ from paceline.training.settings import WHAT, SavedFloats, Schedule, TrainerSetti
 if TYPE_CHECKING:
     import torch
 
-    from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
+    from paceline.drafters.prompt_tokens import PromptTokens
     from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.methods.prompt_model import PromptModel
@@ -26,6 +27,9 @@ OutputHead = Literal["shared", "small", "full"]
 @dataclass(frozen=True)
 class PpdSettings(TrainerSettings):
     """What is trained, see `PromptConfig`, and how, see `TrainerSettings` (PPD, section 6.1.2)."""
+
+    Config = "paceline.drafters.prompt_tokens:PromptConfig"
+    names: ClassVar[Mapping[str, str]] = {"prompt_tokens": "heads", "head": "output_head"}
 
     heads: int = option(3, "Prompt tokens: how many tokens ahead to guess.", WHAT)
     vocabulary: int = option(
@@ -56,20 +60,6 @@ class PpdSettings(TrainerSettings):
         self._check_range(("points",), 1, None)
         if not self.head_rate > 0:
             raise UsageError(f"head_rate must be positive, got {self.head_rate}")
-
-    def config(self) -> PromptConfig:
-        """The configuration."""
-        from paceline.drafters.prompt_tokens import PromptConfig
-
-        return PromptConfig(
-            prompt_tokens=self.heads,
-            epts=self.epts,
-            mask=self.mask,
-            learned_weights=self.learned_weights,
-            prefix_tokens=self.prefix_tokens,
-            head=self.output_head,
-            exits=self.exits,
-        )
 
 
 class Ppd(TrainedMethod[PpdSettings]):
