@@ -12,7 +12,7 @@ import pytest
 
 from paceline.api import load
 from paceline.errors import UsageError
-from paceline.training.answering import Asking
+from paceline.training.asking import Asking
 from paceline.training.data import TrainingData
 from paceline.training.order import read_prompt_files
 from paceline.training.self_distillation import make_data

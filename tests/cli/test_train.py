@@ -13,7 +13,7 @@ from tests.training.shared import content, prompt_file
 
 from paceline.cli.train import data as command_of_data
 from paceline.training import self_distillation
-from paceline.training.answering import Asking
+from paceline.training.asking import Asking
 from paceline.training.data import TrainingData, load_manifest
 
 

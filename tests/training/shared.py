@@ -10,7 +10,7 @@ from typing import Any
 from tests.tiny import toy_session
 
 from paceline.training import self_distillation
-from paceline.training.answering import Asking
+from paceline.training.asking import Asking
 from paceline.training.data import Manifest
 from paceline.training.order import PromptFile, read_prompt_files
 

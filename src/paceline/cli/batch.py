@@ -32,10 +32,7 @@ class Files:
     input_file: Annotated[
         Path, told("JSONL file of requests, in OpenAI's batch format.", "--input")
     ]
-    output: Annotated[
-        Path,
-        told("JSONL file of results; requests already in it are not repeated."),
-    ]
+    output: Annotated[Path, told("JSONL file of results; requests already in it are not repeated.")]
     errors: Path | None = option(None, "JSONL file for failed requests; default: --output.")
 
 

@@ -36,10 +36,7 @@ def build(
         list[Path], told("Text files, JSONL files of texts, or folders of either.", argument=True)
     ],
     model: flags.ModelOption = DEFAULT_MODEL,
-    out: Annotated[
-        Path | None,
-        told("Folder of the datastore; default: the model's own."),
-    ] = None,
+    out: Annotated[Path | None, told("Folder of the datastore; default: the model's own.")] = None,
     limit: Annotated[
         int | None,
         told(

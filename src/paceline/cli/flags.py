@@ -13,11 +13,7 @@ T = TypeVar("T")
 
 
 def told(
-    text: str,
-    *flags: str,
-    panel: str | None = None,
-    argument: bool = False,
-    **limits: int | float,
+    text: str, *flags: str, panel: str | None = None, argument: bool = False, **limits: int | float
 ) -> dict[str, Any]:
     """What `Annotated` says of a parameter that is an option; see `paceline.cli.groups.App`.
 
@@ -52,7 +48,6 @@ AliasOption = Annotated[
 DatastoreOption = Annotated[
     str | None,
     told(
-        'Datastore to guess from and to add answers to; "own" is the model\'s own.',
-        panel=DRAFTING,
+        'Datastore to guess from and to add answers to; "own" is the model\'s own.', panel=DRAFTING
     ),
 ]

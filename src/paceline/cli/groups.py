@@ -152,18 +152,12 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Draws:
+class Sampling:
     """How long texts get, and how their tokens are drawn; see `paceline.options.Options`."""
 
     max_new_tokens: int = option(128, "Most new tokens, at least 1.", "--max-new-tokens", "-n")
     temperature: float = option(0.0, "0 is greedy.", panel=SAMPLING)
     seed: int = option(0, "Same seed, same text.", panel=SAMPLING)
-
-
-@dataclass(frozen=True)
-class Sampling(Draws):
-    """`Draws`, and from which tokens."""
-
     top_k: int | None = option(None, "Draw from the K likeliest tokens.", panel=SAMPLING)
     top_p: float | None = option(
         None, "Draw from the likeliest tokens that reach this total probability.", panel=SAMPLING

@@ -7,56 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from paceline.drafters import check_method, make_drafter
-from paceline.errors import UsageError
+from paceline.drafters import make_drafter
 from paceline.loop import Generation, decode
-from paceline.options import Options
 from paceline.prompts import PromptRecord
 from paceline.session import Message, Session
 from paceline.stopping import Stopping
+from paceline.training.asking import Asking
 from paceline.training.data import Answer
-
-
-@dataclass(frozen=True)
-class Asking:
-    """How prompts are answered.
-
-    seed: decides the order of the prompts and what is sampled. temperature: 0 is greedy.
-    max_new_tokens: per answer. longest_prompt: most tokens of a prompt, chat template and earlier
-    turns included; longer ones are left out.
-    method: the drafter, and budget its most nodes per round; they change no token. The budget is
-    fixed: the widths of passes, and with them the last bits of scores, must be the same when the
-    same prompts are asked again.
-    batch: conversations answered together. They fill the passes, so by default nothing is guessed.
-
-    Raises UsageError for a number out of range or an unknown method.
-    """
-
-    seed: int = 0
-    temperature: float = 0.0
-    max_new_tokens: int = 256
-    method: str = "plain"
-    budget: int = 4
-    batch: int = 16
-    longest_prompt: int = 1024
-
-    def __post_init__(self) -> None:
-        if min(self.batch, self.longest_prompt) < 1:
-            raise UsageError(
-                "the batch and the longest prompt must be at least 1, got "
-                f"{self.batch} and {self.longest_prompt}"
-            )
-        check_method(self.method)
-        self.options(self.seed)
-
-    def options(self, seed: int) -> Options:
-        """These settings as options of one generation."""
-        return Options(
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            seed=seed,
-            budget=self.budget,
-        )
 
 
 @dataclass

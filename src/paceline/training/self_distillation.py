@@ -17,7 +17,8 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.models.cache import hash_file
 from paceline.session import Session
-from paceline.training.answering import Asking, Conversation, answer_batch
+from paceline.training.answering import Conversation, answer_batch
+from paceline.training.asking import Asking
 from paceline.training.data import Manifest, Shard, load_manifest, pack
 from paceline.training.folder import check_same_run, held, write_file
 from paceline.training.order import PromptFile, interleave

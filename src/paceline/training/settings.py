@@ -34,10 +34,12 @@ _MOST_SEED = 2**64 - 1  # of torch's generator
 T = TypeVar("T")
 
 
-def option(default: T, help_text: str, panel: str = HOW) -> T:
+def option(default: T, help_text: str, panel: str | None = HOW, *flags: str, **limits: int) -> T:
     """Make a field of settings, with its help text and panel on the command line, where a switch
-    has either form: --name and --no-name."""
-    made: T = field(default=default, metadata={"help": help_text, "panel": panel, "either": True})
+    has either form: --name and --no-name. flags: by default one made from the field's name. limits:
+    min and max."""
+    told = {"help": help_text, "panel": panel, "either": True, "flags": flags, "limits": limits}
+    made: T = field(default=default, metadata=told)
     return made
 
 

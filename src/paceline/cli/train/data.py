@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from paceline.cli import common, flags
-from paceline.cli.flags import option, told
-from paceline.cli.groups import Draws, Placement
+from paceline.cli.flags import told
+from paceline.cli.groups import Placement
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import writable
 from paceline.tables import count
+from paceline.training.asking import Asking
 
 if TYPE_CHECKING:
-    from paceline.training.answering import Asking
     from paceline.training.data import Manifest
-
-
-@dataclass(frozen=True)
-class _Asked(Draws):
-    """See `paceline.training.answering.Asking`, which is slow to import."""
-
-    max_new_tokens: int = option(256, "Most new tokens, at least 1.", "--max-new-tokens", "-n")
-    longest_prompt: int = option(1024, "Leave out prompts with more tokens.", min=1)
-    batch: int = option(16, "Prompts answered together.", min=1)
-    method: str = option("plain", "Method and settings, e.g. anpd:n=5,k=7.")
-    budget: flags.FixedBudgetOption = 4
 
 
 def data(
@@ -43,7 +31,7 @@ def data(
         list[str] | None,
         told("Licence of the prompts: one for all files or one each."),
     ] = None,
-    asked: _Asked,
+    asking: Asking,
     placement: Placement,
 ) -> None:
     """Let a model answer prompts, and keep its answers to train drafters with.
@@ -52,13 +40,12 @@ def data(
     command is killed, repeat it to continue where it stopped; the data will be the same.
     """
     with common.interruptible():
-        from paceline.training.answering import Asking
         from paceline.training.order import read_prompt_files
 
-        files, asking = read_prompt_files(prompts, licence or []), Asking(**asdict(asked))
+        files = read_prompt_files(prompts, licence or [])
     with writable(out):
         out.mkdir(parents=True, exist_ok=True)
-    session = common.open_session(model, asked.method, measure=False, **vars(placement))
+    session = common.open_session(model, asking.method, measure=False, **vars(placement))
     from paceline.training.self_distillation import make_data  # slow, unless a session is open
 
     about = common.circumstances(session, model)
