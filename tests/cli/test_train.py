@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from tests.cli.running import Command
 from tests.training.shared import content, prompt_file
 
-from paceline.cli.train import data as command_of_data
 from paceline.training import self_distillation
-from paceline.training.asking import Asking
 from paceline.training.data import TrainingData, load_manifest
 
 
@@ -104,7 +101,3 @@ def test_another_run_is_one_sentence(command: Command, tiny: Path, tmp_path: Pat
     assert command("train", "data", *words)[0] == 0
     ran = command("train", "data", *words, "--seed", 3)
     assert ran.code == 2 and "holds data made with another seed (0, not 3)" in ran.said
-
-
-def test_its_defaults_are_those_of_the_library() -> None:
-    assert asdict(command_of_data._Asked()) == asdict(Asking())

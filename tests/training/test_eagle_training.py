@@ -76,7 +76,7 @@ def a_batch(hidden: int, taps: int, length: int = 12) -> Batch:
 def test_each_step_learns_from_what_a_draft_has(features: Any) -> None:
     settings = EagleSettings(features=features, heads=3, block="random")
     method, scorer = Eagle(base := base_of(), settings), Noted()
-    taps = Eagle.taps(settings, base.model.config.num_hidden_layers)
+    taps = settings.taps(base.model.config.num_hidden_layers)
     batch = a_batch(base.about.hidden_size, len(taps))
     method.forward(batch, scorer)  # type: ignore[arg-type]
     states = batch.states[:, :, :-1] if taps else batch.states[:, :, -1:]
@@ -160,8 +160,8 @@ def test_settings_that_cannot_be_are_refused() -> None:
         EagleSettings(features="two")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="leave it at 0, or leave features at last"):
         EagleSettings(features="three", state_weight=1.0)
-    assert Eagle.taps(EagleSettings(features="three"), 30) == (2, 15, 27)
-    assert Eagle.taps(EagleSettings(features="three"), 2) == (1, 2)
+    assert EagleSettings(features="three").taps(30) == (2, 15, 27)
+    assert EagleSettings(features="three").taps(2) == (1, 2)
 
 
 @pytest.mark.parametrize("features", ["last", "three"])

@@ -114,16 +114,6 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         the method does not fit the model."""
         self.base, self.settings = base, settings
 
-    @classmethod
-    def check(cls, settings: SettingsT, layers: int) -> None:
-        """Raise UsageError for settings that do not fit a model with `layers` layers; called before
-        it reads any text."""
-
-    @classmethod
-    def taps(cls, settings: SettingsT, layers: int) -> tuple[int, ...]:
-        """Layers whose outputs it reads besides the last state, 1 to `layers`, ascending."""
-        return ()
-
     @abstractmethod
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Guess after all places of a batch, and pass the guesses to the scorer."""

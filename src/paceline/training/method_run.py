@@ -95,7 +95,7 @@ class MethodRun:
         """Raise UsageError for what would fail, or have no effect, after texts have been read."""
         settings = self.settings
         usable_precision(settings.precision, model.device)
-        self.kind.check(settings, layers)
+        settings.check(layers)
         if settings.vocabulary > self.base.vocab_size:
             raise UsageError(
                 f"the model has {self.base.vocab_size} tokens: a vocabulary of "
@@ -109,7 +109,7 @@ class MethodRun:
 
     def shape(self, model: PreTrainedModel) -> StateShape:
         """The states of the target that the method reads."""
-        taps = self.kind.taps(self.settings, model.config.get_text_config().num_hidden_layers)
+        taps = self.settings.taps(model.config.get_text_config().num_hidden_layers)
         half = "bfloat16" if model.dtype == torch.bfloat16 else "float16"
         base = self.base
         return StateShape(base.fingerprint, base.hidden_size, taps, half, arithmetic_of(model))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from inspect import signature
 from math import cos, pi
-from pkgutil import resolve_name
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from paceline.errors import ModelError, UsageError
 
@@ -50,14 +49,8 @@ class TrainerSettings:
     A place is a position of a text after which a drafter guesses. A step learns from all places of
     `rows` windows of `length` tokens. A text is read from `context` tokens before its first place.
 
-    Config: of what is trained, as "module:class", a dataclass; it has the values of the settings
-    with the same names. names: its fields -> settings, where they differ; "": of no setting.
-
     Raises UsageError for a value out of range.
     """
-
-    Config: ClassVar[str] = ""
-    names: ClassVar[Mapping[str, str]] = {}
 
     heads: int = option(4, "How many tokens ahead to guess.", WHAT)
     vocabulary: int = option(0, "Guess only this many frequent tokens; 0: all.", WHAT)
@@ -118,14 +111,23 @@ class TrainerSettings:
         except ModelError as error:
             raise UsageError(str(error)) from error
 
-    def config(self) -> Any:
-        """What is trained, before it is fitted to a model, for methods whose settings describe it.
-        Raises ModelError for a value out of range."""
-        if not self.Config:
-            return None
-        kind, own = resolve_name(self.Config), {field.name for field in fields(self)}
-        names = {field.name: self.names.get(field.name, field.name) for field in fields(kind)}
-        return kind(**{name: getattr(self, mine) for name, mine in names.items() if mine in own})
+    def config(self) -> object:
+        """What is trained, for methods whose settings are enough to describe it. Raises ModelError
+        for a value out of range."""
+        return None
+
+    def values_for(self, kind: type[T], **others: Any) -> T:
+        """A configuration, a dataclass, from the settings of the same names, and from `others`."""
+        given, wanted = {**vars(self), **others}, signature(kind).parameters
+        return kind(**{name: given[name] for name in wanted if name in given})
+
+    def check(self, layers: int) -> None:
+        """Raise UsageError if they do not fit a model with `layers` layers; called before it reads
+        any text."""
+
+    def taps(self, layers: int) -> tuple[int, ...]:
+        """Layers whose outputs are read besides the last state, 1 to `layers`, ascending."""
+        return ()
 
     def _check_range(self, names: tuple[str, ...], least: float, most: float | None) -> None:
         for name in names:

@@ -7,7 +7,6 @@ logits a few hundred rows at a time, and keeps only the gradient of the head's i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,18 +33,10 @@ def rows_at_once(device: torch.device, columns: int) -> int:
     return max(_ROWS, _GPU_LOGITS // columns) if device.type == "cuda" else _ROWS
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Guesses compared with the target, by row.
-
-    loss: [n]. gradient: [n, columns], of the loss by the logits. best: [n] int64, the likeliest
-    column. acceptance: [n], the chance that a token drawn from the guess would be accepted.
-    """
-
-    loss: torch.Tensor
-    gradient: torch.Tensor
-    best: torch.Tensor
-    acceptance: torch.Tensor
+Compared = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+"""Guesses compared with the target, by row: the loss [n], its gradient by the logits [n, columns],
+the likeliest column int64 [n], and the acceptance [n], the chance that a token drawn from the guess
+would be accepted."""
 
 
 def compare(
@@ -75,18 +66,18 @@ def compare(
     if kind == "labels":
         loss = total - logits.gather(1, labels[:, None])[:, 0]
         shares.scatter_add_(1, labels[:, None], shares.new_full((len(labels), 1), -1.0))
-        return Compared(loss, shares, best, acceptance)
+        return loss, shares, best, acceptance
     # A matrix product reads both only once.
     common = torch.bmm(chances[:, None], logits[..., None])[:, 0, 0]
     loss = total + negative_entropy - common
     if kind == "kl":
-        return Compared(loss, shares.sub_(chances), best, acceptance)
+        return loss, shares.sub_(chances), best, acceptance
     weight = (-_SLOPE * acceptance).exp()
     below = torch.where(shares < chances, shares, 0.0)
     towards = shares * below.sum(dim=-1, keepdim=True) - below  # of 1 - sum min(p, q)
     gradient = shares.sub_(chances).mul_(weight[:, None])
     gradient += towards.mul_((1 - weight)[:, None])
-    return Compared(weight * loss + (1 - weight) * (1 - acceptance), gradient, best, acceptance)
+    return weight * loss + (1 - weight) * (1 - acceptance), gradient, best, acceptance
 
 
 def head_loss(
@@ -126,15 +117,17 @@ class _HeadLoss(torch.autograd.Function):
             logits = guesses[rows]
             if head is not None:
                 logits = torch.addmm(head[1], logits, head[0].T)
-            found = compare(logits, chances(rows), labels[rows], kind, ranked is not None)
+            loss, gradient, *found = compare(
+                logits, chances(rows), labels[rows], kind, ranked is not None
+            )
             if ranked is not None:
                 ranked(rows, logits)
             if ctx.needs_input_grad[0]:
                 if head is not None:
-                    torch.mm(found.gradient, head[0], out=gradients[rows])
+                    torch.mm(gradient, head[0], out=gradients[rows])
                 else:
-                    gradients[rows] = found.gradient
-            parts.append((found.loss, found.best, found.acceptance))
+                    gradients[rows] = gradient
+            parts.append((loss, *found))
         ctx.save_for_backward(gradients)
         loss, best, acceptance = (torch.cat(each) for each in zip(*parts, strict=True))
         ctx.mark_non_differentiable(best, acceptance)

@@ -95,8 +95,8 @@ class StateCache:
         self.folder = folder
         self.shape = shape
         self._most_bytes = most_bytes
-        self._shards: list[dict[str, Any]] = []
-        self._places: dict[str, tuple[int, int, int]] = {}
+        self._shards: dict[str, dict[str, Any]] = {}
+        self._places: dict[str, tuple[str, int, int]] = {}
         self._checked: dict[str, list[str]] = {}  # names of shards -> hashes
         self._kept = shape  # what the folder holds, at least `shape`
         try:
@@ -135,8 +135,7 @@ class StateCache:
         self, missing: Sequence[Text], reader: StateReader, on_tokens: Callable[[int], None]
     ) -> None:
         done, writing = 0, deque[Future[dict[str, Any]]]()
-        taken = {shard["name"] for shard in self._shards}
-        names = (name for number in count() if (name := f"shard-{number:05d}") not in taken)
+        names = (name for number in count() if (name := f"shard-{number:05d}") not in self._shards)
         with ThreadPoolExecutor(_WRITING) as threads:
             try:
                 for group in in_turns(missing, _fills_a_shard):
@@ -159,15 +158,15 @@ class StateCache:
 
     def get(self, text: Text) -> KeptStates:
         """The states of a text that was passed to `fill`."""
-        number, first, tokens = self._places[text.digest]
-        whole = self._opened(number)
+        shard, first, tokens = self._places[text.digest]
+        whole = self._opened(shard)
         states = whole.states[first : first + tokens]
         if self._kept != self.shape:
             states = states[:, [self._kept.taps.index(tap) for tap in self.shape.taps] + [-1]]
         return KeptStates(states, whole.greedy[first : first + tokens])
 
-    def _mapped(self, number: int) -> KeptStates:
-        name, tokens = self._shards[number]["name"], self._shards[number]["tokens"]
+    def _mapped(self, name: str) -> KeptStates:
+        tokens = self._shards[name]["tokens"]
         shape = tokens, len(self._kept.taps) + 1, self._kept.hidden
         states = np.memmap(self.folder / f"{name}.states", np.int16, mode="r", shape=shape)
         greedy = np.memmap(self.folder / f"{name}.greedy", np.int32, mode="r", shape=(tokens,))
@@ -176,12 +175,12 @@ class StateCache:
     @property
     def bytes(self) -> int:
         """Size of all shards."""
-        return sum(shard["bytes"] for shard in self._shards)
+        return sum(shard["bytes"] for shard in self._shards.values())
 
     def _open_index(self, mend: bool = False) -> None:
         """mend: remove what is damaged, which only one process may do at a time."""
         path = self.folder / _INDEX
-        self._kept, self._shards, self._places = self.shape, [], {}
+        self._kept, self._shards, self._places = self.shape, {}, {}
         # Of threads as well: batches may be made in one, and validated in another.
         self._opened = lru_cache(_MOST_OPEN)(self._mapped)
         if not path.exists():
@@ -221,10 +220,9 @@ class StateCache:
         return self._checked[path.name] == hashes
 
     def _add(self, shard: dict[str, Any]) -> None:
-        number, first = len(self._shards), 0
-        self._shards.append(shard)
+        self._shards[shard["name"]], first = shard, 0
         for digest, tokens in shard["texts"]:
-            self._places[digest] = number, first, tokens
+            self._places[digest] = shard["name"], first, tokens
             first += tokens
 
     def _write(
@@ -247,7 +245,7 @@ class StateCache:
 
     def _save(self) -> None:
         record: dict[str, Any] = {"format": 1, "kind": "hidden states"}
-        record |= {"run": self._kept.as_json(), "shards": self._shards}
+        record |= {"run": self._kept.as_json(), "shards": [*self._shards.values()]}
         content = json.dumps({**record, "sha256": _hash(record)}) + "\n"
         write_file(self.folder / _INDEX, content.encode())
 

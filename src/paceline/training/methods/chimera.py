@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, Finished, Record, Tensors, TrainedMethod
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from paceline.drafters.chimera_model import ChimeraModel
+    from paceline.drafters.head_configs import ChimeraConfig
     from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
@@ -27,9 +27,6 @@ Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
 @dataclass(frozen=True)
 class ChimeraSettings(HeadSettings):
     """What is trained, see `ChimeraConfig`, and how, see `TrainerSettings`."""
-
-    Config = "paceline.drafters.head_configs:ChimeraConfig"
-    names: ClassVar[Mapping[str, str]] = {"intermediate": ""}  # 0 stands for the model's
 
     heads: int = option(3, "How many tokens ahead to guess.", WHAT)
     order: int = option(3, "Tokens that the n-gram encoder sees.", WHAT)
@@ -66,6 +63,12 @@ class ChimeraSettings(HeadSettings):
     def rounds(self) -> bool:
         """See `HeadSettings`."""
         return self.form == "compact" and not self.layers and self.bottom == "ngram"
+
+    def config(self) -> ChimeraConfig:
+        """The configuration, before it is sized for a model."""
+        from paceline.drafters.head_configs import ChimeraConfig
+
+        return self.values_for(ChimeraConfig, intermediate=ChimeraConfig.intermediate)
 
 
 class Chimera(TrainedMethod[ChimeraSettings]):

@@ -55,6 +55,12 @@ class DraftSettings(TrainerSettings):
             )
         self.kept(1)
 
+    def check(self, layers: int) -> None:
+        """See `TrainerSettings`."""
+        from paceline.training.cutting import check_layers
+
+        check_layers(self.kept(layers), layers)
+
     def kept(self, count: int) -> tuple[int, ...]:
         """The layers kept of a model that has `count`."""
         if not self.layers:
@@ -78,13 +84,6 @@ class Draft(TrainedMethod[DraftSettings]):
     use = "speculative:draft={folder}"
     Settings = DraftSettings
     Parts = "paceline.models.draft_folder:DraftParts"
-
-    @classmethod
-    def check(cls, settings: DraftSettings, layers: int) -> None:
-        """See `TrainedMethod`."""
-        from paceline.training.cutting import check_layers
-
-        check_layers(settings.kept(layers), layers)
 
     def __init__(self, base: Base, settings: DraftSettings) -> None:
         from paceline.models.draft_model import own_tensors

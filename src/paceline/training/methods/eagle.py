@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, TrainedMethod
@@ -12,6 +11,7 @@ from paceline.training.settings import WHAT, HeadSettings, SoftLoss, option
 
 if TYPE_CHECKING:
     from paceline.drafters.eagle_model import EagleModel
+    from paceline.drafters.head_configs import EagleConfig
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -27,12 +27,6 @@ _NORMS = {"row_norm": "input_layernorm", "inner_norm": "post_attention_layernorm
 @dataclass(frozen=True)
 class EagleSettings(HeadSettings):
     """What is trained, see `EagleConfig`, and how, see `TrainerSettings`."""
-
-    Config = "paceline.drafters.head_configs:EagleConfig"
-    names: ClassVar[Mapping[str, str]] = {
-        "steps": "heads",
-        "intermediate": "",
-    }  # 0 stands for the model's
 
     heads: int = option(3, "Drafting steps to learn, one after the other.", WHAT)
     features: Features = option(
@@ -57,6 +51,19 @@ class EagleSettings(HeadSettings):
                 "state_weight compares outputs with last states: leave it at 0, or leave features "
                 "at last"
             )
+
+    def config(self) -> EagleConfig:
+        """The configuration, before it is fitted to a model."""
+        from paceline.drafters.head_configs import EagleConfig
+
+        return self.values_for(EagleConfig, steps=self.heads, intermediate=EagleConfig.intermediate)
+
+    def taps(self, layers: int) -> tuple[int, ...]:
+        """See `TrainerSettings`: layers 2, `layers` // 2 and `layers` - 3, as in the official code,
+        within the layers there are."""
+        if self.features == "last":
+            return ()
+        return tuple(sorted({min(2, layers), max(1, layers // 2), max(1, layers - 3)}))
 
 
 class Eagle(TrainedMethod[EagleSettings]):
@@ -84,7 +91,7 @@ class Eagle(TrainedMethod[EagleSettings]):
         self.bits = settings.bits
         layers = base.model.config.get_text_config().num_hidden_layers
         copied = settings.block == "last-layer"
-        config = replace(settings.config(), layers=self.taps(settings, layers))
+        config = replace(settings.config(), layers=settings.taps(layers))
         config = sized_like(config, base.model.config, settings.intermediate)
         config = replace(config, biases=copied and last_layer_has_biases(base))
         self.module = EagleModel(config, base.head, base.embed, base.token_ids)
@@ -92,14 +99,6 @@ class Eagle(TrainedMethod[EagleSettings]):
             copy_last_layer(self.module, base, _NORMS, "EAGLE")
             with torch.no_grad():
                 self.module.last_norm.copy_(gains_of(base.final_norm))
-
-    @classmethod
-    def taps(cls, settings: EagleSettings, layers: int) -> tuple[int, ...]:
-        """See `TrainedMethod.taps`: layers 2, `layers` // 2 and `layers` - 3, as in the official
-        code, within the layers there are."""
-        if settings.features == "last":
-            return ()
-        return tuple(sorted({min(2, layers), max(1, layers // 2), max(1, layers - 3)}))
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Take all steps after all places, along the text."""

@@ -15,6 +15,7 @@ from paceline.drafters.context_encoder import ContextEncoder
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.errors import ModelError
 from paceline.models.draft_model import layers_of
+from paceline.training.batches import masks_of
 from paceline.training.cutting import cut
 from paceline.training.method import Base
 
@@ -150,13 +151,12 @@ class TransformerBottom(nn.Module):
 
         places = torch.arange(tokens.shape[1], device=tokens.device)
         sees = (start[:, :, None] == start[:, None, :]) & (places <= places[:, None])
-        mask = torch.zeros(sees.shape, device=tokens.device)
-        mask.masked_fill_(~sees, torch.finfo(mask.dtype).min)
+        masks = masks_of(shallow, lambda window: sees, torch.float32)
         hook = layer.register_forward_hook(catch)
         try:
             shallow.get_decoder()(
                 tokens,
-                attention_mask=mask[:, None],
+                attention_mask=masks,
                 position_ids=places - start,
                 use_cache=False,
             )

@@ -9,6 +9,7 @@ from paceline.training.method import Base, TrainedMethod
 from paceline.training.settings import WHAT, Form, HeadSettings, option
 
 if TYPE_CHECKING:
+    from paceline.drafters.head_configs import MedusaConfig
     from paceline.drafters.medusa_heads import MedusaHeads
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 class MedusaSettings(HeadSettings):
     """What is trained, see `MedusaConfig`, and how, see `TrainerSettings`."""
 
-    Config = "paceline.drafters.head_configs:MedusaConfig"
-
     layers: int = option(1, "Residual blocks of a head.", WHAT)
     form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)
     learning_rate: float = option(1e-3, "Learning rate of AdamW after the warm-up.")
@@ -28,6 +27,12 @@ class MedusaSettings(HeadSettings):
     def rounds(self) -> bool:
         """See `HeadSettings`."""
         return self.form == "compact" and self.layers == 1
+
+    def config(self) -> MedusaConfig:
+        """The configuration."""
+        from paceline.drafters.head_configs import MedusaConfig
+
+        return self.values_for(MedusaConfig)
 
 
 class Medusa(TrainedMethod[MedusaSettings]):

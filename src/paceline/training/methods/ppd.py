@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, Record, Tensors, TrainedMethod
@@ -13,7 +12,7 @@ from paceline.training.settings import WHAT, SavedFloats, Schedule, TrainerSetti
 if TYPE_CHECKING:
     import torch
 
-    from paceline.drafters.prompt_tokens import PromptTokens
+    from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
     from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.methods.prompt_model import PromptModel
@@ -27,9 +26,6 @@ OutputHead = Literal["shared", "small", "full"]
 @dataclass(frozen=True)
 class PpdSettings(TrainerSettings):
     """What is trained, see `PromptConfig`, and how, see `TrainerSettings` (PPD, section 6.1.2)."""
-
-    Config = "paceline.drafters.prompt_tokens:PromptConfig"
-    names: ClassVar[Mapping[str, str]] = {"prompt_tokens": "heads", "head": "output_head"}
 
     heads: int = option(3, "Prompt tokens: how many tokens ahead to guess.", WHAT)
     vocabulary: int = option(
@@ -61,6 +57,17 @@ class PpdSettings(TrainerSettings):
         if not self.head_rate > 0:
             raise UsageError(f"head_rate must be positive, got {self.head_rate}")
 
+    def config(self) -> PromptConfig:
+        """The configuration."""
+        from paceline.drafters.prompt_tokens import PromptConfig
+
+        return self.values_for(PromptConfig, prompt_tokens=self.heads, head=self.output_head)
+
+    def check(self, layers: int) -> None:
+        """See `TrainerSettings`."""
+        if self.exits > layers:
+            raise UsageError(f"the model has {layers} layers: exits must be at most {layers}")
+
 
 class Ppd(TrainedMethod[PpdSettings]):
     """Every window is read once, without gradients. Then prompt tokens follow many of its places
@@ -82,12 +89,6 @@ class Ppd(TrainedMethod[PpdSettings]):
 
         super().__init__(base, settings)
         self.module = PromptModel(base, settings.config())
-
-    @classmethod
-    def check(cls, settings: PpdSettings, layers: int) -> None:
-        """See `TrainedMethod`."""
-        if settings.exits > layers:
-            raise UsageError(f"the model has {layers} layers: exits must be at most {layers}")
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Run all prompt tokens after some places."""
