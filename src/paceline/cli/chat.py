@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli import common
 from paceline.cli.groups import Choice, Kept, Machine, Output, References, Request
 from paceline.cli.show import print_stream, summary
 from paceline.errors import PacelineError, UsageError
-from paceline.prompts import read_prompts
 
 if TYPE_CHECKING:
     from paceline.session import Session
@@ -37,7 +35,7 @@ def chat(
     options, references = request.options(), common.read_references(opening.reference)
     common.check_stdin()
     common.check_writable(output.json_file, opening, kept)
-    first = _opening(opening.prompt_file, opening.limit)
+    first = _opening(opening)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     session.options = session.options.with_(**options)
     if not session.tokenizer.chat_template:
@@ -60,14 +58,10 @@ _Said = tuple[str, tuple[str, ...], bool]
 """A line, the references from then on, and whether it may be a command."""
 
 
-def _opening(prompt_file: Path | None, limit: int | None) -> list[_Said]:
+def _opening(given: References) -> list[_Said]:
     """Lines before the user's first: the turns of each record, with /clear in between."""
-    if prompt_file is None:
-        if limit is not None:
-            raise UsageError("--limit counts the records of a prompt file: give --prompt-file")
-        return []
     said: list[_Said] = []
-    for record in read_prompts(prompt_file, limit):
+    for record in given.of_file():
         said += [("/clear", (), True)] if said else []
         said += [(turn, record.references, False) for turn in record.turns]
     return said

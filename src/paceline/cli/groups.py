@@ -84,6 +84,16 @@ class PromptFile:
             return demo_prompts()[: self.limit]
         return read_prompts(self.prompt_file, self.limit)
 
+    def of_file(self) -> list[PromptRecord]:
+        """Those of the file; without one, none. Raises UsageError for a limit alone."""
+        if self.prompt_file is not None:
+            return self.listed()
+        if self.limit is not None:
+            raise UsageError(
+                "--limit counts the records of a prompt file: leave it out, or give --prompt-file"
+            )
+        return []
+
 
 @dataclass(frozen=True)
 class References(PromptFile):
@@ -112,13 +122,9 @@ class Prompts(References):
         """The prompt of the command line ("-": standard input), or those of a file."""
         if (self.prompt is None) == (self.prompt_file is None):
             raise UsageError("give either a prompt or --prompt-file")
+        found = self.of_file()
         if self.prompt_file is not None:
-            return self.listed()
-        if self.limit is not None:
-            raise UsageError(
-                "--limit counts the records of a prompt file: leave it out, or give --prompt-file "
-                "instead of a prompt"
-            )
+            return found
         if self.prompt == "-":
             common.check_stdin()
         try:

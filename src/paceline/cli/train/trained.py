@@ -85,13 +85,31 @@ def command_of(kind: Kind) -> Callable[..., None]:
 
 
 def _train(kind: Kind, settings: Any, given: _Given) -> None:
+    """Read and train with progress bars; Ctrl-C says how to continue. Nothing here keeps a model, so
+    that the one that reads is gone when the other is loaded."""
     files, out = _checked(kind, settings, given), given.out
     with writable(out):
         out.mkdir(parents=True, exist_ok=True)
     # The model that reads may keep the blocks of its file; the one learned through may not.
     waiting = [given.opened(blocks=True)]
     run = _run(kind, settings, waiting[0], given, files)
-    _report(kind, _trained(run, waiting.pop, given.opened, out), settings.heads, out)
+    from paceline.training.method_run import train_method
+
+    hint = f"{out} keeps the latest checkpoint; repeat the command to continue"
+    with common.progress("steps") as bars, common.on_interrupt(hint):
+        reading = bars.add_task("reading", total=None, visible=False)
+        steps = bars.add_task("", total=settings.steps)
+
+        def show_read(done: int, total: int) -> None:
+            bars.update(reading, completed=done, total=total, visible=True)
+
+        def show(step: int, loss: float) -> None:
+            bars.update(steps, completed=step, description=f"{loss:.3f}")
+
+        parts = train_method(
+            lambda: waiting.pop()[:2], lambda: given.opened()[:2], run, out, show, show_read
+        )
+    _report(kind, parts, settings.heads, out)
 
 
 @common.interruptible()
@@ -130,30 +148,6 @@ def _run(
     most = int(given.cache_size * _GIGABYTE)
     about = describe_run(loaded.model.device)
     return MethodRun(kind, settings, base, source, cache, most, about)
-
-
-def _trained(
-    run: MethodRun,
-    reader: Callable[[], LoadedModel],
-    opened: Callable[[], LoadedModel],
-    out: Path,
-) -> Finished:
-    """Read and train with progress bars; Ctrl-C says how to continue. Nothing here keeps a model,
-    so that the one that reads is gone when the other is loaded."""
-    from paceline.training.method_run import train_method
-
-    hint = f"{out} keeps the latest checkpoint; repeat the command to continue"
-    with common.progress("steps") as bars, common.on_interrupt(hint):
-        reading = bars.add_task("reading", total=None, visible=False)
-        steps = bars.add_task("", total=run.settings.steps)
-
-        def show_read(done: int, total: int) -> None:
-            bars.update(reading, completed=done, total=total, visible=True)
-
-        def show(step: int, loss: float) -> None:
-            bars.update(steps, completed=step, description=f"{loss:.3f}")
-
-        return train_method(lambda: reader()[:2], lambda: opened()[:2], run, out, show, show_read)
 
 
 def _report(kind: Kind, parts: Finished, heads: int, out: Path) -> None:
