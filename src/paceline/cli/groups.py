@@ -274,18 +274,19 @@ def _options_of(group: type[Any], defaults: Any) -> Iterator[inspect.Parameter]:
         yield _option(field.name, hints[field.name], default, field.metadata)
 
 
-def _option(name: str, hint: Any, default: Any, told: Mapping[str, Any]) -> inspect.Parameter:
-    """The option of a field or parameter. told: what it is, see `told`, unless `hint` says it."""
+def _option(name: str, hint: Any, default: Any, metadata: Mapping[str, Any]) -> inspect.Parameter:
+    """The option of a field or parameter. metadata: of the field, see `told`; `hint` may hold the
+    same."""
     kind, *said = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    told = said[0] if said else told
+    about = said[0] if said else metadata
     flag = f"--{name.replace('_', '-')}"
-    if told.get("either") and kind is bool:
+    if about.get("either") and kind is bool:
         flag = f"{flag}/--no-{flag[2:]}"
-    more = {"help": told["help"], "rich_help_panel": told.get("panel"), **told.get("limits", {})}
-    if told.get("argument"):
+    more = {"help": about["help"], "rich_help_panel": about.get("panel"), **about.get("limits", {})}
+    if about.get("argument"):
         made = typer.Argument(**more)
     else:
-        made = typer.Option(*(told.get("flags") or [flag]), **more)
+        made = typer.Option(*(about.get("flags") or [flag]), **more)
     annotated: Any = Annotated  # of a type known only at run time
     return inspect.Parameter(
         name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,9 @@ def _first_difference(
     return f"{key} in its {name}", found.get(key), wanted.get(key)
 
 
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
+def held(folder: Path) -> AbstractContextManager[None]:
     """Create a folder and lock it against other processes, until this one ends in any way."""
-    with alone(folder / ".lock", folder, f"to {folder}"):
-        yield
+    return alone(folder / ".lock", folder, f"to {folder}")
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:
