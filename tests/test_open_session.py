@@ -254,18 +254,18 @@ def test_texts_of_threads_that_wait_together_go_on_in_one_pass() -> None:
 def test_the_last_round_is_not_lost_while_it_is_being_handed_out(polled: bool) -> None:
     """Another thread has played a text's last round and dropped it, and hands it out only now."""
     session = toy_session("plain")
-    (generation, key) = session.texts.begin(lambda drafter: Generation([1], drafter, Stopping(1)))
+    text = session.texts.begin(lambda drafter: Generation([1], drafter, Stopping(1)))
     shared = session.texts
     with ThreadPoolExecutor(1) as pool:
         with shared.turn:
-            (last,) = shared._batch.step({key})
-            assert generation.finished and key not in shared._batch
-            waiting = pool.submit(shared.take_rounds if polled else shared.next_round, key)
+            (last,) = shared._batch.step({text.key})
+            assert text.generation.finished and text.key not in shared._batch
+            waiting = pool.submit(shared.take_rounds if polled else shared.next_round, text)
             with pytest.raises(TimeoutError):
                 waiting.result(0.2)  # not that the text has ended
-            shared._heard[key].append(last)
+            text.heard.append(last)
         assert waiting.result(30) == (([last], False) if polled else last)
-    assert shared.next_round(key) is None
+    assert shared.next_round(text) is None
 
 
 def test_a_text_that_is_awaited_twice_goes_on_until_nobody_awaits_it() -> None:
@@ -273,9 +273,11 @@ def test_a_text_that_is_awaited_twice_goes_on_until_nobody_awaits_it() -> None:
     stream, other = (session.stream(text, max_new_tokens=20) for text in ("one", "two"))
     with stream.awaited():
         next(stream)  # awaits it as well, and no longer
-        before = len(stream._text[0].output) if stream._text else 0
+        assert stream._text is not None
+        generation = stream._text.text.generation
+        before = len(generation.output)
         next(other)
-        assert stream._text is not None and len(stream._text[0].output) > before
+        assert len(generation.output) > before
 
 
 def test_a_session_inside_its_own_round_is_an_error_and_no_deadlock() -> None:
@@ -400,7 +402,7 @@ def test_rounds_that_wait_for_their_texts_owner_hold_no_logits() -> None:
             awaited.enter_context(stream.awaited())
         for _ in range(4):
             session.texts.play()
-        waiting = [round for heard in session.texts._heard.values() for round in heard]
+        waiting = [round for text in session.texts._open.values() for round in text.heard]
         assert len(waiting) == 8
         assert all(round.logits.untyped_storage().nbytes() == 0 for round in waiting)
         assert all(len(round.logprobs) == len(round.path.tokens) for round in waiting)

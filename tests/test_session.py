@@ -281,7 +281,7 @@ def test_one_reference_may_be_given_as_it_is() -> None:
     assert session.encode_references("hello") == session.encode_references(["hello"])
     stream = session.stream("hi", references="hello", max_new_tokens=4)
     assert stream.run().tokens == toy_session("plain").generate("hi", max_new_tokens=4).tokens
-    assert stream._text is not None and len(stream._text[0].references) == 1
+    assert stream._text is not None and len(stream._text.text.generation.references) == 1
 
 
 def test_what_another_text_of_a_batch_has_read_counts_as_reused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any, Literal
@@ -14,9 +14,18 @@ from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import Host, Opener, make_drafter
-from paceline.errors import UsageError
+from paceline.encoding import Encoder
+from paceline.errors import StoreError, UsageError
 from paceline.generation import Generation
-from paceline.messages import Message, Prompt, Reference, as_messages, as_prompt, as_references
+from paceline.messages import (
+    Message,
+    Prompt,
+    Reference,
+    as_messages,
+    as_prompt,
+    is_chat,
+    query_of,
+)
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
@@ -25,13 +34,13 @@ from paceline.protocols import Drafter, Target
 from paceline.sampling import Sampler
 from paceline.shared_batch import Texts
 from paceline.stopping import Stopping
-from paceline.stream import Chunk, Store, Stream
-from paceline.text import OutputText, Tokenizer, special_ids
+from paceline.stream import Begun, Chunk, Store, Stream
+from paceline.text import OutputText, Tokenizer, special_ids, tail_of
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 
 
-class Session:
+class Session(Encoder):
     """One model with one method.
 
     target, tokenizer: what runs the model, and what reads and writes its text.
@@ -121,7 +130,7 @@ class Session:
         It begins with the first request for text. Close a stream that is not read to its end; until
         then its part of the cache is in use.
         """
-        return Stream(self, prompt, references, self.options.with_(**options))
+        return Stream(partial(self.begin, prompt, references, self.options.with_(**options)))
 
     def chat(
         self,
@@ -161,7 +170,7 @@ class Session:
                 f"got {len(given)} lists of references for {len(prompts)} prompts: give one each"
             )
         streams = [
-            Stream(self, prompt, own, each)
+            Stream(partial(self.begin, prompt, own, each))
             for prompt, own, each in zip(prompts, given or [None] * len(prompts), chosen)
         ]
         with ExitStack() as opened:
@@ -222,11 +231,6 @@ class Session:
         """What to hold so that texts with this constraint begin at once; None if they cannot."""
         return self._grammars.kept(constraint)
 
-    def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Add an answer to the datastore, if there is one, with the last tokens of its prompt."""
-        if self.host.datastore is not None:
-            self.host.datastore.add([[*prompt[-PROMPT_TOKENS:], *output]])
-
     def use_curve(self, curve: CostCurve | None) -> None:
         """Plan with the pass costs of this curve from now on; no text may be open."""
         planner = TreePlanner(curve)
@@ -238,46 +242,32 @@ class Session:
         """A fresh planner, for one method on this target."""
         return TreePlanner(self.host.curve)
 
-    def encode(self, prompt: Prompt, *, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        """Token ids of a prompt, special tokens and chat template included.
-
-        tools: tools the model may call, in the form that transformers' chat templates take.
-        """
-        given = as_prompt(prompt)
-        if not given:
-            raise UsageError("the prompt is empty: give at least one character, message or token")
-        if isinstance(given, str):
-            return self._tokenize(given, special=True)
-        ids = [token for token in given if isinstance(token, int)]
-        if ids:
-            return ids
-        if not self.tokenizer.chat_template:
-            raise UsageError(
-                "this model has no chat template: give the prompt as plain text instead"
-            )
-        messages = [message for message in given if not isinstance(message, int)]
-        try:
-            text = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, tools=list(tools) or None
-            )
-        except Exception as error:  # templates raise whatever they like
-            raise UsageError(
-                f"the model's chat template rejects these messages: {str(error)[:200]}"
-            ) from error
-        return self._tokenize(text)
-
-    def encode_references(self, references: Sequence[Reference] | None) -> list[list[int]]:
-        """Token ids of reference texts, without special tokens; ids stay as they are."""
-        texts = as_references(references)
-        return [self._tokenize(text) if isinstance(text, str) else text for text in texts]
-
-    def _tokenize(self, text: str, special: bool = False) -> list[int]:
-        try:
-            return list(self.tokenizer(text, add_special_tokens=special).input_ids)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise UsageError(
-                "the text contains a lone surrogate, which is not a character: read it as UTF-8"
-            ) from error
+    def begin(
+        self,
+        prompt: Prompt,
+        references: Sequence[Reference] | None,
+        options: Options,
+        chat: bool = False,
+    ) -> Begun:
+        """Let the text of a request join the others. chat: whether token ids in `prompt` are a
+        conversation, so that the text begins anew."""
+        given = as_prompt(prompt)  # an iterator can be read once
+        ids, texts, query = self.encode(given), self.encode_references(references), query_of(given)
+        # Compared with None, because an empty store is falsy.
+        store = self.store if query else None
+        if store is not None:
+            # Only guesses, so it may fail; if it cannot be changed either, the stream says so.
+            with suppress(StoreError):
+                texts += self.encode_references([entry.output for entry in store.search(query)])
+        before = () if chat or is_chat(given) else tail_of(ids)
+        text = self.texts.begin(self.texts_of(options, ids, texts, before=before))
+        keeps: list[Callable[[str, list[int]], None]] = []
+        if options.record and store is not None:
+            keeps.append(lambda output, _: store.add(query, output))
+        if options.record and (datastore := self.host.datastore) is not None:
+            keeps.append(lambda _, tokens: datastore.add([[*ids[-PROMPT_TOKENS:], *tokens]]))
+        output = OutputText(self.tokenizer, options.stop, before)
+        return Begun(self.texts, text, output, keeps)
 
     def _new_texts(self, planner: TreePlanner) -> Texts:
         how, given = self.method, self._settings  # not the session: a cycle would keep its model

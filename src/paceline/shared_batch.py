@@ -7,9 +7,10 @@ that wait, and each then finds its own.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Lock, get_ident
 
 import torch
@@ -22,6 +23,20 @@ from paceline.records import Round
 
 _IDLE_DRAFTERS = 8
 _NO_LOGITS = torch.empty(0)
+
+
+@dataclass(eq=False)
+class OpenText:
+    """A text that a session is generating.
+
+    key: of the text in the batch. heard: its rounds that nobody has taken yet. awaited: how many
+    callers wait for it.
+    """
+
+    generation: Generation
+    key: int
+    heard: deque[Round] = field(default_factory=deque)
+    awaited: int = 0
 
 
 class Texts:
@@ -39,33 +54,32 @@ class Texts:
         """The lock for using the target, its planner or its drafters."""
         self._batch = Batch(target, planner)
         self._lock = Lock()
-        self._awaited: Counter[int] = Counter()
-        self._heard: dict[int, deque[Round]] = {}
+        self._open: dict[int, OpenText] = {}
         self._abandoned: deque[int] = deque()
         self._new_drafter = new_drafter
         self._idle = [new_drafter()]
         check_capabilities(self._idle[0], target)
 
-    def begin(self, generation: Callable[[Drafter], Generation]) -> tuple[Generation, int]:
-        """Add a text; returns it and its key in the batch."""
+    def begin(self, generation: Callable[[Drafter], Generation]) -> OpenText:
+        """Add a text."""
         with self.turn:
             drafter = self._idle.pop() if self._idle else self._new_drafter()
             try:
                 begun = generation(drafter)
                 self._drop_abandoned()  # the new text may go on in the cache of one
-                key = self._batch.add(begun)
+                text = OpenText(begun, self._batch.add(begun))
             except UsageError:  # an unfit prompt is not the drafter's fault
                 self._idle.append(drafter)
                 raise
-            self._heard[key] = deque()
-            return begun, key
+            self._open[text.key] = text
+            return text
 
-    def end(self, generation: Generation, key: int) -> None:
+    def end(self, text: OpenText) -> None:
         """Remove a text. Unless it failed, its drafter is free for the next one."""
         with self.turn:
-            self._drop(key)
-        if generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
-            self._idle.append(generation.drafter)
+            self._drop(text.key)
+        if text.generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
+            self._idle.append(text.generation.drafter)
 
     def abandon(self, key: int) -> None:
         """Give up a text that is no longer wanted; it leaves before the next round. May be called
@@ -73,31 +87,30 @@ class Texts:
         self._abandoned.append(key)
 
     @contextmanager
-    def awaiting(self, key: int) -> Iterator[None]:
+    def awaiting(self, text: OpenText) -> Iterator[None]:
         """While this lasts, the text takes part in every round, whichever thread plays it."""
         with self._lock:
-            self._awaited[key] += 1
+            text.awaited += 1
         try:
             yield
         finally:
             with self._lock:
-                self._awaited[key] -= 1
+                text.awaited -= 1
 
-    def next_round(self, key: int) -> Round | None:
+    def next_round(self, text: OpenText) -> Round | None:
         """The text's next round, for a caller that awaits it; None if it has ended."""
         while True:
             with self._lock:
-                heard = self._heard.get(key)
-                if heard:
-                    return heard.popleft()
-            if heard is None:
-                return None
+                if text.heard:
+                    return text.heard.popleft()
+                if text.key not in self._open:
+                    return None
             with self.turn:
                 # Only between rounds is it known whether the text has ended: the thread that plays
                 # the last round drops the text before handing that round out.
-                if heard:
+                if text.heard:
                     continue
-                if key not in self._batch:
+                if text.key not in self._batch:
                     return None
                 self._step()
 
@@ -106,20 +119,19 @@ class Texts:
         with self.turn:
             self._step()
 
-    def take_rounds(self, key: int) -> tuple[list[Round], bool]:
+    def take_rounds(self, text: OpenText) -> tuple[list[Round], bool]:
         """The text's rounds not taken yet, and whether more may follow."""
-        rounds = self._take(key)
-        if key in self._batch:
+        rounds = self._take(text)
+        if text.key in self._batch:
             return rounds, True
         # Its last round may be another thread's, which drops the text before handing it out.
         with self.turn:
-            return rounds + self._take(key), False
+            return rounds + self._take(text), False
 
-    def _take(self, key: int) -> list[Round]:
+    def _take(self, text: OpenText) -> list[Round]:
         with self._lock:
-            heard = self._heard.get(key, deque())
-            rounds = list(heard)
-            heard.clear()
+            rounds = list(text.heard)
+            text.heard.clear()
         return rounds
 
     def _drop_abandoned(self) -> None:
@@ -129,18 +141,18 @@ class Texts:
     def _step(self) -> None:
         self._drop_abandoned()
         with self._lock:
-            self._awaited = +self._awaited  # without those at zero
-            awaited = set(self._awaited)
+            awaited = {key for key, text in self._open.items() if text.awaited}
         rounds = self._batch.step(awaited)
         with self._lock:
             for round in rounds:
                 # A round may wait long for its text's owner, who needs no logits; a view of them
                 # would keep those of all texts of the pass.
-                self._heard[round.key].append(round.with_(logits=_NO_LOGITS))
+                self._open[round.key].heard.append(round.with_(logits=_NO_LOGITS))
 
     def _drop(self, key: int) -> None:
         self._batch.drop(key)
-        self._heard.pop(key, None)
+        if (text := self._open.pop(key, None)) is not None:
+            text.heard.clear()
 
 
 class Turns:

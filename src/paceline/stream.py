@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
 from paceline.completion import Completion
 from paceline.errors import StoreError
-from paceline.generation import Generation
-from paceline.messages import Prompt, Reference, as_prompt, is_chat, query_of
-from paceline.options import Options
-from paceline.protocols import Drafter
 from paceline.records import Round, TokenLogprob
-from paceline.shared_batch import Texts
+from paceline.shared_batch import OpenText, Texts
 from paceline.stats import Stats
 from paceline.stopping import cut_off_reason
-from paceline.text import Chunk, OutputText, Tokenizer, tail_of
+from paceline.text import Chunk, OutputText
 
-__all__ = ["Chunk", "Home", "Store", "Stream"]
+__all__ = ["Begun", "Chunk", "Store", "Stream"]
 
 
 class Store(Protocol):
@@ -34,57 +30,32 @@ class Store(Protocol):
         """Entries of similar queries, best first, each with an `output`."""
 
 
-class Home(Protocol):
-    """What a stream needs of its session."""
+@dataclass(frozen=True)
+class Begun:
+    """A text that takes part in its session's rounds.
 
-    tokenizer: Tokenizer
-    store: Store | None
+    texts: those of the session. output: decodes the text. keeps: called with the text and tokens of
+    the answer, to keep it.
+    """
+
     texts: Texts
-
-    def encode(self, prompt: Prompt) -> list[int]:
-        """See `Session.encode`."""
-
-    def encode_references(self, references: Sequence[Reference] | None) -> list[list[int]]:
-        """See `Session.encode_references`."""
-
-    def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """See `Session.record`."""
-
-    def texts_of(
-        self,
-        options: Options,
-        prompt: Sequence[int],
-        references: Sequence[Sequence[int]],
-        *,
-        before: Sequence[int],
-    ) -> Callable[[Drafter], Generation]:
-        """See `Session.texts_of`."""
+    text: OpenText
+    output: OutputText
+    keeps: Sequence[Callable[[str, list[int]], None]]
 
 
 class Stream(Iterator[Chunk]):
     """A generation in progress. Iterate for its text; `completion` is the result so far.
 
-    chat: whether token ids in `prompt` are a conversation, so that the text begins anew.
+    begin: lets the text join those of its session, when it is first needed.
 
     Raises the errors of its own text, never those of others.
     """
 
-    def __init__(
-        self,
-        home: Home,
-        prompt: Prompt,
-        references: Sequence[Reference] | None,
-        options: Options,
-        chat: bool = False,
-    ) -> None:
+    def __init__(self, begin: Callable[[], Begun]) -> None:
         self.stats = Stats()
-        self.output = OutputText(home.tokenizer, options.stop)
-        self._home = home
-        self._query = ""
-        self._store: Store | None = None
-        self._prompt, self._references, self._options = prompt, references, options
-        self._chat = chat
-        self._text: tuple[Generation, int] | None = None
+        self._begin = begin
+        self._text: Begun | None = None
         self._error: BaseException | None = None
         # For every token: whether it was guessed, and by which sources.
         self._drafted: list[tuple[bool, tuple[str, ...]]] = []
@@ -106,7 +77,8 @@ class Stream(Iterator[Chunk]):
     def poll(self) -> list[Chunk]:
         """The chunks that rounds played elsewhere, with `Texts.play`, made certain. Once
         `ended`, no more follow."""
-        rounds, goes_on = self._home.texts.take_rounds(self._begun()[1])
+        begun = self._begun()
+        rounds, goes_on = begun.texts.take_rounds(begun.text)
         if not (all(self._take(round) for round in rounds) and goes_on):
             self._end()
         self._release()
@@ -141,12 +113,12 @@ class Stream(Iterator[Chunk]):
     def awaited(self) -> Iterator[None]:
         """While this lasts, the text takes part in every round, whichever thread plays it."""
         try:
-            _, key = self._begun()
+            begun = self._begun()
         except Exception as error:  # a drafter's or the machine's, too: others go on
             self._error = error
             yield
             return
-        with self._home.texts.awaiting(key):
+        with begun.texts.awaiting(begun.text):
             yield
 
     @property
@@ -154,12 +126,12 @@ class Stream(Iterator[Chunk]):
         """The result, partial if the generation has not ended."""
         if self._text is None:
             return Completion("", [], cut_off_reason(self._error), self.stats, 0, error=self._error)
-        generation, _ = self._text
+        generation = self._text.text.generation
         error = generation.error or self._error
         tokens = generation.output[: self.stats.tokens]
         whole = error is None and len(tokens) == len(generation.output)
         return Completion(
-            text=self.output.of(len(tokens)),
+            text=self._text.output.of(len(tokens)),
             tokens=tokens,
             finish_reason=(generation.stopping.reason if whole else None) or cut_off_reason(error),
             stats=self.stats,
@@ -179,61 +151,45 @@ class Stream(Iterator[Chunk]):
             if raise_errors:
                 raise completion.error
             return completion
-        self.output.finish()
-        # What was written of a text before somebody closed it is not an answer.
-        if not self._kept and completion.finish_reason != "interrupted":
-            self._kept = True
-            self._keep(completion)
+        if self._text is not None:
+            self._text.output.finish()
+            # What was written of a text before somebody closed it is not an answer.
+            if not self._kept and completion.finish_reason != "interrupted":
+                self._kept = True
+                self._keep(self._text, completion.tokens)
         return self.completion
 
-    def _keep(self, completion: Completion) -> None:
+    def _keep(self, begun: Begun, tokens: list[int]) -> None:
         """Keep the answer if requested; a failure does not fail the request."""
-        if self._text is None or not self._options.record:
-            return
-        keeps = [partial(self._home.record, self._text[0].prompt, completion.tokens)]
-        if self._store is not None:
-            keeps.insert(0, partial(self._store.add, self._query, self.output.text))
-        for keep in keeps:  # a failure of one keeps nothing from the other
+        for keep in begun.keeps:  # a failure of one keeps nothing from the other
             try:
-                keep()
+                keep(begun.output.text, tokens)
             except StoreError as error:
                 self._unkept = self._unkept or error
 
-    def _begun(self) -> tuple[Generation, int]:
-        """The text and its key; it joins the others when it is first needed."""
+    def _begun(self) -> Begun:
+        """The text, which joins the others when it is first needed."""
         if self._text is None:
-            home, options = self._home, self._options
-            self._prompt = as_prompt(self._prompt)  # an iterator can be read once
-            prompt, references = home.encode(self._prompt), home.encode_references(self._references)
-            self._query = query_of(self._prompt)
-            # Compared with None here and below, because an empty store is falsy.
-            self._store = home.store if self._query else None
-            if self._store is not None:
-                # Only guesses, so it may fail; if it cannot be changed either, `_keep` says so.
-                with suppress(StoreError):
-                    similar = [entry.output for entry in self._store.search(self._query)]
-                    references += home.encode_references(similar)
-            before = () if self._chat or is_chat(self._prompt) else tail_of(prompt)
-            self.output = OutputText(home.tokenizer, options.stop, before)
-            new_text = home.texts_of(options, prompt, references, before=before)
-            self._text = home.texts.begin(new_text)
+            self._text = begun = self._begin()
             # Once the stream is garbage collected, nothing will ask for the text again.
-            self._given_up = finalize(self, home.texts.abandon, self._text[1])
+            self._given_up = finalize(self, begun.texts.abandon, begun.text.key)
         return self._text
 
     def _leave(self) -> None:
         if self._text is not None and self._given_up.detach():
+            texts, text = self._text.texts, self._text.text
             try:
-                self._home.texts.end(*self._text)
+                texts.end(text)
             except BaseException:  # interrupted while others have the turn
-                self._home.texts.abandon(self._text[1])
+                texts.abandon(text.key)
                 raise
 
     def _next_round(self) -> bool:
         """Take the text's next round; False if it has ended or failed."""
         if self._error is not None:
             return False
-        round = self._home.texts.next_round(self._begun()[1])
+        begun = self._begun()
+        round = begun.texts.next_round(begun.text)
         return round is not None and self._take(round)
 
     def _take(self, round: Round) -> bool:
@@ -241,14 +197,15 @@ class Stream(Iterator[Chunk]):
         self._expect(round.begin)
         if self._error is not None:
             return False
+        begun = self._begun()
         with self._or_fail():
             self._logprobs += round.logprobs
             for token in round.path.tokens:
-                self.output.push(token)
+                begun.output.push(token)
             self._drafted += [(True, round.proposers(node)) for node in round.path.nodes]
             self._drafted.append((False, ()))
             # This may grow: a text may take over the prefix that another one has read.
-            self.stats.reused = self._begun()[0].reused
+            self.stats.reused = begun.text.generation.reused
             self.stats.add(round)  # last: the completion has the tokens that are counted here
         return True
 
@@ -268,7 +225,8 @@ class Stream(Iterator[Chunk]):
 
     def _play(self) -> None:
         """Hand out what one more round makes certain; the rest if the text has ended."""
-        with self._home.texts.awaiting(self._begun()[1]):
+        begun = self._begun()
+        with begun.texts.awaiting(begun.text):
             goes_on = self._next_round()
         if not goes_on:
             self._end()
@@ -277,13 +235,13 @@ class Stream(Iterator[Chunk]):
     def _end(self, raise_errors: bool = True) -> Completion:
         """No round follows."""
         if self._text is not None and not self._ended:
-            self._expect(len(self._text[0].output))
+            self._expect(len(self._text.text.generation.output))
         self._ended = True
         return self.finish(raise_errors)
 
     def _release(self) -> None:
         with self._or_fail():
-            for piece in self.output.release(final=self._ended):
+            for piece in self._begun().output.release(final=self._ended):
                 # A chunk may complete what several tokens began, and a token may span two chunks.
                 known = slice(self._released, piece.token + 1)
                 self._released = max(self._released, piece.token + 1)

@@ -40,7 +40,10 @@ class Reader:
         with self._turn:
             try:
                 self._check_tools(conversation, functions)
-                return self._checked(self._encode(conversation, functions), "messages")
+                # User input is text, even if it looks like control tokens.
+                literal = self._holds_control_tokens(conversation, functions)
+                tokens = self._session.encode(conversation, tools=functions, literal=literal)
+                return self._checked(tokens, "messages")
             except UsageError as error:
                 raise bad_request(str(error), "messages") from error
 
@@ -94,23 +97,6 @@ class Reader:
         size = self._session.target.vocab_size
         if tokens and max(tokens) >= size:
             raise bad_request(f"token ids must be below {size}, got {max(tokens)}", param)
-
-    def _encode(self, conversation: _Objects, tools: _Objects) -> list[int]:
-        if self._holds_control_tokens(conversation, tools):
-            # User input is text, even if it looks like control tokens.
-            try:
-                encoded = self._session.tokenizer.apply_chat_template(
-                    conversation,
-                    tools=tools or None,
-                    add_generation_prompt=True,
-                    sanitize_control_tokens=True,
-                )
-            except Exception as error:  # templates raise whatever they like
-                raise UsageError(
-                    f"the model's chat template rejects these messages: {str(error)[:200]}"
-                ) from error
-            return [int(token) for token in encoded["input_ids"]]
-        return self._session.encode(conversation, tools=tools)
 
     def _holds_control_tokens(self, conversation: _Objects, tools: _Objects) -> bool:
         """Whether anybody wrote a control token. What the model may have written, such as the mark

@@ -6,6 +6,7 @@ import copy
 import logging
 from collections import deque
 from contextlib import ExitStack
+from functools import partial
 from threading import TIMEOUT_MAX, Condition, Thread
 from time import monotonic
 
@@ -29,7 +30,9 @@ class RunningText:
     def __init__(self, session: Session, ticket: Ticket, index: int) -> None:
         self.ticket, self.index = ticket, index
         order = ticket.orders[index]
-        self._stream = Stream(session, order.prompt, order.references, order.options, order.chat)
+        self._stream = Stream(
+            partial(session.begin, order.prompt, order.references, order.options, order.chat)
+        )
         self._awaited = ExitStack()
         self._awaited.enter_context(self._stream.awaited())
         error = self._stream.completion.error
