@@ -53,11 +53,11 @@ def test_a_drafter_is_lent_again_unless_its_text_failed() -> None:
     model.generate(**inputs, custom_generate=pace)
     known = pace._known
     assert known is not None
-    with pace._lent.lend(known) as first:
+    with known.lend(pace._make) as first:
         pass
-    with pytest.raises(ZeroDivisionError), pace._lent.lend(known) as again:
+    with pytest.raises(ZeroDivisionError), known.lend(pace._make) as again:
         1 / 0  # noqa: B018
-    with pace._lent.lend(known) as other:
+    with known.lend(pace._make) as other:
         pass
     assert again is first
     assert other is not first

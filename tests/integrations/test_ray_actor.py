@@ -63,10 +63,7 @@ def test_what_ray_does_twice_counts_once(tiny: Path) -> None:
     lines = [line(1), line(2)]
     batch = {
         "number": ["2", "1", "2", "7"],
-        "status": ["200"] * 4,
-        "request_id": ["a", "b", "c", "d"],
-        "body": [json.dumps({"n": n}) for n in range(4)],
-        "refusal": [""] * 4,
+        "answer": [json.dumps([200, name, {"n": n}, ""]) for n, name in enumerate("abcd")],
     }
     waiting = {each.number: each for each in lines}
     found = [*outcomes([batch, batch], waiting)]

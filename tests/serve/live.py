@@ -18,9 +18,8 @@ import httpx
 from tests.forked import Forked
 from tests.tiny import TEMPLATE, byte_tokenizer
 
-from paceline.serve.access import KnownHosts
 from paceline.serve.app import Server
-from paceline.serve.running_server import bound_socket, running_server
+from paceline.serve.running_server import StoppableServer, bound_socket
 from paceline.serve.settings import ServeSettings
 from paceline.session import Session
 from paceline.targets.toy import ToyTarget
@@ -74,13 +73,13 @@ def live(
     session: Session,
     keys: Sequence[str] = (),
     names: Sequence[str] = (MODEL,),
-    hosts: KnownHosts | None = None,
+    hosts: frozenset[str] | None = None,
     **settings: Any,
 ) -> Iterator[Live]:
     """Serve a session until the block ends."""
     server = Server(session, names, ServeSettings(**{"grace": 2.0, **settings}))
     bound = bound_socket("127.0.0.1", 0)
-    uvicorn_server = running_server(server, keys, hosts)
+    uvicorn_server = StoppableServer(server, keys, hosts)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     loop = asyncio.new_event_loop()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.serve.live import Live, live, tool_session
 
 from paceline.errors import UsageError
-from paceline.serve.access import KnownHosts, is_loopback, known_hosts
+from paceline.serve.access import is_loopback, known_hosts, stranger
 
 LOCAL = [
     "localhost",
@@ -44,21 +44,21 @@ OTHERS = [
 
 @pytest.mark.parametrize("host", LOCAL)
 def test_loopback_is_known(host: str) -> None:
-    assert KnownHosts().stranger([host]) is None
+    assert stranger([host], frozenset()) is None
 
 
 @pytest.mark.parametrize("host", OTHERS)
 def test_others_are_not(host: str) -> None:
-    assert KnownHosts().stranger([host]) is not None
-    assert KnownHosts().stranger(["localhost", host]) is not None
+    assert stranger([host], frozenset()) is not None
+    assert stranger(["localhost", host], frozenset()) is not None
 
 
 def test_names_are_added() -> None:
     hosts = known_hosts("127.0.0.1", "Box", ["Box.Example.", "[2001:db8::1]"])
     assert hosts is not None
     for known in ("box:8000", "BOX", "box.example:1", "box.example.", "[2001:db8::1]:8000"):
-        assert hosts.stranger([known]) is None
-    assert hosts.stranger(["box.example.com"]) == "box.example.com"
+        assert stranger([known], hosts) is None
+    assert stranger(["box.example.com"], hosts) == "box.example.com"
 
 
 def test_where_names_are_checked() -> None:
@@ -67,7 +67,8 @@ def test_where_names_are_checked() -> None:
     assert known_hosts("0.0.0.0", "0.0.0.0", []) is None  # noqa: S104
     assert known_hosts("0.0.0.0", "0.0.0.0", ["box"]) is not None  # noqa: S104
     assert known_hosts("127.0.0.1", "127.0.0.1", ["*"]) is None
-    assert known_hosts("10.0.0.7", "10.0.0.7", ["box"]).stranger(["10.0.0.7:80"]) is None  # type: ignore[union-attr]
+    assert known_hosts("10.0.0.7", "10.0.0.7", ["box"]) == {"10.0.0.7", "box"}
+    assert stranger(["10.0.0.7:80"], frozenset({"10.0.0.7", "box"})) is None
     assert not is_loopback("10.0.0.7")
 
 
@@ -79,7 +80,7 @@ def test_an_allowed_host_is_a_name_alone(wrong: str) -> None:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Live]:
-    with live(tool_session(), hosts=KnownHosts(frozenset({"box"}))) as found:
+    with live(tool_session(), hosts=frozenset({"box"})) as found:
         yield found
 
 

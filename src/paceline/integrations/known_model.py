@@ -1,4 +1,4 @@
-"""What is kept between calls of `generate`: about a model, and drafters that keep learning."""
+"""What is kept of a model between calls of `generate`, with drafters that keep learning."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ class KnownModel:
         self.learned: dict[Any, Any] = {}
         self.worth: dict[Any, Any] = {}
         self._turns = Turns()
+        self._idle: list[Drafter] = []
 
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, in the same form."""
@@ -79,23 +80,16 @@ class KnownModel:
             costs=self.planner.costs,
         )
 
-
-class LentDrafters:
-    """Lends each drafter to one call at a time, so that threads may share a `Pace`; one that has
-    read texts of a model is not lent for another, whose vocabulary may lack what it would guess.
-
-    make: makes a drafter; the first is made at once, so that its errors come early.
-    """
-
-    def __init__(self, make: Callable[[], Drafter]) -> None:
-        self._make = make
-        self._idle: list[tuple[KnownModel | None, Drafter]] = [(None, make())]
-
     @contextmanager
-    def lend(self, known: KnownModel) -> Iterator[Drafter]:
-        """A drafter for a text of this model, within the context; the one last used if idle. After
-        an error it is not lent again: it may be the cause."""
-        drafter, at_fault = self._take(known), False
+    def lend(self, make: Callable[[], Drafter]) -> Iterator[Drafter]:
+        """A drafter for one text, within the context; the one last used if idle, so that it keeps
+        learning, else a new one. After an error it is not lent again: it may be the cause."""
+        try:
+            # Looking first whether there is one would leave time for another thread to take it.
+            drafter = self._idle.pop()
+        except IndexError:
+            drafter = make()
+        at_fault = False
         try:
             yield drafter
         except Exception:
@@ -103,19 +97,7 @@ class LentDrafters:
             raise
         finally:
             if not at_fault:
-                self._idle.append((known, drafter))
-
-    def _take(self, known: KnownModel) -> Drafter:
-        try:
-            # Looking first whether there is one would leave time for another thread to take it.
-            met, drafter = self._idle.pop()
-        except IndexError:
-            return self._make()
-        return drafter if met is None or met is known else self._make()
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Two copies must not lend the same drafters.
-        return {**vars(self), "_idle": []}
+                self._idle.append(drafter)
 
 
 def form_of(model: PreTrainedModel) -> tuple[object, ...]:

@@ -44,17 +44,14 @@ class Answering:
         from paceline.serve.batch_run import answered_together
 
         lines = [
-            BatchLine(int(number), "", url=str(url), body=json.loads(body))
-            for number, url, body in zip(batch["number"], batch["url"], batch["body"], strict=True)
+            BatchLine(int(number), "", None, *json.loads(request))
+            for number, request in zip(batch["number"], batch["request"], strict=True)
         ]
-        if self._refusal:
-            found = [Outcome(line) for line in lines]
-        else:
+        found = [Outcome(line) for line in lines]
+        if not self._refusal:
             found = await answered_together(self._app, lines)
+        said = [[each.status, each.request_id, each.body, self._refusal] for each in found]
         return {
             "number": [str(each.line.number) for each in found],
-            "status": [str(each.status) for each in found],
-            "request_id": [each.request_id for each in found],
-            "body": [json.dumps(each.body) for each in found],
-            "refusal": [self._refusal] * len(found),
+            "answer": [json.dumps(answer) for answer in said],
         }

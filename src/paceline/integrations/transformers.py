@@ -29,7 +29,7 @@ from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import check_method, make_drafter, method_named
 from paceline.drafters.settings import parse_method
 from paceline.errors import UsageError
-from paceline.integrations.known_model import KnownModel, LentDrafters, form_of, hooks_of
+from paceline.integrations.known_model import KnownModel, form_of, hooks_of
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
 from paceline.integrations.rows import for_each_row, split_rows
 from paceline.kernels.attention import GROUPED, attending_by_text
@@ -87,8 +87,9 @@ class Pace:
         # Kept between calls, so that a drafter can keep learning from one conversation. One that can
         # use a host starts afresh with every call, which has a new target; `KnownModel` keeps what
         # it has learned.
-        alone = method_named(parse_method(method)[0]).build_for is None
-        self._lent = LentDrafters(self._make) if alone else None
+        self._alone = method_named(parse_method(method)[0]).build_for is None
+        if self._alone:
+            self._make()  # so that its errors come early
         self._plans = method != "plain" and budget is None
         self._known: KnownModel | None = None
 
@@ -177,7 +178,7 @@ class Pace:
         self, known: KnownModel, model: PreTrainedModel, target: Target, count: int
     ) -> Iterator[list[Drafter]]:
         """One per text, for this call alone."""
-        if self._lent is None:
+        if not self._alone:
             with known.turn():
                 host = known.host(model, target)
                 drafters = [self._make(host=host) for _ in range(count)]
@@ -185,7 +186,7 @@ class Pace:
         elif count > 1:
             yield [self._make() for _ in range(count)]
         else:
-            with self._lent.lend(known) as drafter:
+            with known.lend(self._make) as drafter:
                 yield [drafter]
 
     def _play(

@@ -12,7 +12,6 @@ import hmac
 import logging
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from uuid import uuid4
 
@@ -30,21 +29,6 @@ _NAME = re.compile(r"[^\s:/@\[\]]+")
 _HEADER = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
 
 
-@dataclass(frozen=True)
-class KnownHosts:
-    """Allowed names and addresses, in addition to loopback, which is always allowed."""
-
-    names: frozenset[str] = frozenset()
-
-    def stranger(self, given: Iterable[str]) -> str | None:
-        """The first unknown name in a request's Host headers, without its port. A request without
-        the header does not come from a browser, and so from no page."""
-        names = filter(None, map(_name, given))
-        return next(
-            (each for each in names if each not in self.names and not is_loopback(each)), None
-        )
-
-
 class Access:
     """Admits requests that carry one of the keys, and gives each request an id.
 
@@ -53,7 +37,7 @@ class Access:
     """
 
     def __init__(
-        self, app: ASGIApp, keys: Sequence[str] = (), hosts: KnownHosts | None = None
+        self, app: ASGIApp, keys: Sequence[str] = (), hosts: frozenset[str] | None = None
     ) -> None:
         self._app, self._hosts = app, hosts
         self._keys = [key.encode() for key in keys]
@@ -90,8 +74,8 @@ class Access:
             await failed().response(scope, receive, named)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
-        if self._hosts and (stranger := self._hosts.stranger(headers.getlist("host"))):
-            name = stranger[:100]
+        if self._hosts is not None and (name := stranger(headers.getlist("host"), self._hosts)):
+            name = name[:100]
             message = f"this server is not known as {name!r}: if it should be, start it with --allowed-host {name}"  # fmt: skip
             return ApiError(403, message, code="host_not_allowed")
         protected = scope["path"].startswith(_PROTECTED) and scope["method"] != "OPTIONS"
@@ -109,7 +93,15 @@ class Access:
         return ApiError(401, message, code="invalid_api_key", headers=wanted)
 
 
-def known_hosts(address: str, host: str, allowed: Sequence[str]) -> KnownHosts | None:
+def stranger(given: Iterable[str], known: frozenset[str]) -> str | None:
+    """The first of a request's Host headers, without its port, that is neither known nor loopback,
+    which is always allowed. A request without the header does not come from a browser, and so from
+    no page."""
+    names = filter(None, map(_name, given))
+    return next((each for each in names if each not in known and not is_loopback(each)), None)
+
+
+def known_hosts(address: str, host: str, allowed: Sequence[str]) -> frozenset[str] | None:
     """The names to check requests against, if the address is loopback or names are given; None for
     no check. Raises UsageError for a name with a scheme or a port.
 
@@ -123,7 +115,7 @@ def known_hosts(address: str, host: str, allowed: Sequence[str]) -> KnownHosts |
             )
     if "*" in allowed or not (allowed or is_loopback(address)):
         return None
-    return KnownHosts(frozenset(map(_bare, [host, *allowed])))
+    return frozenset(map(_bare, [host, *allowed]))
 
 
 def is_loopback(name: str) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
 from paceline.completion import Completion
 from paceline.records import TokenLogprob
 from paceline.serve.ticket import Ticket
@@ -179,9 +181,5 @@ def token_bytes(tokenizer: Any, token: int) -> bytes:
 
 @cache
 def _byte_letters() -> dict[str, int]:
-    """The byte for each letter of byte-level vocabularies: a printable byte is its own letter, and
-    the others take the letters from 256 on in order (GPT-2's table)."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in printable)
-    return letters | {chr(256 + place): byte for place, byte in enumerate(others)}
+    """The byte for each letter of byte-level vocabularies (GPT-2's table)."""
+    return {letter: byte for byte, letter in bytes_to_unicode().items()}

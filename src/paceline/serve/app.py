@@ -18,7 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from paceline import __version__
 from paceline.constraints.own_thread import in_own_thread
 from paceline.errors import UsageError
-from paceline.serve.access import Access, KnownHosts
+from paceline.serve.access import Access
 from paceline.serve.answering import Answer
 from paceline.serve.bodies import checked, json_body
 from paceline.serve.compiler import Compiler
@@ -191,7 +191,7 @@ class Server:
 
 
 def create_app(
-    server: Server, keys: Sequence[str] = (), hosts: KnownHosts | None = None
+    server: Server, keys: Sequence[str] = (), hosts: frozenset[str] | None = None
 ) -> FastAPI:
     """The application of a server. keys, hosts: see `Access`."""
 
@@ -221,23 +221,20 @@ def create_app(
 
 
 def _add_addresses(app: FastAPI, server: Server) -> None:
-    for path, answer in (
-        ("/v1/chat/completions", server.chat),
-        ("/v1/completions", server.completions),
-        ("/tokenize", server.tokenize),
-        ("/detokenize", server.detokenize),
+    for method, path, answer in (
+        ("POST", "/v1/chat/completions", server.chat),
+        ("POST", "/v1/completions", server.completions),
+        ("POST", "/tokenize", server.tokenize),
+        ("POST", "/detokenize", server.detokenize),
+        ("GET", "/v1/models", server.models),
+        ("GET", "/v1/models/{name:path}", server.model),
+        ("GET", "/health", server.health),
+        ("GET", "/ready", server.ready),
+        ("GET", "/version", server.version),
+        ("GET", "/metrics", server.figures),
+        ("GET", "/state", server.state),
     ):
-        app.add_route(path, answer, methods=["POST"])
-    for path, answer in (
-        ("/v1/models", server.models),
-        ("/v1/models/{name:path}", server.model),
-        ("/health", server.health),
-        ("/ready", server.ready),
-        ("/version", server.version),
-        ("/metrics", server.figures),
-        ("/state", server.state),
-    ):
-        app.add_route(path, answer, methods=["GET"])
+        app.add_route(path, answer, methods=[method])
     for path, (name, kind) in _PAGE_FILES.items():
         app.add_route(path, partial(_page_file, name, kind), methods=["GET"])
 

@@ -166,18 +166,18 @@ class AnswersOf:
 
 def row(line: BatchLine) -> dict[str, str]:
     """A request as sent to an actor."""
-    return {"number": str(line.number), "url": line.url, "body": json.dumps(line.body)}
+    return {"number": str(line.number), "request": json.dumps([line.url, line.body])}
 
 
 def outcomes(batches: Iterable[Batch], waiting: dict[int, BatchLine]) -> Iterable[Outcome]:
     """Yield the outcome of each line once, and remove it from `waiting` (lines by number). Raises
     PacelineError for errors in the actors' arguments."""
     for batch in batches:
-        columns = (batch[name] for name in ("number", "status", "request_id", "body", "refusal"))
-        for number, status, request_id, body, refusal in zip(*columns, strict=True):
+        for number, answer in zip(batch["number"], batch["answer"], strict=True):
+            status, request_id, body, refusal = json.loads(answer)
             if refusal:
-                raise PacelineError(str(refusal))
+                raise PacelineError(refusal)
             # Ray repeats work whose results were lost with a machine.
             line = waiting.pop(int(number), None)
             if line is not None:
-                yield Outcome(line, int(status), str(request_id), json.loads(body))
+                yield Outcome(line, status, request_id, body)

@@ -15,7 +15,7 @@ from paceline.serve.heap import give_back
 from paceline.serve.logs import log
 from paceline.serve.metrics import Metrics
 from paceline.serve.settings import ServeSettings
-from paceline.serve.ticket import News, Ticket, wake
+from paceline.serve.ticket import News, Ticket, deliver
 from paceline.session import Session
 from paceline.stats import Stats
 from paceline.stream import Stream
@@ -90,7 +90,7 @@ class Engine:
         self._changed = Condition()
         self._waiting: deque[Ticket] = deque()
         self._texts: list[RunningText] = []
-        self._touched: set[Ticket] = set()  # of this round
+        self._news: list[tuple[Ticket, News | ApiError]] = []  # of this round
         self._draining = self._cut = False
         self._tidied = monotonic()
         self._thread = Thread(target=self._run, name="paceline-engine", daemon=True)
@@ -155,7 +155,6 @@ class Engine:
 
     def _run(self) -> None:
         while self._has_work():
-            self._touched = set()
             try:
                 self._send_away()
                 self._admit()
@@ -165,7 +164,8 @@ class Engine:
                 log("round failed", level=logging.ERROR, error=error)
                 for ticket in {text.ticket for text in self._texts}:
                     self._fail(ticket, failed())
-            wake(self._touched)
+            deliver(self._news)
+            self._news = []
             self._tidy()
 
     def _tidy(self) -> None:
@@ -220,7 +220,7 @@ class Engine:
         """Play one round, and deliver every text's news."""
         self._session.texts.play()
         for text in list(self._texts):
-            if text.ticket.failed:
+            if text.ticket.outcome:
                 continue  # another text of the request has just failed
             try:
                 news = text.poll(self._metrics)
@@ -238,8 +238,7 @@ class Engine:
             ticket.texts_left -= 1
             if not ticket.texts_left:
                 self._close(ticket, "complete")
-        ticket.put(news)
-        self._touched.add(ticket)
+        self._news.append((ticket, news))
 
     def _fail(self, ticket: Ticket, reason: BaseException, outcome: str = "failed") -> None:
         """Fail a request: all its texts leave."""
@@ -255,10 +254,9 @@ class Engine:
         with self._changed:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
-        if not ticket.failed:
-            ticket.fail(answer)
+        if not ticket.outcome:
             self._close(ticket, outcome)
-        self._touched.add(ticket)
+            self._news.append((ticket, answer))
 
     def _close(self, ticket: Ticket, outcome: str) -> None:
         ticket.outcome, ticket.ended = outcome, monotonic()

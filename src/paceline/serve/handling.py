@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -72,17 +71,16 @@ class Handler:
         return await asyncio.to_thread(lambda: JSONResponse(answer.whole(completions)))
 
     async def _pieces(
-        self, ticket: Ticket, answer: Answer, first: list[News]
+        self, ticket: Ticket, answer: Answer, news: News | None
     ) -> AsyncIterator[str]:
         """The server-sent events of a stream."""
         try:
             for piece in answer.begin():
                 yield _event(piece)
-            news = first
-            while news:
-                for piece in chain.from_iterable(map(answer.pieces, news)):
+            while news is not None:
+                for piece in answer.pieces(news):
                     yield _event(piece)
-                news = await ticket.news() if ticket.unheard else []
+                news = await ticket.news() if ticket.unheard else None
             for piece in answer.end(await ticket.completed()):
                 yield _event(piece)
             yield "data: [DONE]\n\n"
@@ -104,8 +102,7 @@ class Handler:
             "seconds": round(monotonic() - ticket.arrived, 4),
         }
         if ticket.asked is not None:
-            ended = dict(ticket.completions)  # the engine may add others
-            answers = {place: each.text for place, each in ended.items()}
+            answers = {place: each.text for place, each in ticket.completions.items()}
             line |= {"asked": ticket.asked, "answers": answers}
         log("request", **line)
 

@@ -38,6 +38,9 @@ _MOST_SCORED = 1 << 21
 _SHORT = 16
 """Most new tokens of a completion by default, as at OpenAI."""
 
+_AS_GIVEN = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos")
+"""Fields that are options as they are."""
+
 _MAKERS: dict[str, Callable[[Any], Constraint]] = {
     "json_": Constraint.json_schema,
     "regex": Constraint.regex,
@@ -154,14 +157,10 @@ class Orders:
             "temperature": 1.0 if request.temperature is None else request.temperature,
             "top_p": None if likeliest else request.top_p,
             "top_k": 1 if likeliest else top_k,
-            "min_p": request.min_p,
-            "repetition_penalty": request.repetition_penalty,
-            "presence_penalty": request.presence_penalty or 0.0,
-            "frequency_penalty": request.frequency_penalty or 0.0,
             "logit_bias": self._logit_bias(request),
             "seed": randbits(63) if request.seed is None else request.seed,
-            "stop": tuple(stop),
-            "ignore_eos": bool(request.ignore_eos),
+            "stop": stop,
+            **{name: getattr(request, name) for name in _AS_GIVEN},
         }
 
     def _logit_bias(self, request: TextRequest) -> dict[int, float]:

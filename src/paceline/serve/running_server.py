@@ -11,16 +11,25 @@ from types import FrameType
 import uvicorn
 
 from paceline.errors import UsageError
-from paceline.serve.access import KnownHosts
 from paceline.serve.app import Server, create_app
 from paceline.serve.logs import log
 
 
 class StoppableServer(uvicorn.Server):
     """Stops accepting requests at the first signal, but still answers readiness checks until the
-    engine has ended; at the second signal it stops at once."""
+    engine has ended; at the second signal it stops at once. keys, hosts: see `create_app`."""
 
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+    def __init__(
+        self, server: Server, keys: Sequence[str] = (), hosts: frozenset[str] | None = None
+    ) -> None:
+        config = uvicorn.Config(
+            create_app(server, keys, hosts),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=5,
+            timeout_keep_alive=75,
+        )
         super().__init__(config)
         self._server = server
         self._stopping: asyncio.Task[None] | None = None
@@ -74,26 +83,11 @@ def _not_available(place: str, error: Exception) -> UsageError:
     return UsageError(f"cannot listen on {place}: {reason}")
 
 
-def running_server(
-    server: Server, keys: Sequence[str] = (), hosts: KnownHosts | None = None
-) -> StoppableServer:
-    """A server that is about to run. keys, hosts: see `create_app`."""
-    config = uvicorn.Config(
-        create_app(server, keys, hosts),
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=5,
-        timeout_keep_alive=75,
-    )
-    return StoppableServer(config, server)
-
-
 def run(
     server: Server,
     bound: socket.socket,
     keys: Sequence[str] = (),
-    hosts: KnownHosts | None = None,
+    hosts: frozenset[str] | None = None,
 ) -> None:
     """Serve on a bound socket until a signal says to stop. keys, hosts: see `create_app`.
 
@@ -106,4 +100,4 @@ def run(
     except OSError as error:
         raise _not_available(place, error) from error
     log("listening", url=f"http://{place}", model=server.names[0])
-    running_server(server, keys, hosts).run(sockets=[bound])
+    StoppableServer(server, keys, hosts).run(sockets=[bound])

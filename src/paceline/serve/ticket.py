@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -45,7 +44,7 @@ class News:
 
 
 class Ticket:
-    """Where the engine's thread leaves news of a request, and its handler picks it up.
+    """A request that the engine's thread works on, and whose news its handler picks up.
 
     Unread news is bounded by the texts' tokens, so a slow reader neither blocks the engine nor
     fills its memory.
@@ -67,22 +66,18 @@ class Ticket:
         """For the log: how the request ended, how many tokens were written, and, if prompts are
         logged, what was asked."""
         self.completions: dict[int, Completion] = {}
-        self.unheard = len(self.orders)
-        """Texts whose end was not taken by `news`."""
+        """Of the texts whose end was taken by `news`."""
         self.held: object = None
         """The compiled constraint, which the engine must not have to wait for."""
         self.loop = asyncio.get_running_loop()
-        self.ready = asyncio.Event()
-        """Set in the event loop when there are news."""
-        self._lock = Lock()
-        self._news: list[News] = []
-        self._error: ApiError | None = None
+        self.inbox: asyncio.Queue[News | ApiError] = asyncio.Queue()
+        """Filled in the event loop by `deliver`. After an error nothing follows."""
         self._next = 0
 
     @property
-    def failed(self) -> bool:
-        """Whether the request has failed, so that no more news follows."""
-        return self._error is not None
+    def unheard(self) -> int:
+        """Number of texts whose end was not taken by `news`."""
+        return len(self.orders) - len(self.completions)
 
     @property
     def texts_waiting(self) -> int:
@@ -95,30 +90,14 @@ class Ticket:
         self._next += 1
         return self._next - 1
 
-    def put(self, news: News) -> None:
-        """Leave news; called by the engine, which then wakes the handler."""
+    async def news(self) -> News:
+        """Wait for news and take it. Raises ApiError if the request has failed."""
+        news = await self.inbox.get()
+        if isinstance(news, ApiError):
+            raise news
         if news.completion is not None:
             self.completions[news.index] = news.completion
-        with self._lock:
-            self._news.append(news)
-
-    def fail(self, error: ApiError) -> None:
-        """End the news with an error."""
-        with self._lock:
-            self._error = error
-
-    async def news(self) -> list[News]:
-        """Wait for news and take it. Raises ApiError if the request has failed."""
-        while True:
-            with self._lock:
-                self.ready.clear()
-                news, self._news = self._news, []
-                if not news and self._error is not None:
-                    raise self._error
-            if news:
-                self.unheard -= sum(each.completion is not None for each in news)
-                return news
-            await self.ready.wait()
+        return news
 
     async def completed(self) -> list[Completion]:
         """Wait for the end of all texts, whatever the news. Raises ApiError like `news`."""
@@ -127,18 +106,18 @@ class Ticket:
         return [self.completions[place] for place in range(len(self.orders))]
 
 
-def wake(tickets: Iterable[Ticket]) -> None:
-    """Wake the handlers of these requests, with one call per event loop."""
-    loops: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
-    for ticket in tickets:
-        loops.setdefault(ticket.loop, []).append(ticket)
-    for loop, waiting in loops.items():
+def deliver(letters: Sequence[tuple[Ticket, News | ApiError]]) -> None:
+    """Hand news to their requests' handlers, with one call per event loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, News | ApiError]]] = {}
+    for letter in letters:
+        loops.setdefault(letter[0].loop, []).append(letter)
+    for loop, own in loops.items():
         try:
-            loop.call_soon_threadsafe(_ring_all, waiting)
+            loop.call_soon_threadsafe(_hand_out, own)
         except RuntimeError:  # the loop is closed, and its handlers are gone
             continue
 
 
-def _ring_all(tickets: Sequence[Ticket]) -> None:
-    for ticket in tickets:
-        ticket.ready.set()
+def _hand_out(letters: Sequence[tuple[Ticket, News | ApiError]]) -> None:
+    for ticket, news in letters:
+        ticket.inbox.put_nowait(news)
