@@ -48,6 +48,23 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
+def parse_text_json(content: str | bytes, **how: Any) -> Any:
+    """`json.loads` of UTF-8 in which every string is text: JSON can encode half a character, a lone
+    surrogate. how: more arguments. Raises ValueError that says what it is instead."""
+    try:
+        text = content if isinstance(content, str) else content.decode()
+        value = json.loads(text, **how)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeError as error:
+        raise ValueError("not UTF-8 text, or has a lone surrogate") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    except ValueError as error:
+        raise ValueError(f"not JSON: {str(error)[:200]}") from error
+    return value
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; raises ModelError, naming it, if unreadable or not an object."""
     try:

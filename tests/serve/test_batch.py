@@ -14,8 +14,8 @@ from tests.serve.live import MODEL, SlowToy, live, tool_session
 
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import check_custom_ids, read_lines
-from paceline.serve.batch_results import results_in
-from paceline.serve.batch_run import BatchCounts, batch_server, run_batch
+from paceline.serve.batch_results import BatchCounts, results_in
+from paceline.serve.batch_run import batch_server, run_batch
 from paceline.session import Session
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -80,8 +80,10 @@ class Rig:
                     running.cancel()
 
             lines = read_lines(self.input)
-            running = asyncio.ensure_future(run_batch(server, lines, results, heard))
-            return await running
+            results.heard = heard
+            running = asyncio.ensure_future(run_batch(server, lines, results))
+            await running
+            return results.counts
 
         with results_in(self.output, self.errors if apart else None) as results:
             return asyncio.run(work())

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,11 +18,8 @@ from paceline.cli.flags import option, told
 from paceline.cli.groups import Choice, Machine
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import AnswersOf, check_custom_ids, read_lines
-from paceline.serve.batch_results import results_in
+from paceline.serve.batch_results import BatchCounts, results_in
 from paceline.serve.settings import public_name
-
-if TYPE_CHECKING:
-    from paceline.serve.batch_run import BatchCounts
 
 
 @dataclass(frozen=True)
@@ -69,8 +66,8 @@ def batch(
         else:
             common.check_installed()
             with how as answer:
-                counts = _answer_all(answer, Work(files.input_file, results, total - left, total))
-            failed = results.failed or counts.failed > 0
+                _answer_all(answer, Work(files.input_file, results, total - left, total))
+            failed = results.failed or results.counts.failed > 0
     if failed:
         raise typer.Exit(1)
 
@@ -98,30 +95,24 @@ def _here(given: AnswersOf) -> Iterator[Answer]:
     )
     session.budget = given.budget
     server = batch_server(session, given.names, given.max_batch)
-    yield lambda work, heard: asyncio.run(
-        run_batch(server, read_lines(work.path), work.results, heard)
-    )
+    yield lambda work: asyncio.run(run_batch(server, read_lines(work.path), work.results))
 
 
-def _answer_all(answer: Answer, work: Work) -> BatchCounts:
+def _answer_all(answer: Answer, work: Work) -> None:
     """Answer the lines with a progress bar, and print a summary."""
-    from paceline.serve.batch_run import BatchCounts
-
-    latest, began = BatchCounts(), perf_counter()
+    began = perf_counter()
     with common.progress("requests") as bar:
         task = bar.add_task("", total=work.total, completed=work.known)
 
         def heard(counts: BatchCounts) -> None:
-            nonlocal latest
-            latest = counts
             bar.update(task, completed=work.known + counts.answered + counts.failed)
 
+        work.results.heard = heard
         try:
             with common.on_interrupt("repeat the command to continue"):
-                latest = answer(work, heard)
-            return latest
+                answer(work)
         finally:
-            common.note(_summary(latest, perf_counter() - began))
+            common.note(_summary(work.results.counts, perf_counter() - began))
 
 
 def _summary(counts: BatchCounts, seconds: float) -> str:

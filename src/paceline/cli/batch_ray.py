@@ -7,16 +7,13 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from paceline.cli import common
 from paceline.cli.flags import option
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import AnswersOf, BatchLine, Outcome, outcomes, read_lines, row
 from paceline.serve.batch_results import Results
-
-if TYPE_CHECKING:
-    from paceline.serve.batch_run import BatchCounts, Heard
 
 _PATHS = ("datastore", "draft", "parts", "phrases", "spill")
 """Settings of methods that may name a file or folder."""
@@ -33,8 +30,8 @@ class Work(NamedTuple):
     total: int
 
 
-Answer = Callable[[Work, "Heard"], "BatchCounts"]
-"""Answers all lines that have no result, and reports each."""
+Answer = Callable[[Work], None]
+"""Answers all lines that have no result, and writes each answer to the results."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +86,12 @@ def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answ
                 f"Ray left {len(waiting)} requests unanswered: repeat the command to continue"
             )
 
-    def answer(work: Work, heard: Heard) -> BatchCounts:
-        from paceline.serve.batch_run import take_down
-
+    def answer(work: Work) -> None:
+        work.results.counts.known = work.known
         # Close it here: Ray's own iterators, closed after Ray has ended, would start it again.
         with closing(answered(work)) as found:
-            return take_down(found, work.results, work.known, heard)
+            for outcome in found:
+                work.results.write(outcome)
 
     @contextmanager
     def how() -> Iterator[Answer]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import PacelineError, UsageError
+from paceline.json_files import parse_text_json
 
 URLS = ("/v1/chat/completions", "/v1/completions")
 """Endpoints that requests of a batch may use."""
@@ -120,14 +121,9 @@ def _line(number: int, content: bytes) -> BatchLine:
         return BatchLine(number, line_id, custom_id, error=(code, f"line {number}: {message}"))
 
     try:
-        record = json.loads(content.decode())  # bytes would also be read as UTF-16
-        json.dumps(record, ensure_ascii=False).encode()  # JSON can encode half a character
-    except UnicodeError:
-        return broken("invalid_json_line", "this is not UTF-8 text, or has a lone surrogate")
-    except RecursionError:
-        return broken("invalid_json_line", "this is nested too deeply")
+        record = parse_text_json(content)
     except ValueError as error:
-        return broken("invalid_json_line", f"this is not JSON: {str(error)[:200]}")
+        return broken("invalid_json_line", f"this is {error}")
     if not isinstance(record, dict):
         return broken("invalid_json_line", "this is not a JSON object")
     custom_id = record.get("custom_id")

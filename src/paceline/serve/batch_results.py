@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,11 +18,34 @@ from paceline.serve.batch_lines import BatchLine, Outcome
 _HEAD = b'{"id": "batch_req_'
 
 
+@dataclass
+class BatchCounts:
+    """Progress of a batch.
+
+    known: lines that already had a result. answered, failed: of the others. tokens: written.
+    """
+
+    known: int = 0
+    answered: int = 0
+    failed: int = 0
+    tokens: int = 0
+    codes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one more result."""
+        if outcome.failed:
+            self.failed += 1
+            self.codes[_code(outcome)] += 1
+        else:
+            self.answered += 1
+            self.tokens += outcome.body["usage"]["completion_tokens"]
+
+
 class Results:
     """The known results of a batch, and the files that receive more. Made by `results_in`.
 
     output: for all results. errors: for failed requests, if they are kept separately. failed:
-    whether a known result is a failure.
+    whether a known result is a failure. counts: of what is written. heard: called after each.
     """
 
     def __init__(self, output: BinaryIO, errors: BinaryIO | None) -> None:
@@ -29,6 +54,8 @@ class Results:
         self._known: dict[str, tuple[str, str, str]] = {}
         self._broken: set[str] = set()
         self.failed = False
+        self.counts = BatchCounts()
+        self.heard: Callable[[BatchCounts], None] = lambda _: None
 
     def has(self, line: BatchLine) -> bool:
         """Whether this line already has a result.
@@ -54,6 +81,8 @@ class Results:
         with _writing("the result of a batch"):
             file.write(line.encode())
             file.flush()
+        self.counts.add(outcome)
+        self.heard(self.counts)
 
     def remember(self, line: bytes, place: str, errors: bool) -> bool:
         """Remember an existing line; False if it is no result.
@@ -140,3 +169,10 @@ def _take_in(results: Results, file: BinaryIO, name: str, errors: bool) -> None:
             raise UsageError(f"the end of {name} is not a batch result: choose another file")
     file.seek(end)
     file.truncate()
+
+
+def _code(outcome: Outcome) -> str:
+    if outcome.line.error is not None:
+        return outcome.line.error[0]
+    error = outcome.body["error"]
+    return str(error["code"] or error["type"])

@@ -4,7 +4,6 @@ the client still waits for the answer."""
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
+from paceline.json_files import parse_text_json
 from paceline.serve.errors import ApiError, bad_request
 from paceline.serve.schemas import ChatRequest
 from paceline.serve.settings import ServeSettings
@@ -69,16 +69,9 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
     except ClientDisconnect as error:
         raise bad_request("the connection closed before the whole request arrived") from error
     try:
-        text = data.decode("utf-8")
-        body = json.loads(text, parse_constant=_no_number, parse_float=_finite)
-        if "\\ud" in text or "\\uD" in text:
-            json.dumps(body, ensure_ascii=False).encode("utf-8")
-    except UnicodeError as error:
-        raise bad_request("the request is not UTF-8 text, or has a lone surrogate") from error
-    except RecursionError as error:
-        raise bad_request("the request is nested too deeply") from error
+        body = parse_text_json(data, parse_constant=_no_number, parse_float=_finite)
     except ValueError as error:
-        raise bad_request(f"the request is not JSON: {str(error)[:200]}") from error
+        raise bad_request(f"the request is {error}") from error
     if not isinstance(body, dict):
         raise bad_request("the request must be a JSON object")
     return body

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.json_files import parse_text_json
 from paceline.serve.errors import ApiError, bad_request
 from paceline.serve.schemas import Message, Tool
 from paceline.session import Session
@@ -222,9 +223,8 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
         arguments = {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
-            json.dumps(arguments, ensure_ascii=False).encode()  # an escape may be half a character
-        except (ValueError, RecursionError) as error:
+            arguments = parse_text_json(arguments)
+        except ValueError as error:
             raise bad_request(
                 "messages: the arguments of a tool call are not JSON, or have a lone surrogate",
                 "messages",
