@@ -38,9 +38,9 @@ def test_replicas_are_as_many_as_one_says() -> None:
     assert front.num_replicas == 1
     assert replica.num_replicas == 2
     assert replica.ray_actor_options["num_cpus"] == 0.5
-    arguments, settings = replica.init_args
-    assert (arguments.model, settings.max_batch) == ("smollm2-135m", 4)
-    assert replica.max_ongoing_requests > settings.max_batch + settings.max_queue
+    (arguments,) = replica.init_args
+    assert (arguments.model, arguments.max_batch) == ("smollm2-135m", 4)
+    assert replica.max_ongoing_requests > arguments.max_batch + arguments.max_queue
 
 
 def test_replicas_follow_the_load() -> None:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic.dataclasses import dataclass
 from ray import serve
 from ray.exceptions import RayActorError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
@@ -31,7 +31,8 @@ _REPLICA, _FRONT = "Replica", "Front"
 _MOST_AT_FRONT = 10_000
 
 
-class ReplicaArguments(BaseModel):
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class ReplicaArguments(ServeSettings):
     """Arguments of an application, in addition to the fields of `ServeSettings`.
 
     model, method, weights, device, dtype: see `paceline.load`. alias: other names of the model,
@@ -40,20 +41,18 @@ class ReplicaArguments(BaseModel):
     target: requests that a replica should have in progress; `max_batch` by default.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     model: str = "smollm2-135m"
     method: str = "auto"
     alias: str = ""
     weights: str = "auto"
     device: str | None = None
     dtype: str | None = None
-    num_cpus: float = Field(1.0, gt=0)
-    num_gpus: float = Field(0.0, ge=0)
-    threads: int | None = Field(None, ge=1)
-    min_replicas: int = Field(1, ge=1)
+    num_cpus: Annotated[float, Field(gt=0)] = 1.0
+    num_gpus: Annotated[float, Field(ge=0)] = 0.0
+    threads: Annotated[int | None, Field(ge=1)] = None
+    min_replicas: Annotated[int, Field(ge=1)] = 1
     max_replicas: int | None = None
-    target: float | None = Field(None, gt=0)
+    target: Annotated[float | None, Field(gt=0)] = None
     upscale_delay_s: float = 30.0
     downscale_delay_s: float = 600.0
 
@@ -61,7 +60,7 @@ class ReplicaArguments(BaseModel):
 class Replica:
     """One session with its engine. Raises errors in the arguments."""
 
-    def __init__(self, given: ReplicaArguments, settings: ServeSettings) -> None:
+    def __init__(self, given: ReplicaArguments) -> None:
         # Imported here because the process that builds the application does not need these.
         import torch
 
@@ -79,7 +78,7 @@ class Replica:
             datastore=False,  # see `paceline.cli.serve`
         )
         names = [public_name(given.model), *filter(None, given.alias.split(","))]
-        self._server = Server(session, names, settings)
+        self._server = Server(session, names, given)
         self._app: ASGIApp = create_app(self._server, keys)
         self._server.engine.start()
 
@@ -99,12 +98,8 @@ def app(given: Mapping[str, Any]) -> serve.Application:
     """Build the application from arguments of `serve run` or of a configuration file: fields of
     `ReplicaArguments` and `ServeSettings`. Raises ValueError or UsageError for unknown fields and
     for values out of range."""
-    names = {each.name for each in fields(ServeSettings)}
-    others = {name: value for name, value in given.items() if name not in names}
     # On the command line all values are strings, which pydantic converts.
-    arguments = ReplicaArguments.model_validate(others)
-    own = {name: value for name, value in given.items() if name in names}
-    settings = TypeAdapter(ServeSettings).validate_python(own)
+    arguments = TypeAdapter(ReplicaArguments).validate_python(dict(given))
     most = arguments.max_replicas or arguments.min_replicas
     if most < arguments.min_replicas:
         raise UsageError(f"max_replicas must be at least min_replicas, got {most}")
@@ -112,24 +107,24 @@ def app(given: Mapping[str, Any]) -> serve.Application:
         name=_REPLICA,
         ray_actor_options={"num_cpus": arguments.num_cpus, "num_gpus": arguments.num_gpus},
         # A replica answers 429 itself when its queue is full.
-        max_ongoing_requests=settings.max_batch + settings.max_queue + 1,
-        graceful_shutdown_timeout_s=settings.grace,
-        **_scale(arguments, most, settings),
+        max_ongoing_requests=arguments.max_batch + arguments.max_queue + 1,
+        graceful_shutdown_timeout_s=arguments.grace,
+        **_scale(arguments, most),
     )
-    front = serve.deployment(serve.ingress(_front(settings.max_body))()).options(
+    front = serve.deployment(serve.ingress(_front(arguments.max_body))()).options(
         name=_FRONT, max_ongoing_requests=_MOST_AT_FRONT, ray_actor_options={"num_cpus": 0}
     )
-    return front.bind(replicas.bind(arguments, settings))
+    return front.bind(replicas.bind(arguments))
 
 
-def _scale(arguments: ReplicaArguments, most: int, settings: ServeSettings) -> dict[str, Any]:
+def _scale(arguments: ReplicaArguments, most: int) -> dict[str, Any]:
     if most == arguments.min_replicas:
         return {"num_replicas": most}
     return {
         "autoscaling_config": {
             "min_replicas": arguments.min_replicas,
             "max_replicas": most,
-            "target_ongoing_requests": arguments.target or settings.max_batch,
+            "target_ongoing_requests": arguments.target or arguments.max_batch,
             "upscale_delay_s": arguments.upscale_delay_s,
             "downscale_delay_s": arguments.downscale_delay_s,
         }

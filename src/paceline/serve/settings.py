@@ -45,7 +45,7 @@ class ServeSettings:
     cors: str = _setting("", "Origin of web pages that may use this server; default: none.")
 
     def __post_init__(self) -> None:
-        for each in fields(self):
+        for each in fields(ServeSettings):
             value = getattr(self, each.name)
             least = 0 if each.name in ("max_tokens", "max_queue", "grace") else 1
             number = isinstance(value, int | float) and not isinstance(value, bool)
