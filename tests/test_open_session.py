@@ -241,7 +241,7 @@ def test_texts_of_threads_that_wait_together_go_on_in_one_pass() -> None:
         others = [
             pool.submit(session.generate, f"other {place}", max_new_tokens=40) for place in range(2)
         ]
-        while len(session.texts.turn._queue) < 2:  # both wait for their turn to join
+        while len(session.texts.turn._queue) < 3:  # two wait for their turn to join
             assert not held.done()
         before = session.target.passes
         go.set()

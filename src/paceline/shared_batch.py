@@ -160,8 +160,8 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        # One per thread, the owner's first. A thread may go on once it can acquire its own.
         self._queue: deque[Lock] = deque()
-        self._taken = False
         self._owner: int | None = None
 
     @property
@@ -175,36 +175,28 @@ class Turns:
                 "a session was used from inside one of its own rounds (a processor or a stop "
                 "condition): do that between rounds, or with another session"
             )
-        mine: Lock | None = None
-        with self._lock:
-            if self._taken:
-                mine = Lock()
-                mine.acquire()
-                self._queue.append(mine)
-            self._taken = True
-        if mine is not None:
-            self._wait(mine)
-        self._owner = get_ident()
-
-    def __exit__(self, *error: object) -> None:
-        self._owner = None
-        self._hand_on()
-
-    def _wait(self, mine: Lock) -> None:
+        mine = Lock()
         try:
-            mine.acquire()
-        except BaseException:  # interrupted: if the turn has come meanwhile, pass it on
             with self._lock:
-                still_waiting = mine in self._queue
-                if still_waiting:
-                    self._queue.remove(mine)
-            if not still_waiting:
-                self._hand_on()
+                if self._queue:
+                    mine.acquire()
+                self._queue.append(mine)
+            mine.acquire()
+            self._owner = get_ident()
+        except BaseException:  # interrupted: if the turn has come meanwhile, pass it on
+            self._leave(mine)
             raise
 
-    def _hand_on(self) -> None:
+    def __exit__(self, *error: object) -> None:
+        self._leave(self._queue[0])
+
+    def _leave(self, mine: Lock) -> None:
         with self._lock:
-            if self._queue:
-                self._queue.popleft().release()
-            else:
-                self._taken = False
+            if mine not in self._queue:
+                return
+            had_turn = self._queue[0] is mine
+            self._queue.remove(mine)
+            if had_turn:
+                self._owner = None
+            if had_turn and self._queue:
+                self._queue[0].release()

@@ -74,10 +74,18 @@ class Stream(Iterator[Chunk]):
             self._play()
         return self._chunks.popleft()
 
+    def begun(self) -> Begun:
+        """The text, which joins the others when it is first needed."""
+        if self._text is None:
+            self._text = begun = self._begin()
+            # Once the stream is garbage collected, nothing will ask for the text again.
+            self._given_up = finalize(self, begun.texts.abandon, begun.text.key)
+        return self._text
+
     def poll(self) -> list[Chunk]:
         """The chunks that rounds played elsewhere, with `Texts.play`, made certain. Once
         `ended`, no more follow."""
-        begun = self._begun()
+        begun = self.begun()
         rounds, goes_on = begun.texts.take_rounds(begun.text)
         if not (all(self._take(round) for round in rounds) and goes_on):
             self._end()
@@ -113,7 +121,7 @@ class Stream(Iterator[Chunk]):
     def awaited(self) -> Iterator[None]:
         """While this lasts, the text takes part in every round, whichever thread plays it."""
         try:
-            begun = self._begun()
+            begun = self.begun()
         except Exception as error:  # a drafter's or the machine's, too: others go on
             self._error = error
             yield
@@ -167,14 +175,6 @@ class Stream(Iterator[Chunk]):
             except StoreError as error:
                 self._unkept = self._unkept or error
 
-    def _begun(self) -> Begun:
-        """The text, which joins the others when it is first needed."""
-        if self._text is None:
-            self._text = begun = self._begin()
-            # Once the stream is garbage collected, nothing will ask for the text again.
-            self._given_up = finalize(self, begun.texts.abandon, begun.text.key)
-        return self._text
-
     def _leave(self) -> None:
         if self._text is not None and self._given_up.detach():
             texts, text = self._text.texts, self._text.text
@@ -188,7 +188,7 @@ class Stream(Iterator[Chunk]):
         """Take the text's next round; False if it has ended or failed."""
         if self._error is not None:
             return False
-        begun = self._begun()
+        begun = self.begun()
         round = begun.texts.next_round(begun.text)
         return round is not None and self._take(round)
 
@@ -197,7 +197,7 @@ class Stream(Iterator[Chunk]):
         self._expect(round.begin)
         if self._error is not None:
             return False
-        begun = self._begun()
+        begun = self.begun()
         with self._or_fail():
             self._logprobs += round.logprobs
             for token in round.path.tokens:
@@ -225,7 +225,7 @@ class Stream(Iterator[Chunk]):
 
     def _play(self) -> None:
         """Hand out what one more round makes certain; the rest if the text has ended."""
-        begun = self._begun()
+        begun = self.begun()
         with begun.texts.awaiting(begun.text):
             goes_on = self._next_round()
         if not goes_on:
@@ -241,7 +241,7 @@ class Stream(Iterator[Chunk]):
 
     def _release(self) -> None:
         with self._or_fail():
-            for piece in self._begun().output.release(final=self._ended):
+            for piece in self.begun().output.release(final=self._ended):
                 # A chunk may complete what several tokens began, and a token may span two chunks.
                 known = slice(self._released, piece.token + 1)
                 self._released = max(self._released, piece.token + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
@@ -48,15 +48,10 @@ class KnownModel:
         """Whether it is the same model, in the same form."""
         return self.model() is model and self.form == form_of(model)
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> AbstractContextManager[None]:
         """For one thread at a time: calls share the planner, draft models and what was learned.
         A call from inside another one's turn, as by a processor, is part of that turn."""
-        if self._turns.mine:
-            yield
-            return
-        with self._turns:
-            yield
+        return nullcontext() if self._turns.mine else self._turns
 
     def host(self, model: PreTrainedModel, target: Target) -> Host:
         """The host for the drafters of one call."""

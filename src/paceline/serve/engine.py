@@ -33,12 +33,10 @@ class RunningText:
         self._stream = Stream(
             partial(session.begin, order.prompt, order.references, order.options, order.chat)
         )
-        self._awaited = ExitStack()
-        self._awaited.enter_context(self._stream.awaited())
-        error = self._stream.completion.error
-        if error is not None:
-            self._awaited.close()
-            raise error
+        self._stream.begun()
+        self._open = ExitStack()
+        self._open.callback(self._stream.close)
+        self._open.enter_context(self._stream.awaited())
         self._counted = Stats()
         self._first = self._last = 0.0
 
@@ -57,8 +55,7 @@ class RunningText:
 
     def leave(self) -> None:
         """Free the text's place."""
-        self._awaited.close()
-        self._stream.close()
+        self._open.close()
 
     def _measure(self, metrics: Metrics) -> None:
         stats, now = self._stream.stats, monotonic()
