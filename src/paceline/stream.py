@@ -87,7 +87,7 @@ class Stream(Iterator[Chunk]):
         `ended`, no more follow."""
         begun = self.begun()
         rounds, goes_on = begun.texts.take_rounds(begun.text)
-        if not (all(self._take(round) for round in rounds) and goes_on):
+        if not (all(self.hear(round) for round in rounds) and goes_on):
             self._end()
         self._release()
         chunks = list(self._chunks)
@@ -190,9 +190,9 @@ class Stream(Iterator[Chunk]):
             return False
         begun = self.begun()
         round = begun.texts.next_round(begun.text)
-        return round is not None and self._take(round)
+        return round is not None and self.hear(round)
 
-    def _take(self, round: Round) -> bool:
+    def hear(self, round: Round) -> bool:
         """Add a round to what was heard; False if the text has failed."""
         self._expect(round.begin)
         if self._error is not None:

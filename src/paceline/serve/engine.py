@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections import deque
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from functools import partial
 from threading import TIMEOUT_MAX, Condition, Thread
 from time import monotonic
 
+from paceline.records import Round
 from paceline.serve.errors import ApiError, failed, shown, stopping, too_many
 from paceline.serve.heap import give_back
 from paceline.serve.logs import log
@@ -17,37 +17,34 @@ from paceline.serve.metrics import Metrics
 from paceline.serve.settings import ServeSettings
 from paceline.serve.ticket import News, Ticket, deliver
 from paceline.session import Session
-from paceline.stats import Stats
 from paceline.stream import Stream
 
 _TIDY = 60.0
 """Seconds of work after which free memory is returned to the system."""
 
 
-class RunningText:
+class RunningText(Stream):
     """One text of a request, which joins the session's batch. Raises the error if it cannot."""
 
-    def __init__(self, session: Session, ticket: Ticket, index: int) -> None:
-        self.ticket, self.index = ticket, index
+    def __init__(self, session: Session, ticket: Ticket, index: int, metrics: Metrics) -> None:
         order = ticket.orders[index]
-        self._stream = Stream(
+        super().__init__(
             partial(session.begin, order.prompt, order.references, order.options, order.chat)
         )
-        self._stream.begun()
-        self._open = ExitStack()
-        self._open.callback(self._stream.close)
-        self._open.enter_context(self._stream.awaited())
-        self._counted = Stats()
+        self.ticket, self.index, self._metrics = ticket, index, metrics
         self._first = self._last = 0.0
+        self.begun()
+        self._open = ExitStack()
+        self._open.callback(self.close)
+        self._open.enter_context(self.awaited())
 
-    def poll(self, metrics: Metrics) -> News | None:
+    def news(self) -> News | None:
         """News of the last round; None if there are none. Raises errors of the text."""
-        chunks = self._stream.poll()
-        self._measure(metrics)
-        if not self._stream.ended:
+        chunks = self.poll()
+        if not self.ended:
             return News(self.index, chunks) if chunks else None
-        completion = self._stream.completion
-        metrics.text_ended(completion, self._last - self._first)
+        completion = self.completion
+        self._metrics.text_ended(completion, self._last - self._first)
         if completion.unkept is not None:
             what = "answers not merged" if completion.unkept.kept else "answer not kept"
             log(what, level=logging.ERROR, reason=str(completion.unkept))
@@ -57,23 +54,22 @@ class RunningText:
         """Free the text's place."""
         self._open.close()
 
-    def _measure(self, metrics: Metrics) -> None:
-        stats, now = self._stream.stats, monotonic()
-        if stats.rounds == self._counted.rounds:
-            return
-        metrics.played(self._counted, stats)
-        self.ticket.tokens += stats.tokens - self._counted.tokens
-        if not self._counted.tokens:
+    def hear(self, round: Round) -> bool:
+        """See `Stream.hear`; the round is also counted and timed."""
+        if not super().hear(round):
+            return False
+        now = monotonic()
+        self._metrics.played(round)
+        self.ticket.tokens += len(round.path.tokens)
+        if self._first:
+            self._metrics.observe("inter_token_latency_seconds", now - self._last)
+        else:
             self._first = now
             if not self.ticket.first_token:
                 self.ticket.first_token = now
-                metrics.observe("time_to_first_token_seconds", now - self.ticket.arrived)
-        else:
-            metrics.observe("inter_token_latency_seconds", now - self._last)
+                self._metrics.observe("time_to_first_token_seconds", now - self.ticket.arrived)
         self._last = now
-        self._counted = copy.copy(stats)
-        self._counted.acceptance_histogram = stats.acceptance_histogram.copy()
-        self._counted.depth_histogram = stats.depth_histogram.copy()
+        return True
 
 
 class Engine:
@@ -209,7 +205,7 @@ class Engine:
                 waited = ticket.begun - ticket.arrived
                 self._metrics.observe("request_queue_time_seconds", waited)
             try:
-                self._texts.append(RunningText(self._session, ticket, index))
+                self._texts.append(RunningText(self._session, ticket, index, self._metrics))
             except BaseException as error:  # else its ticket, no longer waiting, would be lost
                 self._fail(ticket, error)
 
@@ -220,7 +216,7 @@ class Engine:
             if text.ticket.outcome:
                 continue  # another text of the request has just failed
             try:
-                news = text.poll(self._metrics)
+                news = text.news()
             except Exception as error:
                 self._fail(text.ticket, error)
                 continue

@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from paceline.completion import Completion
-from paceline.stats import Stats
+from paceline.records import Round
 
 _SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 1, 2.5, 5, 10)
 _LONG = (0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 20, 40, 80, 160, 640)
@@ -92,16 +92,15 @@ class Metrics:
         """Count a rejected request."""
         self._rejected.labels(**self._labels, reason=reason).inc()
 
-    def played(self, before: Stats, now: Stats) -> None:
-        """Count a text's progress since `before`."""
-        self.count("spec_decode_num_drafts", now.triggers - before.triggers)
-        self.count("spec_decode_num_draft_tokens", now.drafted - before.drafted)
-        self.count("spec_decode_num_accepted_tokens", now.accepted - before.accepted)
-        self.count("generation_tokens", now.tokens - before.tokens)
-        new = now.acceptance_histogram - before.acceptance_histogram
-        for gained, rounds in new.items():
-            for position in range(gained - 1):
-                self._accepted_at.labels(**self._labels, position=position).inc(rounds)
+    def played(self, round: Round) -> None:
+        """Count a round of a text."""
+        guesses, accepted = len(round.guess_depths), len(round.path.nodes)
+        self.count("spec_decode_num_drafts", guesses > 0)
+        self.count("spec_decode_num_draft_tokens", guesses)
+        self.count("spec_decode_num_accepted_tokens", accepted)
+        self.count("generation_tokens", len(round.path.tokens))
+        for position in range(accepted):
+            self._accepted_at.labels(**self._labels, position=position).inc()
 
     def text_ended(self, completion: Completion, seconds: float) -> None:
         """Record a complete text. seconds: since its first token."""
