@@ -86,7 +86,8 @@ def stopping_of(row: PromptRow, criteria: Sequence[Any]) -> Stopping:
             others.append(criterion)
     conditions = [row.condition(others)] if others else []
     # Like all criteria, a limit is asked only after a token.
-    most = max(1, min(limits, default=sys.maxsize) - row.padded_length)
+    padded_length = row.padding.shape[1] + row.prompt.shape[1]
+    most = max(1, min(limits, default=sys.maxsize) - padded_length)
     return Stopping(most, eos_ids, conditions)
 
 

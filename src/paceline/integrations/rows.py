@@ -64,11 +64,6 @@ class PromptRow:
         ids: list[int] = self.prompt[0].tolist()
         return ids
 
-    @property
-    def padded_length(self) -> int:
-        """Length of the row, padding included."""
-        return self.padding.shape[1] + self.prompt.shape[1]
-
     def condition(self, criteria: Rules) -> Callable[[int], bool]:
         """Combine stopping criteria of transformers into one condition on this row's tokens."""
         ids = [*self.padding[0].tolist(), *self.tokens]

@@ -19,7 +19,6 @@ from paceline import __version__
 from paceline.constraints.own_thread import in_own_thread
 from paceline.errors import UsageError
 from paceline.serve.access import Access
-from paceline.serve.answering import Answer
 from paceline.serve.bodies import checked, json_body
 from paceline.serve.compiler import Compiler
 from paceline.serve.conversations import Reader
@@ -71,8 +70,8 @@ class Server:
         self.reader = Reader(session)
         self.orders = Orders(session, self.reader, settings)
         self.compiler = Compiler(session)
-        self.handler = Handler(self.engine, self.compiler, settings)
-        self.fingerprint = f"fp_paceline_{__version__}_{session.fingerprint[:12]}"
+        fingerprint = f"fp_paceline_{__version__}_{session.fingerprint[:12]}"
+        self.handler = Handler(self.engine, self.compiler, settings, session.tokenizer, fingerprint)
         self.started = int(time())
 
     async def stop(self) -> None:
@@ -150,9 +149,7 @@ class Server:
         wanted = checked(shape, body)
         self._check_model(wanted.model)
         orders = await asyncio.to_thread(orders_of, wanted)
-        tokenizer, fingerprint = self.session.tokenizer, self.fingerprint
-        answer_for = partial(Answer, wanted, tokenizer=tokenizer, fingerprint=fingerprint)
-        return await self.handler.serve(request, orders, answer_for, bool(wanted.stream), body)
+        return await self.handler.serve(request, wanted, orders, body)
 
     def _tokens(self, wanted: TokenizeRequest) -> tuple[list[int], list[str] | None]:
         """Token ids, and the text of each if requested."""

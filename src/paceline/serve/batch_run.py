@@ -67,5 +67,4 @@ async def answered_together(app: ASGIApp, lines: Iterable[BatchLine]) -> list[Ou
 async def _outcome(app: ASGIApp, line: BatchLine) -> Outcome:
     if line.error is not None:
         return Outcome(line)
-    reply = await post(app, line.url, line.body)
-    return Outcome(line, reply.status, reply.request_id, reply.body)
+    return Outcome(line, *await post(app, line.url, line.body))

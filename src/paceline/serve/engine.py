@@ -228,8 +228,8 @@ class Engine:
         if news.completion is not None:
             self._texts.remove(text)
             text.leave()
-            ticket.texts_left -= 1
-            if not ticket.texts_left:
+            ticket.texts_ended += 1
+            if ticket.texts_ended == len(ticket.orders):
                 self._close(ticket, "complete")
         self._news.append((ticket, news))
 

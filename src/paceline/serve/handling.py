@@ -20,8 +20,10 @@ from paceline.serve.compiler import Compiler
 from paceline.serve.engine import Engine
 from paceline.serve.errors import ApiError
 from paceline.serve.logs import log
+from paceline.serve.schemas import TextRequest
 from paceline.serve.settings import ServeSettings
 from paceline.serve.ticket import News, Order, Ticket
+from paceline.text import Tokenizer
 
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _CLIENT_LEFT = 499
@@ -29,26 +31,23 @@ _CLIENT_LEFT = 499
 
 @dataclass(frozen=True)
 class Handler:
-    """Serves orders through the engine."""
+    """Serves orders through the engine. fingerprint: of model and server."""
 
     engine: Engine
     compiler: Compiler
     settings: ServeSettings
+    tokenizer: Tokenizer
+    fingerprint: str
 
     async def serve(
-        self,
-        request: Request,
-        orders: Sequence[Order],
-        answer_for: Callable[[Ticket], Answer],
-        stream: bool,
-        asked: Any,
+        self, request: Request, wanted: TextRequest, orders: Sequence[Order], asked: Any
     ) -> Response:
         """Answer whole or as a stream, which begins with the first news, so that errors before that
         have a status. asked: for the log, if prompts are logged. Raises ApiError."""
         name = request.state.request_id
-        ticket = Ticket(name, orders, monotonic() + self.settings.time_limit)
-        ticket.asked = asked if self.settings.log_prompts else None
-        answer = answer_for(ticket)
+        logged = asked if self.settings.log_prompts else None
+        ticket = Ticket(name, orders, monotonic() + self.settings.time_limit, logged)
+        answer = Answer(wanted, ticket, self.tokenizer, self.fingerprint)
         # Here, not in the engine's thread, which writes other texts meanwhile. Their constraints
         # are equal.
         compiling = self.compiler.compiled(orders[0], ticket.deadline)
@@ -61,7 +60,7 @@ class Handler:
         with ExitStack() as ending:
             ending.callback(self._finish, ticket)
             first = await unless_left(request.receive, ticket.news())
-            if first is not None and stream:
+            if first is not None and wanted.stream:
                 return _Events(self._pieces(ticket, answer, first), ending.pop_all().close)
             if first is not None:
                 completions = await unless_left(request.receive, ticket.completed())

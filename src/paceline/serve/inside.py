@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp, Message
 
@@ -26,8 +26,7 @@ class Query:
     query: bytes = b""
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """A complete response.
 
     body: parsed JSON. request_id: as in the server's log.

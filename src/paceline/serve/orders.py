@@ -122,10 +122,10 @@ class Orders:
             changes["max_new_tokens"] = min(most, changes["max_new_tokens"])
         options = Options(**self._sampling(request), **changes, budget=self._budget(request))
         references = self._references(request)
+        texts = [each for each in prompts for _ in range(n)]
         return [
-            # As in `Session.generate_batch`: equal prompts get their own noise.
-            Order(ids, options.with_(seed=options.seed + (place << 64)), references, chat, echo)
-            for place, (ids, echo) in enumerate(each for each in prompts for _ in range(n))
+            Order(ids, own, references, chat, echo)
+            for (ids, echo), own in zip(texts, options.of_texts(len(texts)), strict=True)
         ]
 
     def _check_count(self, request: TextRequest, prompts: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -43,36 +43,39 @@ class News:
     completion: Completion | None = None
 
 
+@dataclass(eq=False)
 class Ticket:
     """A request that the engine's thread works on, and whose news its handler picks up.
+
+    deadline, arrived, begun, first_token, ended: by the monotonic clock; 0 for what has not happened
+    yet. cancelled: nobody waits for the answer any more; the engine checks this before every round.
+    texts_ended: how many of its texts have ended. outcome, tokens, asked: for the log: how the
+    request ended, how many tokens were written, and, if prompts are logged, what was asked.
+    completions: of the texts whose end was taken by `news`. held: the compiled constraint, which the
+    engine must not have to wait for. inbox: filled in the event loop by `deliver`; after an error
+    nothing follows.
 
     Unread news is bounded by the texts' tokens, so a slow reader neither blocks the engine nor
     fills its memory.
     """
 
-    def __init__(self, name: str, orders: Sequence[Order], deadline: float) -> None:
-        self.name = name
-        self.orders = list(orders)
-        self.deadline = deadline
-        # By the monotonic clock; 0 for what has not happened yet.
-        self.arrived = monotonic()
-        self.begun = self.first_token = self.ended = 0.0
-        self.cancelled = False
-        """Nobody waits for the answer any more; the engine checks this before every round."""
-        self.texts_left = len(self.orders)
-        self.outcome = ""
-        self.tokens = 0
-        self.asked: Any = None
-        """For the log: how the request ended, how many tokens were written, and, if prompts are
-        logged, what was asked."""
-        self.completions: dict[int, Completion] = {}
-        """Of the texts whose end was taken by `news`."""
-        self.held: object = None
-        """The compiled constraint, which the engine must not have to wait for."""
-        self.loop = asyncio.get_running_loop()
-        self.inbox: asyncio.Queue[News | ApiError] = asyncio.Queue()
-        """Filled in the event loop by `deliver`. After an error nothing follows."""
-        self._next = 0
+    name: str
+    orders: Sequence[Order]
+    deadline: float
+    asked: Any = None
+    arrived: float = field(default_factory=monotonic)
+    begun: float = 0.0
+    first_token: float = 0.0
+    ended: float = 0.0
+    cancelled: bool = False
+    texts_ended: int = 0
+    outcome: str = ""
+    tokens: int = 0
+    completions: dict[int, Completion] = field(default_factory=dict)
+    held: object = None
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    inbox: asyncio.Queue[News | ApiError] = field(default_factory=asyncio.Queue)
+    _next: int = 0
 
     @property
     def unheard(self) -> int:
