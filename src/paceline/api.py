@@ -62,9 +62,13 @@ def load(
     found, read or run, or has no parts for the method, StoreError for a bad datastore.
     """
     check_method(method, **settings)  # a wrong method must not wait for the model
-    place = device, dtype, device_map, attn_implementation
-    order = ModelOrder(model, *place, weights, engine, cache_dtype)
-    opened = open_model(order, progress)
+    placement = {
+        "device": device,
+        "dtype": dtype,
+        "device_map": device_map,
+        "attn_implementation": attn_implementation,
+    }
+    opened = open_model(ModelOrder(model, placement, weights, engine, cache_dtype), progress)
     if measure is None:  # whether trees will be planned
         measure = method != "plain" and (options is None or options.budget is None)
     return Session(
@@ -81,8 +85,8 @@ def load(
             opened.fingerprint,
             opened.tokenizer,
             target=opened.target,
-            device=order.device,
-            dtype=order.dtype,
+            device=device,
+            dtype=dtype,
             measure=measure,
             progress=progress,
         ),

@@ -7,6 +7,7 @@ next start reads them, and opens the model itself only if something needs it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,6 @@ from paceline.models.fingerprint import fingerprint
 from paceline.models.load import load_gguf_tokenizer
 from paceline.models.placement import placement
 from paceline.models.source import ModelSource, resolve
-from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import DEFAULT_ENGINE, check_choices, open_target
 from paceline.targets.prepare import AUTO, BLOCKS, prepare
@@ -47,16 +47,16 @@ class OpenedModel:
 
 @dataclass(frozen=True)
 class ModelOrder:
-    """A model to open, and how; see `paceline.load`. Raises UsageError for an unknown choice."""
+    """A model to open, and how; see `paceline.load`. Raises UsageError for an unknown choice.
+
+    placement: `device`, `dtype`, `device_map` and `attn_implementation`.
+    """
 
     name: str
-    device: str | torch.device | None = None
-    dtype: str | torch.dtype | None = None
-    device_map: str | dict[str, Any] | None = None
-    attn_implementation: str | None = None
-    weights: str = AUTO
-    engine: str = DEFAULT_ENGINE
-    cache_dtype: str = FLOAT32
+    placement: Mapping[str, Any]
+    weights: str
+    engine: str
+    cache_dtype: str
 
     def __post_init__(self) -> None:
         check_choices(self.engine, self.weights, self.cache_dtype)
@@ -65,10 +65,11 @@ class ModelOrder:
     def may_be_kept(self) -> bool:
         """Whether models opened this way are kept. Raises UsageError for an impossible device or
         dtype."""
-        usual = (self.device_map, self.attn_implementation) == (None, None)
+        place = self.placement
+        usual = (place["device_map"], place["attn_implementation"]) == (None, None)
         if not usual or (self.weights, self.engine) != (AUTO, DEFAULT_ENGINE) or unavailable():
             return False
-        return placement(self.device, self.dtype, None) == {"dtype": torch.float32}
+        return placement(place["device"], place["dtype"], None) == {"dtype": torch.float32}
 
 
 def open_model(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
@@ -97,15 +98,8 @@ def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list
 
 
 def _open_anew(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
-    loaded = load_causal_lm(
-        order.name,
-        device=order.device,
-        dtype=order.dtype,
-        device_map=order.device_map,
-        attn_implementation=order.attn_implementation,
-        blocks=order.weights == AUTO,
-        progress=progress,
-    )
+    blocks = order.weights == AUTO
+    loaded = load_causal_lm(order.name, **order.placement, blocks=blocks, progress=progress)
     target = open_target(
         loaded.model, order.engine, weights=order.weights, cache_dtype=order.cache_dtype
     )
