@@ -231,6 +231,11 @@ class Session(Encoder):
         """What to hold so that texts with this constraint begin at once; None if they cannot."""
         return self._grammars.kept(constraint)
 
+    def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
+        """Add an answer to the datastore, if there is one, with the last tokens of its prompt."""
+        if self.host.datastore is not None:
+            self.host.datastore.add([[*prompt[-PROMPT_TOKENS:], *output]])
+
     def use_curve(self, curve: CostCurve | None) -> None:
         """Plan with the pass costs of this curve from now on; no text may be open."""
         planner = TreePlanner(curve)
@@ -264,8 +269,8 @@ class Session(Encoder):
         keeps: list[Callable[[str, list[int]], None]] = []
         if options.record and store is not None:
             keeps.append(lambda output, _: store.add(query, output))
-        if options.record and (datastore := self.host.datastore) is not None:
-            keeps.append(lambda _, tokens: datastore.add([[*ids[-PROMPT_TOKENS:], *tokens]]))
+        if options.record:
+            keeps.append(lambda _, tokens: self.record(ids, tokens))
         output = OutputText(self.tokenizer, options.stop, before)
         return Begun(self.texts, text, output, keeps)
 

@@ -41,7 +41,7 @@ class Begun:
     texts: Texts
     text: OpenText
     output: OutputText
-    keeps: Sequence[Callable[[str, list[int]], None]]
+    keeps: list[Callable[[str, list[int]], None]]
 
 
 class Stream(Iterator[Chunk]):
@@ -63,7 +63,6 @@ class Stream(Iterator[Chunk]):
         self._chunks: deque[Chunk] = deque()
         self._released = 0  # tokens whose log-probabilities are in chunks
         self._ended = False
-        self._kept = False
         self._unkept: StoreError | None = None
 
     def __next__(self) -> Chunk:
@@ -162,16 +161,15 @@ class Stream(Iterator[Chunk]):
         if self._text is not None:
             self._text.output.finish()
             # What was written of a text before somebody closed it is not an answer.
-            if not self._kept and completion.finish_reason != "interrupted":
-                self._kept = True
+            if completion.finish_reason != "interrupted":
                 self._keep(self._text, completion.tokens)
         return self.completion
 
     def _keep(self, begun: Begun, tokens: list[int]) -> None:
-        """Keep the answer if requested; a failure does not fail the request."""
-        for keep in begun.keeps:  # a failure of one keeps nothing from the other
+        """Keep the answer if requested, once; a failure does not fail the request."""
+        while begun.keeps:  # a failure of one keeps nothing from the other
             try:
-                keep(begun.output.text, tokens)
+                begun.keeps.pop(0)(begun.output.text, tokens)
             except StoreError as error:
                 self._unkept = self._unkept or error
 

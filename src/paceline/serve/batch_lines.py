@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import PacelineError, UsageError
+from paceline.errors import PacelineError, UsageError, readable
 from paceline.json_files import parse_text_json
 
 URLS = ("/v1/chat/completions", "/v1/completions")
@@ -77,14 +77,11 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
 
     Raises UsageError if the file cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            for number, data in enumerate(file, start=1):
-                content = (data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data).strip()
-                if content:
-                    yield _line(number, content)
-    except OSError as error:
-        raise UsageError(f"cannot read the batch file {path}: {error.strerror}") from error
+    with readable(f"the batch file {path}"), path.open("rb") as file:
+        for number, data in enumerate(file, start=1):
+            content = (data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data).strip()
+            if content:
+                yield _line(number, content)
 
 
 def check_custom_ids(path: Path) -> int:
