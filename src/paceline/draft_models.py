@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os.path
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ _Path = tuple[ModelChoice, ...]
 """A draft model, after the one that it is a copy of."""
 
 
+@dataclass(eq=False, repr=False)
 class DraftModels:
     """Opens draft models for one model; what `Host.open` is for drafters.
 
@@ -50,26 +51,16 @@ class DraftModels:
     model.
     """
 
-    def __init__(
-        self,
-        base: LateModel,
-        fingerprint: str,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        *,
-        target: Target | None = None,
-        device: str | torch.device | None = None,
-        dtype: str | torch.dtype | None = None,
-        measure: bool = False,
-        progress: ProgressCallback = ignore_progress,
-    ) -> None:
-        self._base = base
-        self._fingerprint = fingerprint
-        self._vocab_size = base.facts.vocab_size
-        self._tokenizer = tokenizer
-        self._device, self._dtype = device, dtype
-        self._measure, self._progress = measure, progress
-        self._target = target
-        self._opened: dict[_Path, Host] = {}
+    base: LateModel
+    fingerprint: str
+    tokenizer: PreTrainedTokenizerBase | None = None
+    _: KW_ONLY
+    target: Target | None = None
+    device: str | torch.device | None = None
+    dtype: str | torch.dtype | None = None
+    measure: bool = False
+    progress: ProgressCallback = ignore_progress
+    _opened: dict[_Path, Host] = field(default_factory=dict, init=False)
 
     def __call__(self, choice: ModelChoice, asking: _Path = ()) -> Host:
         """A host on the model that has seen no text yet.
@@ -98,13 +89,13 @@ class DraftModels:
             host = self._opened[tuple(origin)]
             target, fingerprint, tokens = host.target, host.fingerprint, host.tokens
         else:
-            if self._target is None and self._base.facts.device != "cpu":  # opening takes seconds
+            if self.target is None and self.base.facts.device != "cpu":  # opening takes seconds
                 raise UsageError("only a model on a CPU can have a copy: name a draft model")
-            target = self._target or open_target(self._base.get(), weights=NATIVE, check=False)
-            fingerprint, tokens = self._fingerprint, None
-        copy = open_copy(target, choice.weights, fingerprint, self._progress)
+            target = self.target or open_target(self.base.get(), weights=NATIVE, check=False)
+            fingerprint, tokens = self.fingerprint, None
+        copy = open_copy(target, choice.weights, fingerprint, self.progress)
         # A target of our own has read nothing yet that could be taken over.
-        takes_over = isinstance(copy, QuantisedCopy) and (bool(origin) or self._target is not None)
+        takes_over = isinstance(copy, QuantisedCopy) and (bool(origin) or self.target is not None)
         return replace(self._host(copy, fingerprint, tokens), takes_over=takes_over)
 
     def _open(self, choice: ModelChoice) -> Host:
@@ -131,15 +122,15 @@ class DraftModels:
                     "and dtype: leave out device and dtype"
                 )
             target, fingerprint = open_own_draft(
-                folder, self._base, self._target, self._fingerprint, choice.weights or AUTO
+                folder, self.base, self.target, self.fingerprint, choice.weights or AUTO
             )
-            return self._host(target, fingerprint, self._vocab_size)
+            return self._host(target, fingerprint, self.base.facts.vocab_size)
         loaded = load_causal_lm(
             choice.model,
-            device=choice.device or self._device,
-            dtype=choice.dtype or self._dtype,
+            device=choice.device or self.device,
+            dtype=choice.dtype or self.dtype,
             blocks=(choice.weights or AUTO) == AUTO,
-            progress=self._progress,
+            progress=self.progress,
         )
         tokens = self._shared(loaded.model, loaded.tokenizer, choice.model)
         target = open_target(loaded.model, weights=choice.weights or AUTO, exact=False)
@@ -147,13 +138,13 @@ class DraftModels:
 
     def _host(self, target: Target, fingerprint: str, tokens: int | None) -> Host:
         """A host whose draft model has no draft model yet."""
-        curve = known_curve(target, fingerprint, self._measure, self._progress)
+        curve = known_curve(target, fingerprint, self.measure, self.progress)
         return Host(target, fingerprint, curve, tokens)
 
     def _own_draft(self, name: str) -> Path | None:
         """The folder of a draft model that shares its base's embeddings; None for other models."""
         if not name:
-            folder = shipped_draft(self._fingerprint)
+            folder = shipped_draft(self.fingerprint)
             if folder is None:
                 raise ModelError(
                     "paceline ships no draft model for this model: name one with "
@@ -167,8 +158,8 @@ class DraftModels:
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str
     ) -> int:
         """The id below which all tokens mean the same text to both models."""
-        if self._tokenizer is not None and tokenizer is not None:
-            return shared_tokens(self._tokenizer, tokenizer, name)
+        if self.tokenizer is not None and tokenizer is not None:
+            return shared_tokens(self.tokenizer, tokenizer, name)
         size: int = model.config.get_text_config().vocab_size
-        check_same_size(self._vocab_size, size, name)
-        return min(size, self._vocab_size)
+        check_same_size(self.base.facts.vocab_size, size, name)
+        return min(size, self.base.facts.vocab_size)
