@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.messages import Prompt, Reference, as_prompt, as_references
+from paceline.messages import Prompt, Reference, as_references, parts_of
 from paceline.text import Tokenizer
 
 
@@ -23,19 +23,15 @@ class Encoder:
         tools: tools the model may call, in the form that transformers' chat templates take.
         literal: whether what looks like control tokens in messages is text.
         """
-        given = as_prompt(prompt)
-        if not given:
+        text, messages, ids = parts_of(prompt)
+        if not (text or messages or ids):
             raise UsageError("the prompt is empty: give at least one character, message or token")
-        if isinstance(given, str):
-            return self._tokenize(given, special=True)
-        ids = [token for token in given if isinstance(token, int)]
-        if ids:
-            return ids
+        if not messages:
+            return self._tokenize(text, special=True) if text else ids
         if not self.tokenizer.chat_template:
             raise UsageError(
                 "this model has no chat template: give the prompt as plain text instead"
             )
-        messages = [message for message in given if not isinstance(message, int)]
         how = {"sanitize_control_tokens": True} if literal else {"tokenize": False}
         try:
             made = self.tokenizer.apply_chat_template(

@@ -24,25 +24,20 @@ _NO_PROMPT = (
 _NO_REFERENCES = "references must be texts or lists of token ids: put even a single one into a list"
 
 
-def as_prompt(prompt: Prompt) -> str | list[Message] | list[int]:
-    """A text as it is, anything else as a list; a lone message is a conversation.
+def parts_of(prompt: Prompt) -> tuple[str, list[Message], list[int]]:
+    """A prompt as its text, its messages or its token ids, with nothing for the other two; a lone
+    message is a conversation.
 
     Raises UsageError for what is no prompt. An empty one is left to the caller.
     """
     if isinstance(prompt, str):
-        return prompt
+        return prompt, [], []
     items: list[Any] = [prompt] if isinstance(prompt, Mapping) else _items(prompt, _NO_PROMPT)
     if items and isinstance(items[0], Mapping):
         messages = [item for item in items if isinstance(item, Mapping) and "role" in item]
         if len(messages) == len(items):
-            return messages
-    return _token_ids(items, _NO_PROMPT)
-
-
-def is_chat(prompt: Prompt) -> bool:
-    """Whether these are messages. Raises UsageError for what is no prompt."""
-    given = as_prompt(prompt)
-    return not isinstance(given, str) and bool(given) and not isinstance(given[0], int)
+            return "", messages, []
+    return "", [], _token_ids(items, _NO_PROMPT)
 
 
 def as_references(references: Sequence[Reference] | None) -> list[str | list[int]]:
@@ -66,15 +61,12 @@ def as_messages(prompt: str | Message | Sequence[Message]) -> Message | Sequence
 
 def query_of(prompt: Prompt) -> str:
     """The query for a store: the text, or the conversation, last message first."""
-    given = as_prompt(prompt)
-    if isinstance(given, str):
-        return given
-    messages = [message for message in given if not isinstance(message, int)]
+    text, messages, _ = parts_of(prompt)
     contents = [m.get("content") for m in messages if m.get("role") != "system"]
     # Not the last message alone: "make it shorter" is asked in many conversations. It comes first
     # because long queries are searched by their two ends, and encoders read the beginning. A system
     # message would make all its conversations look alike.
-    return "\n".join(said for said in reversed(contents) if isinstance(said, str))
+    return text or "\n".join(said for said in reversed(contents) if isinstance(said, str))
 
 
 def _items(given: Any, wanted: str) -> list[Any]:

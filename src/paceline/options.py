@@ -70,7 +70,8 @@ class Options:
             raise UsageError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
         check_budget(self.budget)
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        stop = _listed(stop, "stop must be a text or a list of texts", _is_text)
+        wanted = "stop must be a text or a list of texts"
+        stop = _listed(stop, wanted, lambda each: isinstance(each, str))
         if "" in stop:
             raise UsageError("a stop string is empty: leave it out or write at least one character")
         processors = _listed(self.processors, "processors must be a list of functions", callable)
@@ -192,10 +193,6 @@ def _listed(given: Any, wanted: str, fits: Callable[[Any], bool]) -> tuple[Any, 
     if not all(map(fits, items)):
         raise UsageError(f"{wanted}, got {given!r}")
     return items
-
-
-def _is_text(given: Any) -> bool:
-    return isinstance(given, str)
 
 
 def _copied(processors: tuple[LogitsProcessor, ...]) -> tuple[LogitsProcessor, ...]:

@@ -22,8 +22,7 @@ from paceline.messages import (
     Prompt,
     Reference,
     as_messages,
-    as_prompt,
-    is_chat,
+    parts_of,
     query_of,
 )
 from paceline.models.vocabulary import vocabulary_mark
@@ -256,23 +255,24 @@ class Session(Encoder):
     ) -> Begun:
         """Let the text of a request join the others. chat: whether token ids in `prompt` are a
         conversation, so that the text begins anew."""
-        given = as_prompt(prompt)  # an iterator can be read once
-        ids, texts, query = self.encode(given), self.encode_references(references), query_of(given)
+        text, messages, tokens = parts_of(prompt)
+        given = text or messages or tokens  # an iterator can be read once
+        ids, likely, query = self.encode(given), self.encode_references(references), query_of(given)
         # Compared with None, because an empty store is falsy.
         store = self.store if query else None
         if store is not None:
             # Only guesses, so it may fail; if it cannot be changed either, the stream says so.
             with suppress(StoreError):
-                texts += self.encode_references([entry.output for entry in store.search(query)])
-        before = () if chat or is_chat(given) else tail_of(ids)
-        text = self.texts.begin(self.texts_of(options, ids, texts, before=before))
+                likely += self.encode_references([entry.output for entry in store.search(query)])
+        before = () if chat or messages else tail_of(ids)
+        begun = self.texts.begin(self.texts_of(options, ids, likely, before=before))
         keeps: list[Callable[[str, list[int]], None]] = []
         if options.record and store is not None:
             keeps.append(lambda output, _: store.add(query, output))
         if options.record:
             keeps.append(lambda _, tokens: self.record(ids, tokens))
         output = OutputText(self.tokenizer, options.stop, before)
-        return Begun(self.texts, text, output, keeps)
+        return Begun(self.texts, begun, output, keeps)
 
     def _new_texts(self, planner: TreePlanner) -> Texts:
         how, given = self.method, self._settings  # not the session: a cycle would keep its model
