@@ -62,13 +62,11 @@ def batch(
         left = sum(not results.has(line) for line in read_lines(files.input_file))
         if not left:
             common.note(f"nothing to do: all {total} requests have results in {files.output}")
-            failed = results.failed
         else:
             common.check_installed()
             with how as answer:
                 _answer_all(answer, Work(files.input_file, results, total - left, total))
-            failed = results.failed or results.counts.failed > 0
-    if failed:
+    if results.failed:
         raise typer.Exit(1)
 
 

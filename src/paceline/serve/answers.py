@@ -181,5 +181,6 @@ def token_bytes(tokenizer: Any, token: int) -> bytes:
 
 @cache
 def _byte_letters() -> dict[str, int]:
-    """The byte for each letter of byte-level vocabularies (GPT-2's table)."""
+    """The byte for each letter of byte-level vocabularies: a printable byte is its own letter, and
+    the others take the letters from 256 on in order (GPT-2's table)."""
     return {letter: byte for byte, letter in bytes_to_unicode().items()}

@@ -45,7 +45,7 @@ class Results:
     """The known results of a batch, and the files that receive more. Made by `results_in`.
 
     output: for all results. errors: for failed requests, if they are kept separately. failed:
-    whether a known result is a failure. counts: of what is written. heard: called after each.
+    whether any result is a failure. counts: of what is written. heard: called after each.
     """
 
     def __init__(self, output: BinaryIO, errors: BinaryIO | None) -> None:
@@ -81,6 +81,7 @@ class Results:
         with _writing("the result of a batch"):
             file.write(line.encode())
             file.flush()
+        self.failed = self.failed or outcome.failed
         self.counts.add(outcome)
         self.heard(self.counts)
 
