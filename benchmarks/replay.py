@@ -33,8 +33,9 @@ from transformers import AutoTokenizer
 
 from common import options, write
 from paceline import models
-from paceline.bench.simulate import Forced, ForcedRequest, Recording
+from paceline.bench.simulate import Recording
 from paceline.bench.traces import read_traces
+from paceline.bench.trial import Request
 from paceline.cli.bench.shared import split_methods
 from paceline.cli.common import print_table
 from paceline.datastore import PROMPT_TOKENS, Datastore
@@ -157,10 +158,10 @@ def sources() -> dict[str, Contender]:
 
 def split(
     written: Sequence[Recording], known: Sequence[Recording], session: Session, tokens: int
-) -> tuple[dict[str, list[ForcedRequest]], dict[str, list[list[int]]]]:
+) -> tuple[dict[str, list[Request]], dict[str, list[list[int]]]]:
     """File -> requests of `written`, no prompt twice; and file -> all other answers in `known` to
     these prompts, each after the last tokens of its prompt."""
-    texts: dict[str, list[ForcedRequest]] = {one.suite: [] for one in written}
+    texts: dict[str, list[Request]] = {one.suite: [] for one in written}
     others: dict[str, list[list[int]]] = {one.suite: [] for one in written}
     taken, seen = set[tuple[str, str, int]](), set[tuple[int, ...]]()
     for one in written:
@@ -180,18 +181,16 @@ def split(
     return texts, others
 
 
-def _requests(
-    recording: Recording, session: Session, tokens: int
-) -> Iterator[tuple[int, ForcedRequest]]:
+def _requests(recording: Recording, session: Session, tokens: int) -> Iterator[tuple[int, Request]]:
     """The numbered answers of a recording, of at most `tokens` tokens."""
     requests = recording.requests(session, Options(tokens), lambda _: None)
     for place, request in enumerate(requests):
-        if isinstance(request, ForcedRequest) and request.recorded:
+        if request.recorded:
             yield place, request
 
 
 def replay(
-    contender: Contender, requests: Sequence[ForcedRequest], curve: CostCurve, known: Datastore
+    contender: Contender, requests: Sequence[Request], curve: CostCurve, known: Datastore
 ) -> tuple[float, Stats]:
     """Seconds of all passes, and what happened, while the texts of a file are written in order and
     what is learned is kept between them."""
@@ -202,7 +201,7 @@ def replay(
             request.ids,
             make_drafter(contender.method, host),
             Stopping(len(request.recorded)),
-            Forced(prompt_tokens=len(request.ids), recorded=request.recorded),
+            request.sampler(),
             request.references,
         )
         for done in decode(target, [generation], sizing, target.clock):

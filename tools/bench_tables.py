@@ -86,8 +86,8 @@ def tasks(kind: str, model: str, corner: str = "task", more: Columns | None = No
     """Speed-ups by task and method, with `more` columns of each method."""
     _, summary = found(f"{kind}-{model}")
     groups = [*summary.groups, summary.overall]
-    if (calm := summary.overall_without_loops) is not None and more is None:
-        groups.append(replace(calm, name="overall, without loops"))
+    if summary.calm is not None and more is None:
+        groups.append(replace(summary.calm.overall, name="overall, without loops"))
     cells: papers.Cells = {}
     for group in groups:
         cells[group.name, "texts"] = str(group.texts)

@@ -15,7 +15,6 @@ import torch
 
 from paceline.bench.comparison import Comparison, Text
 from paceline.bench.entries import Entry, LeftOut
-from paceline.bench.results import Memory
 from paceline.bench.trial import Contender, Method, Request, Trial
 from paceline.options import Options
 from paceline.prompts import PromptRecord
@@ -175,9 +174,9 @@ def lines_of(
     comparison: Comparison, on_trial: Callable[[], None] = lambda: None
 ) -> tuple[list[Entry], list[LeftOut]]:
     """What a run writes."""
-    sink = Memory()
-    comparison.run(sink, on_trial)
+    lines: list[Entry | LeftOut] = []
+    comparison.run(lines, on_trial)
     return (
-        [line for line in sink.entries if isinstance(line, Entry)],
-        [line for line in sink.entries if isinstance(line, LeftOut)],
+        [line for line in lines if isinstance(line, Entry)],
+        [line for line in lines if isinstance(line, LeftOut)],
     )

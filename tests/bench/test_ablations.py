@@ -22,6 +22,7 @@ from paceline.bench.ablations import (
     save,
 )
 from paceline.bench.comparison import Comparison, Text
+from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import MethodSummary, Summary, summarise
 from paceline.bench.results import read_results
 from paceline.bench.trial import PLAIN, Method
@@ -52,9 +53,9 @@ def summary() -> Summary:
         for number in range(2)
     ]
     contenders = [Method(name, session) for name in SMALL.methods]
-    return summarise(
-        Comparison(session, contenders, texts, Options(max_new_tokens=40)).run().entries
-    )
+    lines: list[Entry | LeftOut] = []
+    Comparison(session, contenders, texts, Options(max_new_tokens=40)).run(lines)
+    return summarise(lines)
 
 
 def rows(text: str, heading: str) -> dict[str, list[str]]:

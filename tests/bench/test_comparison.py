@@ -9,9 +9,8 @@ from functools import partial
 import pytest
 
 from paceline.bench.comparison import Comparison, Text
-from paceline.bench.entries import Difference, LeftOut, parse_line
+from paceline.bench.entries import Difference, Entry, LeftOut, parse_line
 from paceline.bench.metrics import Group, summarise
-from paceline.bench.results import Memory
 from paceline.bench.trial import Contender, Method
 from paceline.drafters import Plain
 from paceline.errors import UsageError
@@ -151,7 +150,7 @@ def test_every_contender_meets_every_place(starts: list[Start]) -> None:
     order: list[str] = []
     prompts = [PROMPT, PromptRecord("other", ("twice upon",)), PromptRecord("third", ("x",))]
     whole = comparison(toy_session(), ["a", "b"], prompts, TWO, 3)
-    whole.run(on_trial=lambda: order.append(starts[-1].method))
+    whole.run([], on_trial=lambda: order.append(starts[-1].method))
     rounds = [order[start : start + 3] for start in range(0, len(order), 3)]
     assert len(rounds) == 9
     # Repeats go through all prompts: no method has just met the one that it is given.
@@ -165,7 +164,7 @@ def test_with_one_repeat_the_places_change_from_prompt_to_prompt(starts: list[St
     order: list[str] = []
     prompts = [PromptRecord(str(number), ("once",)) for number in range(2)]
     whole = comparison(toy_session(), ["a", "b"], prompts, TWO)
-    whole.run(on_trial=lambda: order.append(starts[-1].method))
+    whole.run([], on_trial=lambda: order.append(starts[-1].method))
     assert order == ["plain", "a", "b", "plain", "b", "a"]
 
 
@@ -241,7 +240,7 @@ def test_a_text_that_ends_elsewhere_is_a_difference(shorter: str) -> None:
 
 def test_turns_are_compared_one_by_one_on_plain_answers(starts: list[Start]) -> None:
     session = toy_session()
-    comparison(session, ["a"], [TALK]).run()
+    comparison(session, ["a"], [TALK]).run([])
     messages: list[dict[str, str]] = []
     expected = []
     for turn in TALK.turns:
@@ -258,7 +257,7 @@ def test_the_answers_in_between_are_plain_decodings_first(starts: list[Start]) -
     fixed = Fixed("plain", [[1], *answers])
     comparison(
         session, [fixed, Fixed("other", [session.encode("never")]), "a"], [TALK], TWO, 2
-    ).run()
+    ).run([])
     messages = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "first"},
@@ -286,7 +285,7 @@ def test_references_reach_every_method(starts: list[Start]) -> None:
     session = toy_session()
     prompt = PromptRecord("cited", ("hello",), references=("one", "two"))
     run_one = comparison(session, ["a"], [prompt], TWO)
-    run_one.run()
+    run_one.run([])
     expected = session.encode_references(["one", "two"])
     assert [start.references for start in starts] == [expected] * 4
 
@@ -295,7 +294,7 @@ def test_every_trial_reads_its_whole_prompt() -> None:
     session, target = clocked_session()
     ids, _ = answer(session)
     target.opened.clear()
-    comparison(session, ["anpd"], repeats=2).run()
+    comparison(session, ["anpd"], repeats=2).run([])
     # Before each text the cache is emptied of all that another trial has read.
     assert target.opened[-4:] == [(ids, 0)] * 4
 
@@ -305,7 +304,7 @@ def test_trials_are_counted_before_they_are_run() -> None:
     session, trials = toy_session(), []
     whole = comparison(session, ["anpd"], prompts, TWO, 2)
     assert whole.trials == 5 * 2 * 2
-    whole.run(on_trial=lambda: trials.append(1))
+    whole.run([], on_trial=lambda: trials.append(1))
     assert len(trials) == whole.trials
 
 
@@ -378,12 +377,12 @@ def test_texts_that_do_not_fit_are_left_out_with_a_reason() -> None:
 def test_what_was_measured_is_not_measured_again() -> None:
     session, target = clocked_session()
     whole = comparison(session, ["pld"], [PROMPT, TALK, PromptRecord("long", ("x" * 5000,))])
-    sink = Memory()
+    sink: list[Entry | LeftOut] = []
     whole.run(sink)
-    entries, passes = list(sink.entries), target.passes
+    entries, passes = list(sink), target.passes
     trials: list[int] = []
     whole.run(sink, lambda: trials.append(1))
-    assert (sink.entries, target.passes, len(trials)) == (entries, passes, 2 * 4)
+    assert (sink, target.passes, len(trials)) == (entries, passes, 2 * 4)
 
 
 def test_the_first_trial_is_as_warm_as_any() -> None:

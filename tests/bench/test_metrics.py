@@ -104,7 +104,7 @@ def test_speed_is_what_it_was_made_to_be(name_methods: NameMethods, repeats: int
     assert [group.name for group in found.groups] == ["suite/edits", "suite/chat"]
     check(found.groups[0], lengths, [PROMPTS[0], PROMPTS[2]])
     check(found.groups[1], lengths, [PROMPTS[1]])
-    assert found.overall_without_loops == replace(found.overall, looping=0)
+    assert (found.overall.looping, found.calm) == (0, None)
 
 
 def test_acceptance_is_what_it_was_made_to_be(name_methods: NameMethods) -> None:
@@ -291,13 +291,13 @@ def test_looping_texts_are_shown_apart() -> None:
     found = summarise([*loops, *own, *pair("c", 1.0)])
     assert (found.overall.looping, found.overall.texts) == (1, 3)
     assert found.overall.methods["fast"].speedup == pytest.approx(6 / 2.1)
-    assert found.overall_without_loops is not None
-    assert found.overall_without_loops.methods["fast"].speedup == 2.0
+    assert found.calm is not None
+    assert found.calm.overall.methods["fast"].speedup == 2.0
     assert [group.looping for group in found.groups] == [1, 0]
-    assert [group.texts for group in found.groups_without_loops] == [2]
+    assert [group.texts for group in found.calm.groups] == [2]
     assert found.overall.methods["fast"].loop_share == pytest.approx((LOOPING + 0.9) / 3)
     only = summarise(loops)
-    assert (only.overall_without_loops, only.groups_without_loops) == (None, [])
+    assert only.calm is None
 
 
 def test_memory_is_compared_text_by_text() -> None:

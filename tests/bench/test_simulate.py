@@ -16,8 +16,8 @@ from paceline import drafters
 from paceline.bench.comparison import Comparison
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import summarise
-from paceline.bench.results import Memory, ResultFile
-from paceline.bench.simulate import ForcedRequest, Recording, TraceRecord
+from paceline.bench.results import ResultFile
+from paceline.bench.simulate import Recording, TraceRecord
 from paceline.bench.trial import PLAIN, Method, Request
 from paceline.cli import app, common
 from paceline.drafters import MethodSpec, make_drafter
@@ -69,20 +69,22 @@ def requests(session: Session, text: Recording, **options: Any) -> list[Request]
     return list(text.requests(session, Options(**options), lambda turn: None))
 
 
-def run(session: Session, texts: Sequence[Recording], methods: list[str], **options: Any) -> Memory:
+def run(
+    session: Session, texts: Sequence[Recording], methods: list[str], **options: Any
+) -> list[Entry | LeftOut]:
     contenders = [Method(name, session) for name in methods]
-    sink = Memory()
+    sink: list[Entry | LeftOut] = []
     Comparison(session, contenders, texts, Options(**options)).run(sink)
     return sink
 
 
 def entries(sink: Any) -> list[Entry]:
-    found = [line for line in sink.entries if isinstance(line, Entry)]
+    found = [line for line in sink if isinstance(line, Entry)]
     assert [line.error for line in found] == [""] * len(found)
     return found
 
 
-def follow(name: str, request: ForcedRequest) -> list[int]:
+def follow(name: str, request: Request) -> list[int]:
     """Tokens gained by each round of a drafter that is told the recorded text, without a model."""
     drafter, text = make_drafter(name), list(request.ids)
     end = [*text, *request.recorded]
@@ -127,7 +129,6 @@ def test_acceptance_is_that_of_a_simulation_without_a_model(method: str, limit: 
     session = toy_session()
     options = {"max_new_tokens": limit, "budget": DEFAULT_BUDGET}
     for request in requests(session, recording("talk", TALK, "round we go"), **options):
-        assert isinstance(request, ForcedRequest)
         stats = Method(method, session).generate(request).stats
         gains = follow(method, request)
         assert stats.rounds == len(gains)
@@ -137,9 +138,7 @@ def test_acceptance_is_that_of_a_simulation_without_a_model(method: str, limit: 
 def test_drafts_are_accepted_at_all() -> None:
     session = toy_session(budget=DEFAULT_BUDGET)
     first = run(session, [recording("talk")], METHODS)
-    gains = {
-        method: found.stats for method, found in summarise(first.entries).overall.methods.items()
-    }
+    gains = {method: found.stats for method, found in summarise(first).overall.methods.items()}
     assert gains[PLAIN].mean_acceptance_length == 1
     for method in METHODS[1:]:
         assert gains[method].mean_acceptance_length > 1.3
@@ -171,7 +170,6 @@ def test_a_limit_cuts_the_recorded_text_and_an_end_token_does_not() -> None:
     (first, _) = requests(session, recording("talk"), max_new_tokens=5)
     assert Method("anpd", session).generate(first).output == session.encode("Round")
     end = session.eos_ids[0]
-    assert isinstance(first, ForcedRequest)
     stopped = replace(first, recorded=[*first.recorded[:2], end, *first.recorded[2:]])
     trial = Method("anpd", session).generate(
         replace(stopped, options=first.options.with_(max_new_tokens=6))
@@ -194,7 +192,8 @@ def test_a_contest_over_recordings() -> None:
     texts = [recording("talk"), recording("calls", CALLS)]
     comparison = Comparison(session, [Method(name, session) for name in METHODS], texts, Options())
     assert comparison.trials == 4 * len(METHODS)
-    sink = comparison.run()
+    sink: list[Entry | LeftOut] = []
+    comparison.run(sink)
     found = entries(sink)
     assert [entry.key for entry in found if entry.method == PLAIN] == [
         ("trace", "talk", 0),
@@ -217,9 +216,7 @@ def test_what_does_not_fit_or_is_refused_is_left_out() -> None:
     )
     session.target.max_context = 100
     sink = run(session, [recording("talk"), recording("calls", CALLS)], ["plain", "anpd"])
-    reasons = [
-        (line.prompt, line.turn, line.reason) for line in sink.entries if isinstance(line, LeftOut)
-    ]
+    reasons = [(line.prompt, line.turn, line.reason) for line in sink if isinstance(line, LeftOut)]
     assert [reason[:2] for reason in reasons] == [("talk", 1), ("calls", 1)]
     assert "do not fit into the model's context" in reasons[0][2]
     assert "no tools here" in reasons[1][2]
@@ -244,7 +241,7 @@ def test_an_interrupted_simulation_goes_on(tmp_path: File) -> None:
     with pytest.raises(KeyboardInterrupt):
         comparison.run(part, interrupt)
     rest = ResultFile(tmp_path / "part.jsonl", {"run": {}}, resume=True)
-    assert len(rest.entries) == 5
+    assert len(rest) == 5
     comparison.run(rest)
 
     def told(file: ResultFile) -> list[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from paceline.bench.simulate import Forced
+from paceline.bench.trial import Forced
 from paceline.loop import Generation, decode
 from paceline.protocols import TREES, Drafter, Planner, SizedBy, Target
 from paceline.records import Path, Round, TargetInfo, TextStart

@@ -10,7 +10,7 @@ import torch
 from tests.planning.replay import Device, Scripted, replay
 from tests.planning.test_cost_curve import CLIFF, curve_of
 
-from paceline.bench.simulate import Forced
+from paceline.bench.trial import Forced
 from paceline.loop import Generation, decode
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.gate import TRIAL, Gates, TrialBudget

@@ -107,10 +107,9 @@ def find_ablation(name: str) -> Ablation:
 
 def markdown(ablation: Ablation, summary: Summary) -> str:
     """One table for all texts, one for texts that do not loop, and one per task."""
-    calm = summary.overall_without_loops
     groups = {"All texts": summary.overall}
-    if calm is not None and calm.texts < summary.overall.texts:
-        groups["Without looping texts"] = calm
+    if summary.calm is not None:
+        groups["Without looping texts"] = summary.calm.overall
     if len(summary.groups) > 1:
         groups |= {group.name: group for group in summary.groups}
     parts = [f"# {ablation.title}"]

@@ -20,11 +20,11 @@ import torch
 from paceline.bench.entries import Difference, Entry, LeftOut
 from paceline.bench.memory import MemoryUse
 from paceline.bench.metrics import loop_share
-from paceline.bench.results import Memory
 from paceline.bench.simulate import Recording
 from paceline.bench.trial import PLAIN, Answers, Contender, Request
 from paceline.errors import PacelineError, UsageError
 from paceline.options import Options
+from paceline.prefix import common_prefix
 from paceline.prompts import PromptRecord
 from paceline.protocols import Target
 from paceline.session import Session
@@ -118,16 +118,13 @@ class Comparison:
         turns = sum(text.turns(self.session) for text in self.texts)
         return turns * len(self.contenders) * self.repeats
 
-    def run(
-        self, sink: Memory | None = None, on_trial: Callable[[], None] = lambda: None
-    ) -> Memory:
+    def run(self, sink: list[Entry | LeftOut], on_trial: Callable[[], None] = lambda: None) -> None:
         """Run what `sink` does not hold yet, in an order that does not depend on what it holds. If
         a contender fails on a text, the error is recorded and the run continues."""
-        sink = Memory() if sink is None else sink
         loaded = {each.name: each.loaded for each in self.contenders}
         device = torch.device(self.session.target.describe().device)
         self._memory = MemoryUse(device, PLAIN, loaded)
-        done: _Done = {_name(entry): entry for entry in sink.entries}
+        done: _Done = {_name(entry): entry for entry in sink}
         plain, *others = self.contenders
         warm = False
         for repeat, (index, text) in product(range(self.repeats), enumerate(self.texts)):
@@ -151,7 +148,6 @@ class Comparison:
                         done[_name(entry)] = entry
                         sink.append(entry)
                     on_trial()
-        return sink
 
     def _requests(self, text: Conversation, done: _Done) -> Iterator[Request | str]:
         """Yield the request of each turn; if not all can be run, yield the reason last."""
@@ -221,9 +217,8 @@ def difference(
     target: Target, ids: Sequence[int], plain: Sequence[int], other: Sequence[int]
 ) -> Difference:
     """Where an output after `ids` parts from plain decoding's."""
-    shared = min(len(plain), len(other))
-    place = next((i for i in range(shared) if plain[i] != other[i]), shared)
-    if place == shared or other[place] >= target.vocab_size:
+    place = common_prefix(plain, other)
+    if place == min(len(plain), len(other)) or other[place] >= target.vocab_size:
         # One output ended, or a baseline's padded vocabulary has ids the target cannot score.
         return Difference(place, [*plain, None][place], [*other, None][place], None)
     slot = target.open([*ids, *plain[:place]])

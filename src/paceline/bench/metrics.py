@@ -113,15 +113,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Summary:
-    """All texts, and those that do not loop: overall and by task.
+    """Texts, overall and by task.
 
-    left_out: texts that were not run.
+    calm: those that do not loop; None if all or none do. left_out: texts that were not run.
     """
 
     overall: Group
     groups: list[Group]
-    overall_without_loops: Group | None
-    groups_without_loops: list[Group]
+    calm: Summary | None
     left_out: list[LeftOut]
 
 
@@ -134,13 +133,12 @@ def summarise(lines: Iterable[Entry | LeftOut]) -> Summary:
         why = f" (left out: {left_out[0].reason})" if left_out else ""
         raise ValueError(f"no trial of plain decoding: there is nothing to compare with{why}")
     calm = {key: cell for key, cell in cells.items() if not _loops(cell)}
-    return Summary(
-        overall=_group("overall", cells),
-        groups=_by_task(cells),
-        overall_without_loops=_group("overall", calm) if calm else None,
-        groups_without_loops=_by_task(calm),
-        left_out=left_out,
-    )
+    apart = _summed_up(calm, None, []) if 0 < len(calm) < len(cells) else None
+    return _summed_up(cells, apart, left_out)
+
+
+def _summed_up(cells: Mapping[Key, Cell], calm: Summary | None, left_out: list[LeftOut]) -> Summary:
+    return Summary(_group("overall", cells), _by_task(cells), calm, left_out)
 
 
 def by_text(entries: Iterable[Entry]) -> dict[Key, Cell]:

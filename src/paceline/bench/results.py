@@ -19,19 +19,8 @@ COLD, WARM = "cold", "warm"
 _BEGIN = f'{{"format":{FORMAT},'.encode()
 
 
-class Memory:
-    """Keeps entries in memory."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry | LeftOut] = []
-
-    def append(self, entry: Entry | LeftOut) -> None:
-        """Add an entry."""
-        self.entries.append(entry)
-
-
-class ResultFile(Memory):
-    """A JSONL file whose first line describes the run; every other line is an entry.
+class ResultFile(list[Entry | LeftOut]):
+    """The entries of a JSONL file whose first line describes the run; every other line is an entry.
 
     header: JSON values; a run can be resumed only if `header["run"]` is the same.
     resume: continue an existing file. A last line cut off by a crash is dropped.
@@ -52,8 +41,9 @@ class ResultFile(Memory):
             )
         begun = b"\n" in content or content[: len(_BEGIN)] != _BEGIN[: len(content)]
         if begun:
-            found, self.entries = read_results(path)
+            found, entries = read_results(path)
             _check_same_run(path, found.get("run", {}), header["run"])
+            self.extend(entries)
         with _writing(path):
             path.touch()
             os.truncate(path, content.rfind(b"\n") + 1)

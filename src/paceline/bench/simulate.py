@@ -11,49 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from paceline.bench.trial import Answers, Request
 from paceline.options import Options
-from paceline.sampling import Draw, Sampler
 from paceline.session import Session
 
 ASSISTANT = "assistant"
-
-
-@dataclass(frozen=True)
-class Forced(Sampler):
-    """A sampler that draws, then returns the recorded token instead.
-
-    recorded: the tokens after the prompt; past their end, the model's own draws count.
-    """
-
-    recorded: Sequence[int] = ()
-
-    def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
-        """See `Sampler.over`."""
-        own = super().over(logits, positions)
-
-        def draw(row: int, context: Sequence[int]) -> int:
-            token = own(row, context)
-            place = len(context) - self.prompt_tokens
-            return self.recorded[place] if place < len(self.recorded) else token
-
-        return draw
-
-
-@dataclass(frozen=True)
-class ForcedRequest(Request):
-    """A request to generate a recorded text again.
-
-    recorded: its tokens.
-    """
-
-    recorded: Sequence[int] = ()
-
-    def sampler(self) -> Sampler:
-        """See `Request.sampler`."""
-        return Forced(**vars(self.options.sampler(len(self.ids))), recorded=self.recorded)
 
 
 @dataclass(frozen=True)
@@ -101,7 +63,7 @@ class Recording:
             if role == ASSISTANT:
                 (recorded,) = session.encode_references([content])
                 length = min(len(recorded), options.max_new_tokens)
-                yield ForcedRequest(
+                yield Request(
                     _prompt(session, self.record.messages[:place]),
                     references,
                     replace(options, max_new_tokens=length, ignore_eos=True),

@@ -14,7 +14,7 @@ from paceline.drafters import make_drafter
 from paceline.loop import Clock, decode
 from paceline.options import Options
 from paceline.protocols import Drafter
-from paceline.sampling import Sampler
+from paceline.sampling import Draw, Sampler
 from paceline.session import Session
 from paceline.stats import Stats
 
@@ -25,20 +25,43 @@ Answers = Callable[[int], Sequence[int] | None]
 
 
 @dataclass(frozen=True)
+class Forced(Sampler):
+    """A sampler that draws, then returns the recorded token instead.
+
+    recorded: the tokens after the prompt; past their end, the model's own draws count.
+    """
+
+    recorded: Sequence[int] = ()
+
+    def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
+        """See `Sampler.over`."""
+        own = super().over(logits, positions)
+
+        def draw(row: int, context: Sequence[int]) -> int:
+            token = own(row, context)
+            place = len(context) - self.prompt_tokens
+            return self.recorded[place] if place < len(self.recorded) else token
+
+        return draw
+
+
+@dataclass(frozen=True)
 class Request:
     """A text to generate.
 
     ids: the prompt, chat template included; references: texts the output may resemble, for
-    contenders that copy.
+    contenders that copy; recorded: tokens that are forced, if any.
     """
 
     ids: Sequence[int]
     references: Sequence[Sequence[int]] = ()
     options: Options = field(default_factory=Options)
+    recorded: Sequence[int] = ()
 
     def sampler(self) -> Sampler:
         """The sampler that draws the tokens."""
-        return self.options.sampler(len(self.ids))
+        own = self.options.sampler(len(self.ids))
+        return Forced(**vars(own), recorded=self.recorded) if self.recorded else own
 
 
 @dataclass(frozen=True)

@@ -36,21 +36,21 @@ def compare(
     session = common.open_to_measure(model, "plain", measure=True, **vars(machine))
     made = contenders.made(names, session, model, machine)
     from paceline.bench.comparison import Comparison, Text
-    from paceline.bench.entries import Entry
-    from paceline.bench.results import Memory
+    from paceline.bench.entries import Entry, LeftOut
     from paceline.bench.trial import PLAIN
     from paceline.cli.findings import Findings
 
     texts = [Text("prompts", record) for record in records]
     comparison = Comparison(session, made, texts, session.options.with_(**options), repeats)
-    sink, interrupted = Memory(), False
+    lines: list[Entry | LeftOut] = []
+    interrupted = False
     try:
-        shared.run_with_bar(comparison, sink, "comparing")
+        shared.run_with_bar(comparison, lines, "comparing")
     except KeyboardInterrupt:
-        if not any(isinstance(line, Entry) and line.method == PLAIN for line in sink.entries):
+        if not any(isinstance(line, Entry) and line.method == PLAIN for line in lines):
             raise  # nothing to compare with
         interrupted = True
-    found = Findings(sink.entries)
+    found = Findings(lines)
     report = common.circumstances(session, model) | {
         "options": options | {"repeats": repeats},
         "state": contenders.state,

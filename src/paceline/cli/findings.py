@@ -106,7 +106,7 @@ class Findings:
         """Print tables of methods, sources and perhaps prompts, and all that went wrong."""
         columns = {**_OVERALL, "identical": self._identical}
         common.print_table(Table.of("all prompts together", columns, self.methods))
-        by_source = sources("all prompts", [self.summary.overall])
+        by_source = sources("all prompts", self.summary)
         if by_source.rows:
             common.print_table(by_source)
         if by_prompt:

@@ -161,10 +161,10 @@ def _task(task: str, method: MethodSummary) -> str:
 
 
 def _without_loops(run: Run, name: str) -> list[str]:
-    overall, calm = run.summary.overall, run.summary.overall_without_loops
-    if calm is None or not overall.looping or name not in calm.methods:
+    calm = run.summary.calm
+    if calm is None or name not in calm.overall.methods:
         return []
-    method = calm.methods[name]
+    method = calm.overall.methods[name]
     sure = words.interval(method) or _ONE_PROMPT
     return [
         f"Without the texts that loop: {words.times(method.speedup)} ({sure}) on "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
@@ -17,21 +17,19 @@ ALL_PARTS = (*PARTS, "rest")
 _POSITIONS = 16
 
 
-def twice(summary: Summary, make: Callable[[str, Sequence[Group]], Table]) -> list[Table]:
-    """Make a table of all texts and, if some loop, one of those that do not. make: takes a caption
-    and groups, the first one overall and the others by task."""
-    groups = [summary.overall, *summary.groups]
-    found = [make(f"All {count(summary.overall.texts, 'text')}", groups)]
-    calm = summary.overall_without_loops
-    if calm is not None and summary.overall.looping:
-        caption = f"Without looping outputs: {count(calm.texts, 'text')}"
-        found.append(make(caption, [calm, *summary.groups_without_loops]))
+def twice(summary: Summary, make: Callable[[str, Summary], Table]) -> list[Table]:
+    """Make a table of all texts and, if some loop, one of those that do not. make: takes a
+    caption and a summary."""
+    found = [make(f"All {count(summary.overall.texts, 'text')}", summary)]
+    if summary.calm is not None:
+        texts = count(summary.calm.overall.texts, "text")
+        found.append(make(f"Without looping outputs: {texts}", summary.calm))
     return [table for table in found if table.rows]
 
 
-def overall(caption: str, groups: Sequence[Group]) -> Table:
+def overall(caption: str, summary: Summary) -> Table:
     """One row per method over all texts."""
-    group = groups[0]
+    group = summary.overall
     table = Table.of(caption, _OVERALL, group.methods.values())
     nothing = [NOTHING] * (len(_OVERALL) - 3)
     return replace(
@@ -80,10 +78,9 @@ _OVERALL: Columns[MethodSummary] = {
 }
 
 
-def tasks(caption: str, groups: Sequence[Group]) -> Table:
+def tasks(caption: str, summary: Summary) -> Table:
     """One row per task, one column per method."""
-    everyone, *by_task = groups
-    methods = [name for name in everyone.methods if name != PLAIN]
+    methods = [name for name in summary.overall.methods if name != PLAIN]
     rows = [
         [
             group.name,
@@ -94,7 +91,7 @@ def tasks(caption: str, groups: Sequence[Group]) -> Table:
                 for name in methods
             ),
         ]
-        for group in (*by_task, everyone)
+        for group in (*summary.groups, summary.overall)
     ]
     return Table(caption, ["task", "texts", "looping", *methods], rows)
 
@@ -108,9 +105,9 @@ def guessing(group: Group) -> list[MethodSummary]:
     ]
 
 
-def acceptance(caption: str, groups: Sequence[Group]) -> Table:
+def acceptance(caption: str, summary: Summary) -> Table:
     """One row per method: tokens gained per round."""
-    return Table.of(f"{caption}: tokens gained per round", _GAINS, guessing(groups[0]))
+    return Table.of(f"{caption}: tokens gained per round", _GAINS, guessing(summary.overall))
 
 
 _GAINS: Columns[MethodSummary] = {
@@ -126,9 +123,9 @@ _GAINS: Columns[MethodSummary] = {
 }
 
 
-def positions(caption: str, groups: Sequence[Group]) -> Table:
+def positions(caption: str, summary: Summary) -> Table:
     """One row per method, one column per position of a guess in its chain."""
-    shares = {one.method: one.stats.acceptance_by_position for one in guessing(groups[0])}
+    shares = {one.method: one.stats.acceptance_by_position for one in guessing(summary.overall)}
     deepest = max(map(len, shares.values()), default=0)
     shown = min(deepest, _POSITIONS)
     rows = [
@@ -142,7 +139,7 @@ def positions(caption: str, groups: Sequence[Group]) -> Table:
     return Table(f"{caption}: guesses accepted, by position", headings, rows, note=note)
 
 
-def sources(caption: str, groups: Sequence[Group]) -> Table:
+def sources(caption: str, summary: Summary) -> Table:
     """One row per source of each method that has sources; see `SourceStats`."""
     rows = [
         [
@@ -153,7 +150,7 @@ def sources(caption: str, groups: Sequence[Group]) -> Table:
             f"{1e3 * did.seconds / did.rounds:.2f}",
             f"{did.seconds / method.stats.seconds:.0%}",
         ]
-        for name, method in groups[0].methods.items()
+        for name, method in summary.overall.methods.items()
         for source, did in method.stats.sources.items()
         if did.rounds and method.stats.seconds
     ]
@@ -167,11 +164,11 @@ def sources(caption: str, groups: Sequence[Group]) -> Table:
     return Table(f"{caption}: guesses by source", headings, rows, left=2, note=note)
 
 
-def time(caption: str, groups: Sequence[Group]) -> Table:
+def time(caption: str, summary: Summary) -> Table:
     """Milliseconds per token, one row per method."""
     rows = [
         [name, *(f"{spent:.2f}" for spent in (*parts.values(), sum(parts.values())))]
-        for name, parts in milliseconds_per_token(groups[0]).items()
+        for name, parts in milliseconds_per_token(summary.overall).items()
     ]
     return Table(f"{caption}: milliseconds per token", ["method", *ALL_PARTS, "all"], rows)
 

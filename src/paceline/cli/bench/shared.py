@@ -21,7 +21,6 @@ from paceline.file_locks import alone, lock_beside
 if TYPE_CHECKING:
     from paceline.bench.comparison import Comparison, Conversation, Text
     from paceline.bench.entries import Entry, LeftOut
-    from paceline.bench.results import Memory
     from paceline.bench.trial import Contender
     from paceline.cli.findings import Findings
     from paceline.prompts import PromptRecord
@@ -196,15 +195,15 @@ class Tryout:
     ) -> list[Entry | LeftOut]:
         """Try plain decoding and these methods in turns, `repeats` times, with a progress bar."""
         from paceline.bench.comparison import Comparison, Text
-        from paceline.bench.results import Memory
         from paceline.bench.trial import PLAIN, Method
 
-        session, sink = self.session, Memory()
+        session = self.session
+        found: list[Entry | LeftOut] = []
         methods = [Method(name, session) for name in (PLAIN, *names)]
         texts = [Text("prompts", record) for record in self.prompts]
         options = session.options.with_(**self.options, budget=budget)
-        run_with_bar(Comparison(session, methods, texts, options, repeats), sink, label)
-        return sink.entries
+        run_with_bar(Comparison(session, methods, texts, options, repeats), found, label)
+        return found
 
 
 def split_methods(text: str) -> list[str]:
@@ -227,7 +226,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
 
 
-def run_with_bar(comparison: Comparison, sink: Memory, label: str) -> None:
+def run_with_bar(comparison: Comparison, sink: list[Entry | LeftOut], label: str) -> None:
     """Run, and show progress."""
     with common.progress(label) as bars:
         task = bars.add_task("", total=comparison.trials)
@@ -248,4 +247,4 @@ def _measured(
         finally:
             with suppress(OSError):  # Windows keeps a file that is open
                 lock.unlink()
-    return results.entries
+    return results
