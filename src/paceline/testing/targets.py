@@ -104,9 +104,7 @@ class _Suite:
             while watched.target.pending(long) > 4:
                 watched.prefill(long, most)
             for other in [slot for slot in watched.texts if slot != long]:
-                tree = watched.tree(2)
-                watched.score({other: tree}, {long: 1})
-                watched.commit({other: (tree, ())})
+                watched.round({other: watched.tree(2)}, {long: 1})
             watched.compare_all()
 
     def check_commits(self) -> None:
@@ -208,9 +206,7 @@ class _Suite:
             real = watched.tree(6)
             marks = [SHADOWS * (node % 2) for node in range(len(real))]
             shadowed = tuple(token + mark for token, mark in zip(real.tokens, marks))
-            tree = Tree(shadowed, real.parents)
-            watched.score({slot: tree})
-            watched.commit({slot: (tree, watched.some_path(tree))})
+            watched.round({slot: Tree(shadowed, real.parents)})
         watched.compare_all()
 
     def check_virtual_tokens(self) -> None:
@@ -227,9 +223,8 @@ class _Suite:
             # Virtual tokens come last, the only place for them in a chain.
             real = watched.tree(3)
             tree = Tree((*real.tokens, first, first + 1), (*real.parents, 2, 3))
-            rows = watched.score({slot: tree})[slot]
+            rows = watched.round({slot: tree})[slot]
             require(not bool(rows[-2:].isnan().any()), "rows of virtual tokens are not numbers")
-            watched.commit({slot: (tree, watched.some_path(tree))})
         watched.compare_all()
 
     def check_states(self) -> None:
@@ -294,7 +289,5 @@ def _random_pass(watched: WatchedTarget, rng: random.Random) -> None:
         if watched.target.pending(slot) and rng.random() < 0.4
     }
     trees = {slot: watched.tree(rng.randint(0, 6)) for slot in taking_part if slot not in reading}
-    if not (trees or reading):
-        return
-    watched.score(trees, reading)
-    watched.commit({slot: (tree, watched.some_path(tree)) for slot, tree in trees.items()})
+    if trees or reading:
+        watched.round(trees, reading)

@@ -112,14 +112,19 @@ class WatchedTarget:
 
     def play(self, slot: int, size: int) -> None:
         """Play a round of one text."""
-        tree = self.tree(size)
-        self.score({slot: tree})
-        self.commit({slot: (tree, self.some_path(tree))})
+        self.round({slot: self.tree(size)})
+
+    def round(
+        self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
+    ) -> dict[int, torch.Tensor]:
+        """Score trees as `score` does, and commit a random path of each."""
+        rows = self.score(trees, prefill)
+        self.commit({slot: (tree, self.some_path(tree)) for slot, tree in trees.items()})
+        return rows
 
     def compare_all(self) -> None:
         """Compare the next token's row of all open texts in one pass, then commit a token each."""
-        self.score(dict.fromkeys(self.texts, EMPTY))
-        self.commit(dict.fromkeys(self.texts, (EMPTY, ())))
+        self.round(dict.fromkeys(self.texts, EMPTY))
 
     def _check_rows(self, slot: int, tree: Tree, rows: torch.Tensor) -> None:
         vocab_size = self.target.vocab_size
