@@ -44,13 +44,12 @@ from paceline.loop import Generation, decode
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import MOST_NODES, TreePlanner
-from paceline.protocols import TREES, Planner, Target
-from paceline.records import Path as Accepted
-from paceline.records import TargetInfo
+from paceline.protocols import TREES, Planner
 from paceline.session import Session
 from paceline.stats import Stats
 from paceline.stopping import Stopping
 from paceline.tables import Table
+from paceline.targets.toy import ToyTarget, _Slot
 from paceline.tree import Tree
 
 CURVE = Path(__file__).parent / "results/bench/tune-smollm2-135m.json"
@@ -60,38 +59,22 @@ PLAIN = "plain"
 _WHOLE = 1 << 20
 
 
-class ReplayTarget(Target):
+class ReplayTarget(ToyTarget):
     """A target without a model: scores mean nothing, and the curve drives a clock.
 
     curve: milliseconds of a pass by width and context. now: seconds.
     """
 
-    vocab_size = sys.maxsize
-    max_context = None
     capabilities = frozenset({TREES})
 
     def __init__(self, curve: CostCurve) -> None:
+        super().__init__(vocab_size=sys.maxsize)
         self.now = 0.0
         self._curve = curve
-        self._held: dict[int, int] = {}
-        self._opened = 0
 
     def clock(self) -> float:
         """Seconds of all passes so far."""
         return self.now
-
-    def open(self, context: Sequence[int]) -> int:
-        """See `Target.open`; keeps only lengths."""
-        self._opened += 1
-        self._held[self._opened] = len(context)
-        return self._opened
-
-    def close(self, slot: int) -> None:
-        """See `Target.close`."""
-        del self._held[slot]
-
-    def forget(self) -> None:
-        """Nothing is kept of closed texts."""
 
     def pending(self, slot: int) -> int:
         """Prompts cost nothing here."""
@@ -102,17 +85,13 @@ class ReplayTarget(Target):
     ) -> dict[int, torch.Tensor]:
         """Zeros [len(tree) + 1, 1]; draws from them are ignored."""
         rows = sum(1 + len(tree) for tree in trees.values())
-        self.now += self._curve.cost(rows, max(self._held[slot] for slot in trees)) / 1e3
-        return {slot: torch.zeros(len(tree) + 1, 1) for slot, tree in trees.items()}
+        slots = [self._slots[slot] for slot in trees]
+        longest = max(len(slot.cached) + len(slot.pending) for slot in slots)
+        self.now += self._curve.cost(rows, longest) / 1e3
+        return super().score(trees, prefill)
 
-    def commit(self, paths: Mapping[int, Accepted]) -> None:
-        """See `Target.commit`."""
-        for slot, path in paths.items():
-            self._held[slot] += len(path.tokens)
-
-    def describe(self) -> TargetInfo:
-        """See `Target.describe`."""
-        return TargetInfo(type(self).__name__)
+    def _score_one(self, slot: _Slot, tree: Tree) -> torch.Tensor:
+        return torch.zeros(len(tree) + 1, 1)
 
 
 @dataclass(frozen=True)

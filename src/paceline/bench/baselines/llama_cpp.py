@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from paceline.bench.baselines.native import Native, pass_stats
+from paceline.bench.baselines.native import Baseline, Native, pass_stats
 from paceline.bench.trial import Request, Trial
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError, UsageError
 
 
 @dataclass(eq=False)
-class LlamaCpp:
+class LlamaCpp(Baseline):
     """Plain decoding by llama.cpp, with as many threads as torch has.
 
     It uses the GGUF file's precision, so its text may differ from that of the full-precision model.
@@ -27,7 +27,6 @@ class LlamaCpp:
     """
 
     name = "llama.cpp"
-    loaded = 0
     context: int = 8192
 
     def __post_init__(self) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-class Baseline(Contender, Protocol):
+@dataclass(eq=False)
+class Baseline(Contender):
     """A contender that is a dataclass of its settings, read before its model is loaded."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    loaded = 0
 
     def check(self, gguf: Path | None) -> None:
         """Raise UsageError if it cannot run because software or files are missing."""
-        ...
 
+    @abstractmethod
     def open(self, name: str, native: Native) -> None:
         """Prepare to run under this name."""
-        ...
 
 
 @dataclass
@@ -134,14 +135,10 @@ def pass_stats(passes: Sequence[tuple[float, int]], prompt_tokens: int, tokens: 
 
 
 @dataclass(eq=False)
-class TransformersGenerate:
+class TransformersGenerate(Baseline):
     """Plain decoding by transformers."""
 
     name = "transformers"
-    loaded = 0
-
-    def check(self, gguf: Path | None) -> None:
-        """Always available."""
 
     def open(self, name: str, native: Native) -> None:
         """Load the model."""
