@@ -44,14 +44,13 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class LeftOut:
-    """A text that was not run, and why."""
+class _OfText:
+    """What is known of one text."""
 
     suite: str
     task: str
     prompt: str
     turn: int
-    reason: str
 
     @property
     def key(self) -> Key:
@@ -60,7 +59,14 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LeftOut(_OfText):
+    """A text that was not run, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Entry(_OfText):
     """One trial of one method on one text.
 
     turn, repeat: counted from 0.
@@ -73,10 +79,6 @@ class Entry:
     group: the prompt that the text shares with others of its suite; "" if with none.
     """
 
-    suite: str
-    task: str
-    prompt: str
-    turn: int
     repeat: int
     method: str
     prompt_tokens: int
@@ -90,11 +92,6 @@ class Entry:
     lossy: bool = False
     error: str = ""
     group: str = ""
-
-    @property
-    def key(self) -> Key:
-        """Which text."""
-        return self.suite, self.prompt, self.turn
 
     def to_json(self) -> dict[str, Any]:
         """The entry as a record, without what is missing or can be derived."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from functools import partial
 
 from paceline.generation import Generation
 from paceline.loop import Batch, FixedBudget
@@ -40,9 +40,7 @@ def check_drafter(
     budget, proposes unknown tokens, or modifies its inputs.
     """
     suite = _Suite(make, ToyTarget if target is None else target, random.Random(seed))  # noqa: S311
-    suite.check_budgets()
-    suite.check_ends()
-    suite.check_references()
+    suite.check_texts()
     suite.check_taken_back()
     suite.check_one_after_the_other()
     suite.check_together()
@@ -83,26 +81,24 @@ class _Suite:
         # Greedy texts of small models repeat, so drafters that copy get long guesses accepted.
         self.prompt = [*prompt, *self.reference.continued(prompt, 40, Sampler())]
 
-    def check_budgets(self) -> None:
-        """The text is the same with every budget."""
-        for warmth, budget in product(_TEMPERATURES, _BUDGETS):
-            self._play_new(_Text(self.prompt, warmth, budget), f"with a budget of {budget}")
+    def check_texts(self) -> None:
+        """One text alone, with a new target and a new drafter each time."""
+        for where, text in self._texts():
+            watched = self._watched(f"at temperature {text.temperature} {where}")
+            self._play(self.target(), watched, text)
 
-    def check_ends(self) -> None:
-        """EOS ids throughout the text, and limits."""
+    def _texts(self) -> Iterator[tuple[str, _Text]]:
+        """Every budget; EOS ids throughout the text, and limits; references, whatever they are."""
         for warmth in _TEMPERATURES:
-            for eos in self._plain(self.prompt, warmth)[::3]:
-                self._play_new(_Text(self.prompt, warmth, eos_ids=(eos,)), f"with EOS id {eos}")
+            start, stream = partial(_Text, self.prompt, warmth), self._plain(self.prompt, warmth)
+            for budget in _BUDGETS:
+                yield f"with a budget of {budget}", start(budget)
+            for eos in stream[::3]:
+                yield f"with EOS id {eos}", start(eos_ids=(eos,))
             for limit in (1, 2, 3, 8):
-                text = _Text(self.prompt, warmth, limit=limit)
-                self._play_new(text, f"with {limit} new tokens")
-
-    def check_references(self) -> None:
-        """References change nothing, whatever they are."""
-        for warmth in _TEMPERATURES:
-            stream = self._plain(self.prompt, warmth)
+                yield f"with {limit} new tokens", start(limit=limit)
             for references in ([stream], [stream[3:], [], self._tokens(9)], [[1 << 20, 1 << 21]]):
-                self._play_new(_Text(self.prompt, warmth, references=references), "with references")
+                yield "with references", start(references=references)
 
     def check_taken_back(self) -> None:
         """A text that continues after its last tokens were replaced."""
@@ -166,11 +162,6 @@ class _Suite:
             watched = self._watched(f"with room for {room} tokens in the model's context")
             target = ToyTarget(max_context=len(self.prompt) + room)
             self._play(target, watched, _Text(self.prompt, limit=room, asked=1000))
-
-    def _play_new(self, text: _Text, where: str) -> None:
-        """Play a text with a new target and a new drafter."""
-        watched = self._watched(f"at temperature {text.temperature} {where}")
-        self._play(self.target(), watched, text)
 
     def _play(self, target: Target, watched: WatchedDrafter, text: _Text) -> None:
         """Play a text to its end or for `steps` rounds, and compare it."""

@@ -30,6 +30,10 @@ class Plot:
     svg: str = ""
 
 
+PICTURE_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+"""Ending -> media type of files that can be shown."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """A picture file already in the folder."""

@@ -10,8 +10,17 @@ from itertools import groupby
 from pathlib import Path
 
 from paceline.bench.report import charts, listings, sentences, tables, words
-from paceline.bench.report.blocks import Block, Chapter, Document, Picture, Section, Verdicts
-from paceline.bench.report.folder import Ablation, Folder, Run, Tuning
+from paceline.bench.report.blocks import (
+    PICTURE_TYPES,
+    Block,
+    Chapter,
+    Document,
+    Picture,
+    Section,
+    Verdicts,
+)
+from paceline.bench.report.folder import Folder, Run, Tuning
+from paceline.errors import readable
 from paceline.tables import Table, count
 
 _WORDS = {
@@ -77,16 +86,16 @@ def _run(run: Run, tunings: Sequence[Tuning]) -> Chapter:
 def _numbers(run: Run, name: str) -> list[Section]:
     overall, twice = run.summary.overall, partial(tables.twice, run.summary)
     speedups = charts.speedups(f"{name}-speed-up", [overall, *run.summary.groups])
-    acceptance = [
-        charts.acceptance(f"{name}-acceptance", overall),
-        charts.gains(f"{name}-gains", overall),
+    acceptance: list[Block] = [
+        *charts.acceptance(f"{name}-acceptance", overall),
+        *charts.gains(f"{name}-gains", overall),
         *twice(tables.acceptance),
         *twice(tables.positions),
     ]
     by_source = twice(tables.sources)
     return [
         Section("All methods", twice(tables.overall)),
-        Section("By task", _present(speedups, *twice(tables.tasks))),
+        Section("By task", [*speedups, *twice(tables.tasks)]),
         Section(
             "Side by side",
             [
@@ -95,13 +104,9 @@ def _numbers(run: Run, name: str) -> list[Section]:
                 *twice(tables.time),
             ],
         ),
-        Section("Acceptance", _present(*acceptance) or ["No method guessed anything."]),
+        Section("Acceptance", acceptance or ["No method guessed anything."]),
         *([Section("Sources", by_source)] if by_source else []),
     ]
-
-
-def _present(*blocks: Block | None) -> list[Block]:
-    return [block for block in blocks if block is not None]
 
 
 def _machine(run: Run) -> str:
@@ -137,14 +142,18 @@ def _cost(tuning: Tuning) -> list[Block]:
     ]
 
 
-def _ablation(ablation: Ablation) -> Chapter:
+def _ablation(path: Path) -> Chapter:
     """Its picture and its tables, written beside its results; a heading says what it shows."""
-    first = ablation.tables.partition("\n")[0]
-    title = first.lstrip("# ") if first.startswith("# ") else ""
-    blocks: list[Block] = [Picture(path) for path in ablation.pictures[:1]]
-    blocks += _tables(ablation.tables)
+    pictures = [each for each in map(path.with_suffix, PICTURE_TYPES) if each.is_file()]
+    blocks: list[Block] = [Picture(each) for each in pictures[:1]]
+    tables, title = path.with_suffix(".md"), ""
+    if tables.is_file():
+        with readable(f"{tables}"):
+            text = tables.read_text(encoding="utf-8-sig")
+        first = text.partition("\n")[0]
+        title = first.lstrip("# ") if first.startswith("# ") else ""
+        blocks += _tables(text)
     shown = Section("Tables and plot", blocks or ["There is no table or plot next to the results."])
-    path = ablation.path
     return Chapter(_slug(path), path.stem, path.name, title, [shown])
 
 

@@ -25,11 +25,11 @@ _MOST_GAINED = 24
 _MARKERS = "osD^vP*X"
 
 
-def speedups(name: str, groups: Sequence[Group]) -> Plot | None:
+def speedups(name: str, groups: Sequence[Group]) -> list[Plot]:
     """Grouped bars per task; the first group is overall."""
     methods = [method for method in groups[0].methods if method != PLAIN]
     if not methods:
-        return None
+        return []
     hues = method_hues(methods)
     height = _AXIS + len(groups) * (len(methods) * _BAR + 16)
     plot = Plot(name, "Speed-up by task and method; the line at 1 is plain decoding.", wide=True)
@@ -43,10 +43,8 @@ def speedups(name: str, groups: Sequence[Group]) -> Plot | None:
             }
             _bars(axes, found, 0.84 / len(methods), hues[method], folded(method))
         axes.axvline(1.0, color=INK, linewidth=1)
-        labels = [folded(f"{group.name} ({group.texts})") for group in groups]
-        axes.set_yticks(range(len(groups)), labels)
-        axes.set_ylim(len(groups) - 0.5, -0.5)
-    return plot
+        _name_rows(axes, [f"{group.name} ({group.texts})" for group in groups])
+    return [plot]
 
 
 def _bars(
@@ -112,16 +110,16 @@ def _height(methods: Sequence[str]) -> int:
     return _AXIS + len(methods) * max(_ROW, _LINE * lines)
 
 
-def _name_rows(axes: Axes, methods: Sequence[str]) -> None:
-    axes.set_yticks(range(len(methods)), [folded(method) for method in methods])
-    axes.set_ylim(len(methods) - 0.5, -0.5)
+def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), [folded(name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
 
 
-def acceptance(name: str, group: Group) -> Plot | None:
+def acceptance(name: str, group: Group) -> list[Plot]:
     """Share of guesses accepted, by position in the chain."""
     found = guessing(group)
     if not found:
-        return None
+        return []
     hues, deepest = method_hues(group.methods), 1
     caption = "Guesses accepted, by position, in rounds that guessed that far ahead."
     plot = Plot(name, caption)
@@ -132,14 +130,14 @@ def acceptance(name: str, group: Group) -> Plot | None:
             _line(axes, dict(enumerate(shares, 1)), place, hues[one.method], folded(one.method))
         axes.set_ylim(0, 103)
         _whole_ticks(axes, deepest)
-    return plot
+    return [plot]
 
 
-def gains(name: str, group: Group) -> Plot | None:
+def gains(name: str, group: Group) -> list[Plot]:
     """Tokens gained per round: one histogram per method, on a shared axis."""
     found = guessing(group)
     if not found:
-        return None
+        return []
     hues = method_hues(group.methods)
     plot = Plot(name, "Tokens gained per round: share of rounds.")
     with drawn(plot, _AXIS + 82 * len(found)) as figure:
@@ -161,7 +159,7 @@ def gains(name: str, group: Group) -> Plot | None:
         more = f" ({_MOST_GAINED}: or more)" if longest > _MOST_GAINED else ""
         panels[-1].set_xlabel(f"tokens gained in a round{more}")
         figure.supylabel("rounds, %", fontsize=11.5)
-    return plot
+    return [plot]
 
 
 def cost(name: str, tuning: Tuning) -> Plot:

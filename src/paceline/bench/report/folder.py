@@ -16,7 +16,6 @@ from paceline.planning.cost_curve import CostCurve
 
 _RUNS = ("run", "simulate")
 _ABLATION = "ablate"
-_PICTURES = (".svg", ".png")
 
 
 @dataclass(frozen=True)
@@ -60,20 +59,11 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class Ablation:
-    """An ablation's result file, with the pictures and tables made from it."""
-
-    path: Path
-    pictures: list[Path]
-    tables: str
-
-
-@dataclass(frozen=True)
 class Folder:
     """Everything found."""
 
     runs: list[Run]
-    ablations: list[Ablation]
+    ablations: list[Path]
     tunings: list[Tuning]
 
 
@@ -98,7 +88,8 @@ def read_folder(path: Path, note: Callable[[str], None] = lambda text: None) -> 
         if kind in _RUNS:
             found.runs.append(_run(file))
         elif kind == _ABLATION:
-            found.ablations.append(_ablation(file))
+            read_results(file)  # to report damage
+            found.ablations.append(file)
     for file in sorted(path.glob("*.json")):
         tuning = _tuning(file, note)
         if tuning is not None:
@@ -114,16 +105,6 @@ def _run(path: Path) -> Run:
         return Run(path, header, lines, summarise(lines))
     except ValueError as error:
         raise UsageError(f"{path} holds {error}") from error
-
-
-def _ablation(path: Path) -> Ablation:
-    read_results(path)  # to report damage
-    beside = [path.with_suffix(ending) for ending in _PICTURES]
-    tables, text = path.with_suffix(".md"), ""
-    if tables.is_file():
-        with readable(f"{tables}"):
-            text = tables.read_text(encoding="utf-8-sig")
-    return Ablation(path, [picture for picture in beside if picture.is_file()], text)
 
 
 def _tuning(path: Path, note: Callable[[str], None]) -> Tuning | None:

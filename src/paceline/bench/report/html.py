@@ -7,13 +7,12 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from paceline.bench.report.blocks import Document, Plot
+from paceline.bench.report.blocks import PICTURE_TYPES, Document, Plot
 from paceline.bench.report.colours import style_sheet
 from paceline.bench.report.drawing import inline
 from paceline.errors import UsageError
 
 _LONG_NAME = 14
-_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 
 
 def html(document: Document) -> str:
@@ -50,4 +49,4 @@ def _embedded(path: Path) -> str:
         content = base64.b64encode(path.read_bytes()).decode()
     except OSError as error:
         raise UsageError(f"cannot read the picture {path}: {error.strerror}") from error
-    return f"data:{_TYPES[path.suffix]};base64,{content}"
+    return f"data:{PICTURE_TYPES[path.suffix]};base64,{content}"

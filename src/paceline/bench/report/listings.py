@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.bench.entries import Difference
+from paceline.bench.entries import Difference, Key
 from paceline.bench.metrics import MethodSummary
 from paceline.bench.report import words
 from paceline.bench.report.blocks import Block, Listing
 from paceline.bench.report.folder import Run
-from paceline.tables import Table
+from paceline.tables import Columns, Table
 
 _MOST = 100
 _ABOUT_DIFFERENCES = (
@@ -39,31 +39,25 @@ def exceptions(run: Run) -> list[Block]:
 
 
 def _differences(method: MethodSummary) -> Table:
-    rows = [
-        _difference(words.text_name(key), difference)
-        for key, differences in method.differences.items()
-        for difference in dict.fromkeys(differences)
+    found = [
+        (key, place)
+        for key, places in method.differences.items()
+        for place in dict.fromkeys(places)
     ]
     note = _ABOUT_DIFFERENCES
-    if len(rows) > _MOST:
-        note += f" These are the first {_MOST} of {len(rows)}; the result file has them all."
-    return Table(
-        f"Where {method.method} differs from plain decoding",
-        ["text", "position", "plain's token", "its token", "logit gap"],
-        rows[:_MOST],
-        note=note,
-    )
+    if len(found) > _MOST:
+        note += f" These are the first {_MOST} of {len(found)}; the result file has them all."
+    caption = f"Where {method.method} differs from plain decoding"
+    return Table.of(caption, _DIFFERENCES, found[:_MOST], note=note)
 
 
-def _difference(name: str, difference: Difference) -> list[str]:
-    tokens = (difference.plain_token, difference.method_token)
-    gap = difference.logit_gap
-    return [
-        name,
-        str(difference.position),
-        *("ended" if token is None else str(token) for token in tokens),
-        words.NOTHING if gap is None else words.short(gap),
-    ]
+_DIFFERENCES: Columns[tuple[Key, Difference]] = {
+    "text": lambda one: words.text_name(one[0]),
+    "position": lambda one: str(one[1].position),
+    "plain's token": lambda one: words.known(one[1].plain_token, str, "ended"),
+    "its token": lambda one: words.known(one[1].method_token, str, "ended"),
+    "logit gap": lambda one: words.known(one[1].logit_gap, words.short),
+}
 
 
 def circumstances(run: Run) -> list[Block]:

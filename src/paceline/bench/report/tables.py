@@ -61,9 +61,7 @@ _OVERALL: Columns[MethodSummary] = {
     "texts": lambda one: str(one.texts),
     "tokens/s": lambda one: words.rate(one.tokens_per_second),
     "speed-up": _speedup,
-    "after the prompt": lambda one: (
-        NOTHING if one.decode_speedup is None else words.times(one.decode_speedup)
-    ),
+    "after the prompt": lambda one: words.known(one.decode_speedup, words.times),
     "ratio of means": lambda one: words.times(one.mean_of_ratios),
     "acceptance length": lambda one: (
         f"{one.stats.mean_acceptance_length:.2f}" if one.stats.rounds else NOTHING

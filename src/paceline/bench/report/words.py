@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from paceline.bench.entries import Key
 from paceline.bench.metrics import MethodSummary
 from paceline.bench.trial import PLAIN
 
+T = TypeVar("T")
+
 NOTHING = "-"
 FASTER, SLOWER, EVEN = "up", "down", "even"
+
+
+def known(value: T | None, show: Callable[[T], str], otherwise: str = NOTHING) -> str:
+    """The value as text, `otherwise` for None."""
+    return otherwise if value is None else show(value)
 
 
 def short(value: float) -> str:
