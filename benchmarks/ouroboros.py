@@ -27,7 +27,7 @@ from typing import Any
 
 import paceline
 from common import options, write
-from ouroboros_runs import Contender, Text, play_all, texts_of
+from ouroboros_runs import Contender, Text, play_all
 from paceline.prompts import read_prompts
 from paceline.session import Session
 
@@ -80,14 +80,17 @@ def orders(tasks: Sequence[str], seed: int) -> dict[str, list[int]]:
 
 
 def read_texts(session: Session, study: Study, given: Namespace) -> list[Text]:
-    """The first prompts of every task, task by task."""
-    records = [
-        replace(record, task=task, id=f"{task}/{record.id}")
-        for task in study.tasks
-        if given.tasks is None or task in given.tasks.split(",")
-        for record in read_prompts(given.data / f"{task}.jsonl", given.limit or study.limit)
-    ]
-    return texts_of(session, records, given.longest_prompt)
+    """The first turns of the first prompts of every task, task by task, each cut to its last
+    tokens."""
+    texts = []
+    chosen = study.tasks if given.tasks is None else given.tasks.split(",")
+    for task in filter(chosen.__contains__, study.tasks):
+        for record in read_prompts(given.data / f"{task}.jsonl", given.limit or study.limit):
+            prompt = record.turns[0]
+            ids = session.encode(prompt if record.raw else [{"role": "user", "content": prompt}])
+            own = replace(record, task=task, id=f"{task}/{record.id}")
+            texts.append(Text(own, ids[-given.longest_prompt :]))
+    return texts
 
 
 def side_by_side(study: Study, session: Session, given: Namespace) -> Report:

@@ -155,16 +155,6 @@ class Contender:
         return Counter(getattr(self.drafter, "widths", ()))
 
 
-def texts_of(session: Session, records: Sequence[PromptRecord], longest: int) -> list[Text]:
-    """The first turns of prompts, each cut to its last `longest` tokens."""
-    texts = []
-    for record in records:
-        prompt = record.turns[0]
-        ids = session.encode(prompt if record.raw else [{"role": "user", "content": prompt}])
-        texts.append(Text(record, ids[-longest:]))
-    return texts
-
-
 def play_all(contenders: Sequence[Contender], tokens: int) -> list[dict[str, Any]]:
     """Run all contenders on all their texts, in turns; return where texts differ from plain's.
 

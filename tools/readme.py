@@ -11,18 +11,16 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-import bench_tables
-import chimera_tables
-import ouroboros_tables
 import papers
-import ppd_tables
-import study_tables
-import trained_tables
 from papers import ROOT, Cell, listed, orders
 
 from paceline.loop import Batch, decode
+
+_TABLES = sorted(path.stem for path in Path(__file__).parent.glob("*_tables.py"))
 
 
 def main() -> int:
@@ -59,21 +57,10 @@ def quoted_loop() -> str:
     return f"```python\nclass Batch:\n{step}\n\n{whole.strip()}\n```"
 
 
-TABLES = (
-    papers,
-    bench_tables,
-    chimera_tables,
-    ouroboros_tables,
-    ppd_tables,
-    study_tables,
-    trained_tables,
-)
-
-
 def pages() -> dict[str, dict[str, str]]:
     """The generated blocks of every page, as pages.toml orders them."""
     known: dict[str, Callable[..., Any]] = {"quoted_loop": quoted_loop}
-    for module in TABLES:
+    for module in (papers, *map(import_module, _TABLES)):
         known |= {name: each for name, each in vars(module).items() if callable(each)}
 
     def called(order: str) -> Any:

@@ -52,8 +52,7 @@ class WatchedDrafter(Drafter):
         """Forward, and check the tokens."""
         with self._doing("complete"):
             whole = self._drafter.complete(tree)
-        for token in whole.tokens:
-            self._check_token(token)
+        self._check_tokens(whole)
         return whole
 
     def observe(self, round: Round) -> None:
@@ -75,21 +74,21 @@ class WatchedDrafter(Drafter):
                 len(tree) <= asked,
                 f"{self.where}: {len(tree)} nodes were proposed with a budget of {asked}",
             )
-            for token in tree.tokens:
-                self._check_token(token)
+            self._check_tokens(tree)
         return tree
 
-    def _check_token(self, token: int) -> None:
-        known = {
-            "a token of the vocabulary": token < self._vocab_size,
-            "a shadow": token >= SHADOWS and SHADOW_TOKENS in self.requires,
-            "a virtual token": token < SHADOWS and VIRTUAL_TOKENS in self.requires,
-        }
-        require(
-            any(known.values()),
-            f"{self.where}: {token} is not {', '.join(known)} that the drafter requires of its "
-            "target",
-        )
+    def _check_tokens(self, tree: Tree) -> None:
+        for token in tree.tokens:
+            known = {
+                "a token of the vocabulary": token < self._vocab_size,
+                "a shadow": token >= SHADOWS and SHADOW_TOKENS in self.requires,
+                "a virtual token": token < SHADOWS and VIRTUAL_TOKENS in self.requires,
+            }
+            require(
+                any(known.values()),
+                f"{self.where}: {token} is not {', '.join(known)} that the drafter requires of its "
+                "target",
+            )
 
     def _told(self, verb: str, tell: Callable[[TextStart], None], text: TextStart) -> None:
         before = [list(tokens) for tokens in (text.context, *text.references)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from paceline.tables import Table
+from paceline.tables import Cell, Table
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,13 @@ class Picture:
 class Verdict:
     """A run's result for one method.
 
-    label: the kind of method, "" for paceline's own; figure: the main number; detail: its
-    uncertainty; tone: as a cell's; sentences: the first one is about all texts.
+    label: the kind of method, "" for paceline's own; speedup: the main number, with its
+    uncertainty; sentences: the first one is about all texts.
     """
 
     method: str
     label: str
-    figure: str
-    detail: str
-    tone: str
+    speedup: Cell
     sentences: Sequence[str]
 
 

@@ -39,7 +39,7 @@ def _block(block: Block) -> str:
             return f"![{_plain(block.path.name)}](<{block.path.name}>)"
         case Verdicts():
             return "\n".join(
-                f"- **{_plain(one.method)}**, {one.figure}: {_plain(' '.join(one.sentences))}"
+                f"- **{_plain(one.method)}**, {one.speedup.text}: {_plain(' '.join(one.sentences))}"
                 for one in block.verdicts
             )
 

@@ -12,7 +12,7 @@ from paceline.bench.report import words
 from paceline.bench.report.blocks import Verdict
 from paceline.bench.report.folder import Run
 from paceline.bench.trial import PLAIN
-from paceline.tables import count
+from paceline.tables import Cell, count
 
 _FEW_PROMPTS = 5  # prompts are resampled, not texts
 _ONE_PROMPT = "one prompt, no interval"
@@ -41,9 +41,7 @@ def verdicts(run: Run) -> list[Verdict]:
         Verdict(
             name,
             _label(name),
-            words.times(method.speedup),
-            words.interval(method) or "no interval",
-            words.tone(method),
+            words.speedup(method, "no interval"),
             _about(run, method),
         )
         for name, method in group.methods.items()
@@ -52,7 +50,7 @@ def verdicts(run: Run) -> list[Verdict]:
     for name, reason in group.failed.items():
         if name != PLAIN:
             said = f"{name} finished no text: {_ended(reason)}"
-            found.append(Verdict(name, _label(name), words.NOTHING, "", "", [said]))
+            found.append(Verdict(name, _label(name), Cell(words.NOTHING), [said]))
     return found
 
 
@@ -173,13 +171,7 @@ def _without_loops(run: Run, name: str) -> list[str]:
 
 
 def _failures(group: Group, method: MethodSummary) -> list[str]:
-    sentences = []
-    if method.failures:
-        reason = next(iter(method.failures.values()))
-        sentences.append(
-            f"It failed on {count(len(method.failures), 'text')}, not counted for it; first "
-            f"reason: {_ended(reason)}"
-        )
+    sentences = _failed("It", method, "not counted for it")
     plain = group.methods[PLAIN].failures if PLAIN in group.methods else {}
     not_run = group.texts - method.texts - len({*method.failures, *plain})
     if not_run > 0:
@@ -187,18 +179,20 @@ def _failures(group: Group, method: MethodSummary) -> list[str]:
     return sentences
 
 
+def _failed(who: str, method: MethodSummary, which: str) -> list[str]:
+    return [
+        f"{who} failed on {count(len(method.failures), 'text')}, {which}; first reason: "
+        f"{_ended(reason)}"
+        for reason in [*method.failures.values()][:1]
+    ]
+
+
 def _about_plain(run: Run) -> list[str]:
     group = run.summary.overall
     if PLAIN in group.failed:
         return [f"Plain decoding finished no text: {_ended(group.failed[PLAIN])}"]
     plain = group.methods[PLAIN]
-    sentences = []
-    if plain.failures:
-        reason = next(iter(plain.failures.values()))
-        sentences.append(
-            f"Plain decoding failed on {count(len(plain.failures), 'text')}, which are not "
-            f"counted; first reason: {_ended(reason)}"
-        )
+    sentences = _failed("Plain decoding", plain, "which are not counted")
     if plain.differences:
         sentences.append(
             f"Plain decoding did not reproduce its first output on {len(plain.differences)} of "

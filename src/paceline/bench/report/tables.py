@@ -37,10 +37,6 @@ def overall(caption: str, summary: Summary) -> Table:
     )
 
 
-def _speedup(method: MethodSummary) -> Cell:
-    return Cell(words.times(method.speedup), words.interval(method), words.tone(method))
-
-
 def _memory(method: MethodSummary) -> str:
     memory = method.peak_over_plain
     return NOTHING if memory is None or method.method == PLAIN else f"{memory / 1e6:+.1f}"
@@ -60,7 +56,7 @@ _OVERALL: Columns[MethodSummary] = {
     "method": lambda one: one.method,
     "texts": lambda one: str(one.texts),
     "tokens/s": lambda one: words.rate(one.tokens_per_second),
-    "speed-up": _speedup,
+    "speed-up": words.speedup,
     "after the prompt": lambda one: words.known(one.decode_speedup, words.times),
     "ratio of means": lambda one: words.times(one.mean_of_ratios),
     "acceptance length": lambda one: (
@@ -85,7 +81,7 @@ def tasks(caption: str, summary: Summary) -> Table:
             str(group.texts),
             str(group.looping),
             *(
-                _speedup(group.methods[name]) if name in group.methods else NOTHING
+                words.speedup(group.methods[name]) if name in group.methods else NOTHING
                 for name in methods
             ),
         ]

@@ -8,6 +8,7 @@ from typing import TypeVar
 from paceline.bench.entries import Key
 from paceline.bench.metrics import MethodSummary
 from paceline.bench.trial import PLAIN
+from paceline.tables import Cell
 
 T = TypeVar("T")
 
@@ -49,6 +50,11 @@ def tone(method: MethodSummary) -> str:
         return ""
     low, high = (round(bound, 2) for bound in method.interval)
     return FASTER if low > 1 else SLOWER if high < 1 else EVEN
+
+
+def speedup(method: MethodSummary, without_interval: str = "") -> Cell:
+    """The speed-up, with its interval and whether it is one."""
+    return Cell(times(method.speedup), interval(method) or without_interval, tone(method))
 
 
 def text_name(key: Key) -> str:
