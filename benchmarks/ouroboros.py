@@ -30,6 +30,7 @@ from common import options, write
 from ouroboros_runs import Contender, Text, play_all
 from paceline.prompts import read_prompts
 from paceline.session import Session
+from paceline.training.answering import Conversation
 
 Report = dict[str, Any]
 
@@ -86,8 +87,7 @@ def read_texts(session: Session, study: Study, given: Namespace) -> list[Text]:
     chosen = study.tasks if given.tasks is None else given.tasks.split(",")
     for task in filter(chosen.__contains__, study.tasks):
         for record in read_prompts(given.data / f"{task}.jsonl", given.limit or study.limit):
-            prompt = record.turns[0]
-            ids = session.encode(prompt if record.raw else [{"role": "user", "content": prompt}])
+            ids = session.encode(Conversation(record, record.raw).ask())
             own = replace(record, task=task, id=f"{task}/{record.id}")
             texts.append(Text(own, ids[-given.longest_prompt :]))
     return texts

@@ -28,6 +28,7 @@ from paceline.prefix import common_prefix
 from paceline.prompts import PromptRecord
 from paceline.protocols import Target
 from paceline.session import Session
+from paceline.training import answering
 from paceline.tree import EMPTY
 
 _WARM_UP_TOKENS = 8
@@ -47,29 +48,26 @@ class Text:
 
     def turns(self, session: Session) -> int:
         """1 if the turns form one text to continue."""
-        return 1 if self._is_raw(session) else len(self.record.turns)
+        return len(self._talk(session).turns)
 
     def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
         """Yield one request per turn, made lazily; end early if an answer that one needs is
         missing."""
         references = session.encode_references(self.record.references)
-        if self._is_raw(session):
-            yield Request(session.encode("\n\n".join(self.record.turns)), references, options)
-            return
-        messages: list[dict[str, str]] = []
-        for turn, message in enumerate(self.record.turns):
-            if turn > 0:
-                plain = answers(turn - 1)
-                if plain is None:
-                    return
-                answer = session.tokenizer.decode(plain, skip_special_tokens=True)
-                messages.append({"role": "assistant", "content": answer})
-            messages.append({"role": "user", "content": message})
-            yield Request(session.encode(messages), references, options)
+        talk = self._talk(session)
+        for turn in range(len(talk.turns)):
+            ids = session.encode(talk.ask())
+            yield Request(ids, references, options)
+            plain = answers(turn)
+            if plain is None:
+                return
+            text = session.tokenizer.decode(plain, skip_special_tokens=True)
+            talk.take(ids, list(plain), "", text)
 
-    def _is_raw(self, session: Session) -> bool:
+    def _talk(self, session: Session) -> answering.Conversation:
         """Without a chat template, every text is continued as raw text."""
-        return self.record.raw or not session.tokenizer.chat_template
+        raw = self.record.raw or not session.tokenizer.chat_template
+        return answering.Conversation(self.record, raw)
 
 
 Conversation = Text | Recording

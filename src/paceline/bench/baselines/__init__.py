@@ -53,9 +53,10 @@ def make_baseline(name: str, native: Native) -> Any:
     """
     baseline = _parse(name)
     baseline.check(native.gguf)
+    baseline.name = name
     # As models are placed by default.
     device = torch.device(native.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    _, baseline.loaded = measure_load(device, lambda: baseline.open(name, native))
+    _, baseline.loaded = measure_load(device, lambda: baseline.open(native))
     return baseline
 
 

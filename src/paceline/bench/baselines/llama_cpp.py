@@ -46,9 +46,9 @@ class LlamaCpp(Baseline):
         if not gguf.is_file():
             raise UsageError(f"there is no GGUF file {gguf}: name one with --gguf")
 
-    def open(self, name: str, native: Native) -> None:
+    def open(self, native: Native) -> None:
         """Load the file."""
-        self.name, self._eos_ids = name, frozenset(native.eos_ids)
+        self._eos_ids = frozenset(native.eos_ids)
         self._passes: list[tuple[float, int]] = []
         threads, drafter = torch.get_num_threads(), self._draft_model()
         try:

@@ -33,8 +33,8 @@ class Baseline(Contender):
         """Raise UsageError if it cannot run because software or files are missing."""
 
     @abstractmethod
-    def open(self, name: str, native: Native) -> None:
-        """Prepare to run under this name."""
+    def open(self, native: Native) -> None:
+        """Prepare to run."""
 
 
 @dataclass
@@ -140,9 +140,9 @@ class TransformersGenerate(Baseline):
 
     name = "transformers"
 
-    def open(self, name: str, native: Native) -> None:
+    def open(self, native: Native) -> None:
         """Load the model."""
-        self.name, self._native = name, native
+        self._native = native
         _ = native.model
 
     def generate(self, request: Request) -> Trial:
@@ -185,10 +185,10 @@ class TransformersAssisted(TransformersGenerate):
                 "transformers-assisted needs a draft model: transformers-assisted:draft=NAME"
             )
 
-    def open(self, name: str, native: Native) -> None:
+    def open(self, native: Native) -> None:
         """Load both models. Raises UsageError if their vocabularies differ in size."""
         self._assistant = native.load(self.draft)
-        super().open(name, native)
+        super().open(native)
         own, other = (
             each.config.get_text_config().vocab_size for each in (native.model, self._assistant)
         )
