@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from paceline.bench.report.colours import OTHERS, kind_of
 from paceline.tables import Cell, Table
 
 
@@ -46,14 +47,17 @@ class Picture:
 class Verdict:
     """A run's result for one method.
 
-    label: the kind of method, "" for paceline's own; speedup: the main number, with its
-    uncertainty; sentences: the first one is about all texts.
+    speedup: the main number, with its uncertainty; sentences: the first one is about all texts.
     """
 
     method: str
-    label: str
     speedup: Cell
     sentences: Sequence[str]
+
+    @property
+    def label(self) -> str:
+        """The kind of method, "" for paceline's own."""
+        return OTHERS if kind_of(self.method) == OTHERS else ""
 
 
 @dataclass(frozen=True)

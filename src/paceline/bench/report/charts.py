@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from paceline.bench.baselines import is_baseline
 from paceline.bench.metrics import Group, MethodSummary
-from paceline.bench.report import colours, words
+from paceline.bench.report import words
 from paceline.bench.report.blocks import Plot
-from paceline.bench.report.colours import INK, OWN_HUES, method_hues
+from paceline.bench.report.colours import INK, KINDS, OWN_HUES, PART_HUES, kind_of, method_hues
 from paceline.bench.report.drawing import chart, drawable, drawn, folded, grid
 from paceline.bench.report.folder import Tuning
 from paceline.bench.report.tables import ALL_PARTS, guessing, milliseconds_per_token
@@ -65,29 +64,18 @@ def _bars(
 
 def side_by_side(name: str, group: Group) -> Plot:
     """Tokens per second of every method over all texts."""
-    hues = {
-        "plain decoding": colours.PLAIN_HUE,
-        "paceline": OWN_HUES[0],
-        "other software": colours.RIVAL_HUES[0],
-    }
     methods = list(group.methods)
     plot = Plot(name, "Tokens per second over all texts.")
     with chart(plot, _height(methods), "tokens per second, including the prompt") as axes:
-        for label, hue in hues.items():
-            rows = [row for row, method in enumerate(methods) if _kind(method) == label]
+        for label, hues in KINDS.items():
+            rows = [row for row, method in enumerate(methods) if kind_of(method) == label]
             rates = [group.methods[methods[row]].tokens_per_second for row in rows]
             if rows:
-                bars = axes.barh(rows, rates, height=0.66, color=hue, label=label)
+                bars = axes.barh(rows, rates, height=0.66, color=hues[0], label=label)
                 axes.bar_label(bars, [words.rate(value) for value in rates], padding=4)
         _name_rows(axes, methods)
         axes.margins(x=0.12)
     return plot
-
-
-def _kind(method: str) -> str:
-    if method == PLAIN:
-        return "plain decoding"
-    return "other software" if is_baseline(method) else "paceline"
 
 
 def time(name: str, group: Group) -> Plot:
@@ -97,7 +85,7 @@ def time(name: str, group: Group) -> Plot:
     plot = Plot(name, "Where the time goes: milliseconds per token by part.")
     with chart(plot, _height(methods), "milliseconds per token") as axes:
         left = [0.0] * len(methods)
-        for part, hue in zip(ALL_PARTS, colours.PART_HUES):
+        for part, hue in zip(ALL_PARTS, PART_HUES):
             widths = [found[method][part] for method in methods]
             axes.barh(range(len(methods)), widths, left=left, height=0.66, color=hue, label=part)
             left = [begin + width for begin, width in zip(left, widths)]

@@ -15,6 +15,7 @@ from paceline.bench.trial import PLAIN
 INK = "#010203"
 """Placeholder for the text colour in drawings; used for nothing else."""
 
+OTHERS = "other software"
 PLAIN_HUE = "#8b949e"
 _COOL = {"#1f6fd0": "#4c8ef5", "#117c6b": "#91f8ee", "#2d9ef4": "#80c0f0", "#4626a0": "#6456bb"}
 _WARM = {"#e07b12": "#f09a3e", "#7d0060": "#915178", "#665303": "#f8e691", "#581308": "#ca3e1b"}
@@ -27,16 +28,22 @@ _PARTS = {
 }
 _IN_THE_DARK = {PLAIN_HUE: PLAIN_HUE} | _COOL | _WARM | _PARTS
 
-OWN_HUES, RIVAL_HUES, PART_HUES = tuple(_COOL), tuple(_WARM), tuple(_PARTS)
+OWN_HUES, PART_HUES = tuple(_COOL), tuple(_PARTS)
+KINDS = {"plain decoding": (PLAIN_HUE,), "paceline": OWN_HUES, OTHERS: tuple(_WARM)}
+"""Kind of method -> its hues."""
 
 
 def method_hues(methods: Iterable[str]) -> dict[str, str]:
     """Assign each method a hue, in order; after four of a kind they repeat."""
-    cool, warm = cycle(OWN_HUES), cycle(RIVAL_HUES)
-    return {
-        method: PLAIN_HUE if method == PLAIN else next(warm if is_baseline(method) else cool)
-        for method in methods
-    }
+    hues = {kind: cycle(each) for kind, each in KINDS.items()}
+    return {method: next(hues[kind_of(method)]) for method in methods}
+
+
+def kind_of(method: str) -> str:
+    """One of `KINDS`."""
+    if method == PLAIN:
+        return "plain decoding"
+    return OTHERS if is_baseline(method) else "paceline"
 
 
 def style_sheet() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from paceline.bench.baselines import is_baseline
 from paceline.bench.entries import Entry
 from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import words
@@ -38,19 +37,14 @@ def verdicts(run: Run) -> list[Verdict]:
     """One verdict per method other than plain decoding."""
     group = run.summary.overall
     found = [
-        Verdict(
-            name,
-            _label(name),
-            words.speedup(method, "no interval"),
-            _about(run, method),
-        )
+        Verdict(name, words.speedup(method, "no interval"), _about(run, method))
         for name, method in group.methods.items()
         if name != PLAIN
     ]
     for name, reason in group.failed.items():
         if name != PLAIN:
             said = f"{name} finished no text: {_ended(reason)}"
-            found.append(Verdict(name, _label(name), Cell(words.NOTHING), [said]))
+            found.append(Verdict(name, Cell(words.NOTHING), [said]))
     return found
 
 
@@ -238,10 +232,6 @@ def _trials(run: Run) -> str:
     fewest, most = min(trials), max(trials)
     counted = count(most, "trial")
     return counted if fewest == most else f"{fewest} to {counted}"
-
-
-def _label(method: str) -> str:
-    return "other software" if is_baseline(method) else ""
 
 
 def _ended(text: str) -> str:
