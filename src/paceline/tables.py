@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
@@ -49,7 +49,6 @@ class Table:
     must know.
     """
 
-    kind: ClassVar[str] = "table"
     caption: str
     headings: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]

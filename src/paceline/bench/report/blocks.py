@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from paceline.bench.report.colours import OTHERS, kind_of
 from paceline.tables import Cell, Table
@@ -15,7 +14,6 @@ from paceline.tables import Cell, Table
 class Listing:
     """Lines to copy."""
 
-    kind: ClassVar[str] = "listing"
     text: str
 
 
@@ -24,7 +22,6 @@ class Plot:
     """A plot. name: unique within a report; wide: alone in its row; svg: a whole file, with text
     and axes in `currentColor`, once it is drawn."""
 
-    kind: ClassVar[str] = "plot"
     name: str
     caption: str
     wide: bool = False
@@ -39,7 +36,6 @@ PICTURE_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
 class Picture:
     """A picture file already in the folder."""
 
-    kind: ClassVar[str] = "picture"
     path: Path
 
 
@@ -60,16 +56,8 @@ class Verdict:
         return OTHERS if kind_of(self.method) == OTHERS else ""
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """One verdict per method."""
-
-    kind: ClassVar[str] = "verdicts"
-    verdicts: Sequence[Verdict]
-
-
-Block = str | Listing | Table | Plot | Picture | Verdicts
-"""Plain text is a paragraph."""
+Block = str | Listing | Table | Plot | Picture | list[Verdict]
+"""Plain text is a paragraph; of verdicts there is one per method."""
 
 
 @dataclass(frozen=True)

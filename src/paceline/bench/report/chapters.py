@@ -17,7 +17,6 @@ from paceline.bench.report.blocks import (
     Document,
     Picture,
     Section,
-    Verdicts,
 )
 from paceline.bench.report.folder import Folder, Run, Tuning
 from paceline.errors import readable
@@ -69,8 +68,7 @@ def document(folder: Folder) -> Document:
 
 def _run(run: Run, tunings: Sequence[Tuning]) -> Chapter:
     name = _slug(run.path)
-    verdicts = Verdicts(sentences.verdicts(run))
-    findings: list[Block] = [sentences.basis(run), verdicts, *sentences.limits(run)]
+    findings: list[Block] = [sentences.basis(run), sentences.verdicts(run), *sentences.limits(run)]
     sections = [Section("Findings", findings)]
     if run.summary.overall.methods:
         sections += _numbers(run, name)

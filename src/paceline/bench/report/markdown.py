@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from paceline.bench.report.blocks import Block, Document, Listing, Picture, Plot, Verdicts
+from paceline.bench.report.blocks import Block, Document, Listing, Picture, Plot
 from paceline.tables import Table, markdown_table
 
 PLOTS = "plots"
@@ -37,10 +37,10 @@ def _block(block: Block) -> str:
             return f"![{_plain(block.caption)}]({PLOTS}/{block.name}.svg)"
         case Picture():
             return f"![{_plain(block.path.name)}](<{block.path.name}>)"
-        case Verdicts():
+        case list():
             return "\n".join(
                 f"- **{_plain(one.method)}**, {one.speedup.text}: {_plain(' '.join(one.sentences))}"
-                for one in block.verdicts
+                for one in block
             )
 
 
