@@ -12,7 +12,6 @@ from types import GenericAlias, UnionType
 from typing import Any, get_args
 
 from paceline.machine import describe_run
-from paceline.records import TargetInfo
 
 
 def options(doc: str | None, **defaults: Any) -> Namespace:
@@ -39,13 +38,13 @@ def options(doc: str | None, **defaults: Any) -> Namespace:
     return parser.parse_args()
 
 
-def write(path: Path | None, content: Mapping[str, Any], info: TargetInfo | None = None) -> None:
+def write(path: Path | None, content: Mapping[str, Any], device: str = "cpu") -> None:
     """Write results as JSON, after how they came about; nothing without a path.
 
-    info: of the target that ran; None for work on the CPU without one.
+    device: of the target that ran, if any.
     """
     if path is not None:
-        run = describe_run("cpu" if info is None else info.device)
+        run = describe_run(device)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({**run, "command": shown_command(), **content}, indent=2)
         path.write_text(f"{text}\n", encoding="utf-8")

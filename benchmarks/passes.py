@@ -26,7 +26,7 @@ from common import options, write
 from paceline.models import load_causal_lm
 from paceline.planning.measure import PassTimes, curve_of, measure_floor, time_passes
 from paceline.protocols import Target
-from paceline.records import Path, TargetInfo
+from paceline.records import Path
 from paceline.targets.engines import open_target
 from paceline.tree import Tree
 
@@ -145,7 +145,7 @@ def main() -> None:
     passes: list[dict[str, Any]] = []
     for model in given.models:
         passes += measured(model, given)
-        write(given.json, {"passes": passes}, TargetInfo(model, given.device))
+        write(given.json, {"passes": passes}, given.device)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,13 @@ class MethodSummary:
         return f"{low:.2f}–{high:.2f}" if self.prompts > 1 else "-"
 
     @property
+    def places(self) -> list[tuple[Key, Difference]]:
+        """Where its outputs differ from plain decoding's, every place once."""
+        return [
+            (key, one) for key, found in self.differences.items() for one in dict.fromkeys(found)
+        ]
+
+    @property
     def identical(self) -> bool:
         """Whether every output equals plain decoding's, token for token; never if lossy."""
         return not (self.differences or self.lossy)

@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -86,37 +87,24 @@ def answers_of(
     Raises UsageError for an answer whose text cannot be known.
     """
     plain = {e.key: e.output for e in entries if e.method == PLAIN and e.repeat == 0}
-    conversations: dict[tuple[str, str], dict[int, list[Entry]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for entry in entries:
-        if entry.method == method:
-            conversations[entry.suite, entry.prompt][entry.repeat].append(entry)
-    known: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for suite, prompt, turn in (entry.key for entry in entries if entry.method == PLAIN):
-        known[suite, prompt].add(turn)
-    asked = {(entry.suite, entry.prompt) for entry in entries}
-    numbered = Counter(_question(prompt) for _, prompt in asked)
-    for (suite, prompt), begun in conversations.items():
-        repeats = {
-            repeat: turns
-            for repeat, turns in sorted(begun.items())
-            if known[suite, prompt] <= {turn.turn for turn in turns}
-        }
-        if not repeats or any(turn.error for turns in begun.values() for turn in turns):
-            continue
+    questions: dict[tuple[str, str], list[Entry]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: (entry.repeat, entry.turn)):
+        questions[entry.suite, entry.prompt].append(entry)
+    numbered = Counter(_question(prompt) for _, prompt in questions)
+    for (suite, prompt), trials in questions.items():
+        known = {trial.turn for trial in trials if trial.method == PLAIN}
+        own = [trial for trial in trials if trial.method == method]
+        begun = {repeat: [*turns] for repeat, turns in groupby(own, lambda trial: trial.repeat)}
+        choices = [
+            _choice(repeat, turns, plain, decode)
+            for repeat, turns in begun.items()
+            if known <= {turn.turn for turn in turns} and not any(turn.error for turn in own)
+        ]
         question = _question(prompt)
         if numbered[question] > 1:  # each of several suites begins with 0
             question = f"{suite}/{prompt.removeprefix(f'{suite}/')}"
-        yield Answer(
-            question_id=question,
-            category=_category(next(iter(repeats.values()))[0]),
-            model_id=model_id,
-            choices=[
-                _choice(repeat, sorted(turns, key=lambda turn: turn.turn), plain, decode)
-                for repeat, turns in repeats.items()
-            ],
-        )
+        if choices:
+            yield Answer(question, _category(own[0]), model_id, choices)
 
 
 def _category(entry: Entry) -> str:

@@ -96,11 +96,7 @@ class Findings:
 
     def differences(self, method: MethodSummary) -> list[tuple[str, Difference]]:
         """Where its outputs differ from plain decoding's, every place once."""
-        return [
-            (self.labels[key], place)
-            for key, places in method.differences.items()
-            for place in dict.fromkeys(places)
-        ]
+        return [(self.labels[key], place) for key, place in method.places]
 
     def show(self, by_prompt: bool) -> None:
         """Print tables of methods, sources and perhaps prompts, and all that went wrong."""

@@ -6,6 +6,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -155,7 +156,10 @@ def _compiled(
     library: Any, constraint: Constraint, vocabulary: Any, tokens: Tokens
 ) -> GrammarMatcher:
     """Raises ValueError for a constraint that cannot be used."""
-    _check_length(constraint)
+    if _length(constraint) > _MOST_LENGTH:  # llguidance would fill the memory
+        raise ValueError(
+            f"its repetitions stand for more than {_MOST_LENGTH:,} characters: use lower counts"
+        )
     grammar = _grammar(library.LLMatcher, constraint)
     # `verbose_errors` would report the parser's state; a state takes one or two kB.
     limits = library.LLParserLimits(verbose_errors=False, max_lexer_states=_MOST_STATES)
@@ -188,21 +192,14 @@ def _grammar(maker: Any, constraint: Constraint) -> str:
     return str(made)
 
 
-def _check_length(constraint: Constraint) -> None:
-    """Raise ValueError for a constraint with which llguidance would fill the memory."""
+def _length(constraint: Constraint) -> float:
+    """The length of what it can force, unless it is one terminal, whose states are limited."""
     if constraint.kind == "grammar":
-        length = grammar_length(constraint.text)
-    elif constraint.kind == "json_schema":
-        try:
-            length = schema_length(json.loads(constraint.text))
-        except (ValueError, RecursionError):  # llguidance will say so
-            return
-    else:
-        return  # one terminal, whose states are limited
-    if length > _MOST_LENGTH:
-        raise ValueError(
-            f"its repetitions stand for more than {_MOST_LENGTH:,} characters: use lower counts"
-        )
+        return grammar_length(constraint.text)
+    if constraint.kind == "json_schema":
+        with suppress(ValueError, RecursionError):  # llguidance will say so
+            return schema_length(json.loads(constraint.text))
+    return 0.0
 
 
 def _check_costs(compiled: GrammarMatcher) -> None:

@@ -39,11 +39,7 @@ def exceptions(run: Run) -> list[Block]:
 
 
 def _differences(method: MethodSummary) -> Table:
-    found = [
-        (key, place)
-        for key, places in method.differences.items()
-        for place in dict.fromkeys(places)
-    ]
+    found = method.places
     note = _ABOUT_DIFFERENCES
     if len(found) > _MOST:
         note += f" These are the first {_MOST} of {len(found)}; the result file has them all."

@@ -65,5 +65,5 @@ def text_name(key: Key) -> str:
 
 def largest_gap(method: MethodSummary) -> float | None:
     """The largest logit gap where outputs differ; None if one of them ended there every time."""
-    gaps = [place.logit_gap for places in method.differences.values() for place in places]
+    gaps = [place.logit_gap for _, place in method.places]
     return max((abs(each) for each in gaps if each is not None), default=None)
