@@ -24,7 +24,7 @@ import time
 from argparse import ArgumentTypeError, Namespace
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -46,17 +46,10 @@ TEMPERATURES = (0.0, 0.8, 0.0, 1.0)
 TIMEOUT = 300.0  # seconds
 
 
-@dataclass
 class Server:
     """A row of the table, from NAME=URL=MODEL[=VARIANT]. variant: "off", "prediction" or ""."""
 
-    words: InitVar[str]
-    name: str = field(init=False)
-    url: str = field(init=False)
-    model: str = field(init=False)
-    variant: str = field(init=False)
-
-    def __post_init__(self, words: str) -> None:
+    def __init__(self, words: str) -> None:
         self.name, self.url, self.model, self.variant, *more = [*words.split("="), "", "", "", ""]
         if not self.model or self.variant not in ("", "off", "prediction") or any(more):
             raise ArgumentTypeError(f"{words} is not NAME=URL=MODEL[=off|=prediction]")
