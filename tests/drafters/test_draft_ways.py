@@ -9,11 +9,12 @@ import pytest
 from tests.draft_hosts import toy_host
 
 from paceline.chains import ChainEnd
-from paceline.drafters import make_drafter
+from paceline.drafters import Host, make_drafter
 from paceline.drafters.draft_chain import Guess, Said, Speaker
-from paceline.drafters.draft_text import DraftText, FasterWay, WayTimes
+from paceline.drafters.draft_text import DraftText, WayTimes
 from paceline.records import TextStart
-from paceline.sampling import GREEDY, Sampler
+from paceline.sampling import Sampler
+from paceline.targets.toy import ToyTarget
 
 
 def test_the_faster_way_is_taken_and_the_other_tried_ever_more_rarely() -> None:
@@ -57,31 +58,30 @@ class Counting(Speaker):
     """Says the numbers after the text's last one, each draft in some seconds."""
 
     def __init__(self, clock: list[float], seconds: float, prefill: bool = False) -> None:
+        super().__init__(ToyTarget(), 0, lambda: clock[0])
         self.clock, self.seconds, self.prefill = clock, seconds, prefill
-        self.text: list[int] | None = None
+        self.open = False
         self.asked = 0
 
     def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
-        assert self.text is None
-        self.text = text
+        assert not self.open
+        self.open = True
+        super().start(text, references, sampler)
 
     def correct(self, kept: int) -> None:
-        assert self.text is not None
-
-    @property
-    def unread(self) -> int:
-        return 0
+        assert self.open
+        super().correct(kept)
 
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
-        assert self.text is not None
+        assert self.open
         self.asked += 1
         self.clock[0] += self.seconds
-        guesses = [Guess(self.text[-1] + 1 + at, 0.5) for at in range(most)]
-        self.text += [guess.token for guess in guesses]
+        guesses = [Guess(self._text[-1] + 1 + at, 0.5) for at in range(most)]
+        self._text += [guess.token for guess in guesses]
         return [Said(guesses, 1, self.seconds, self.prefill)]
 
     def stop(self) -> None:
-        self.text = None
+        self.open = False
 
 
 def test_a_biased_text_may_change_ways() -> None:
@@ -100,17 +100,22 @@ def test_a_biased_text_may_change_ways() -> None:
 def test_both_ways_continue_one_text(prefill: bool) -> None:
     clock = [0.0]
     rounds, chain = (Counting(clock, seconds, prefill) for seconds in (3.0, 1.0))
-    way = FasterWay(rounds, chain, WayTimes(), lambda: clock[0])  # type: ignore[arg-type]
+    host = Host(ToyTarget(vocab_size=1000), clock=lambda: clock[0])
+    draft = DraftText(host, make_drafter("anpd"), 1000, 1)
+    draft._way, draft._ways = rounds, {True: rounds, False: chain}
     for _ in range(2):
         text = [0]
-        way.start(text, (), GREEDY)
-        for draft in range(120):
-            way.say(100, 2)
-            if draft % 3 == 0:
-                text[-1:] = [text[-2] + 1]
-                way.correct(len(text) - 1)
-        assert text == [*range(241)]
-        way.stop()
+        draft.start(TextStart(text))
+        for at in range(120):
+            draft.guess(2)
+            said = [guess.token for guess in draft.guesses]
+            draft.observe(said)
+            text += said
+            if at % 3 == 0:
+                text.pop()
+                draft.resume(TextStart(text))
+        assert text == [*range(201)]
+        draft.stop()
     assert (chain.asked > rounds.asked) != prefill  # reading a prompt says nothing about either
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.chains import ChainEnd, ChainRequest
 from paceline.kernels.likeliest import likeliest
@@ -49,20 +50,31 @@ class Said(NamedTuple):
 
 
 class Speaker(ABC):
-    """Runs a draft model on one text at a time."""
+    """Runs a draft model on one text at a time.
 
-    @abstractmethod
+    others: runners-up to keep per guess. clock: seconds.
+    """
+
+    def __init__(self, target: Target, others: int, clock: Callable[[], float]) -> None:
+        self._target, self._others, self._clock = target, others, clock
+        self._text: list[int] = []
+        self._references: Sequence[Sequence[int]] = ()
+        self._sampler = GREEDY
+        self._known = 0  # first tokens of the text, unchanged since the last pass
+
     def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
         """Begin a text. The list grows with every pass; whoever changes it calls `correct`."""
+        self._text, self._references, self._sampler = text, references, sampler
+        self._known = 0
 
-    @abstractmethod
     def correct(self, kept: int) -> None:
         """The text has changed after its first `kept` tokens."""
+        self._known = min(self._known, kept, len(self._text) - 1)
 
     @property
-    @abstractmethod
     def unread(self) -> int:
         """Upper bound on tokens of the text that the next pass has to read besides its own."""
+        return max(0, len(self._text) - 1 - self._known)
 
     @abstractmethod
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
@@ -72,6 +84,22 @@ class Speaker(ABC):
     @abstractmethod
     def stop(self) -> None:
         """Release the text."""
+
+    def _ranked(self, scores: NDArray[np.floating[Any]]) -> list[list[tuple[int, float]]]:
+        """The likeliest columns of each row of scores [rows, columns], with their chances.
+
+        Chances are the softmax of the scores whose largest was drawn, in the scale of the logits:
+        logits + `noise_scale` x noise. At temperature 0 that is the model's own probability. With
+        noise it says how far ahead of the others the token is, and so how much the target's logits
+        may differ without drawing another one.
+        """
+        if not self._sampler.greedy:
+            scores = scores * self._sampler.noise_scale
+        # Only a few tokens: a softmax of all would take longer than the model's pass.
+        places, shares = likeliest(scores.astype(np.float32, copy=False), 1 + self._others)
+        return [
+            [*zip(*row, strict=True)] for row in zip(places.tolist(), shares.tolist(), strict=True)
+        ]
 
 
 class DraftChain(Speaker):
@@ -84,27 +112,9 @@ class DraftChain(Speaker):
     def __init__(
         self, target: Target, vocab_size: int, others: int, clock: Callable[[], float]
     ) -> None:
-        self._target = target
+        super().__init__(target, others, clock)
         self._vocab_size = vocab_size
-        self._others = others
-        self._clock = clock
-        self._sampler = GREEDY
-        self._context: list[int] = []
         self._slot: int | None = None
-        self._known = 0  # first tokens of the text, which the target has unchanged
-
-    def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
-        """See `Speaker.start`. References are ignored."""
-        self._context, self._sampler = text, sampler
-
-    def correct(self, kept: int) -> None:
-        """See `Speaker.correct`."""
-        self._known = min(self._known, kept)
-
-    @property
-    def unread(self) -> int:
-        """See `Speaker.unread`."""
-        return len(self._context) - (0 if self._slot is None else self._known) - 1
 
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
         """See `Speaker.say`: one token per pass."""
@@ -113,7 +123,7 @@ class DraftChain(Speaker):
             passes = min(passes, len(end.least))
         if passes < 1:
             return []
-        began, context = self._clock(), self._context
+        began, context = self._clock(), self._text
         if self._slot is None:
             self._slot = self._target.open(context)
             self._known, reads = len(context), 1 + self._target.pending(self._slot)
@@ -136,7 +146,7 @@ class DraftChain(Speaker):
     ) -> tuple[list[Guess], list[float]]:
         """The target's likeliest tokens as guesses, and the seconds of their passes, in one call;
         empty if the target does not offer that."""
-        context = self._context
+        context = self._text
         wanted = ChainRequest(passes, 1 + self._others, self._vocab_size, end)
         found = self._target.generate_chain(slot, self._known, context[self._known :], wanted)
         if found is None:
@@ -150,7 +160,7 @@ class DraftChain(Speaker):
         self, slot: int, passes: int, end: ChainEnd | None
     ) -> tuple[list[Guess], list[float]]:
         """The sampler's guesses and the seconds of their passes, one call each."""
-        guesses, seconds, context = list[Guess](), list[float](), self._context
+        guesses, seconds, context = list[Guess](), list[float](), self._text
         while len(guesses) < passes:
             began = self._clock()
             known = len(context)
@@ -170,14 +180,8 @@ class DraftChain(Speaker):
             self._slot = None
 
     def _read(self, scores: TokenScores, context: Sequence[int]) -> Guess:
-        """The drawn token with its runners-up; for chances see `DraftRounds`."""
+        """The drawn token with its runners-up."""
         drawn = self._sampler.decide_among(scores, context, self._vocab_size)
-        numbers = drawn.numbers
-        if not self._sampler.greedy:
-            numbers = numbers * self._sampler.noise_scale
-        places, shares = likeliest(numbers.astype(np.float32, copy=False)[None], 1 + self._others)
-        ranked = [
-            (drawn.token(place), share)
-            for place, share in zip(places[0].tolist(), shares[0].tolist(), strict=True)
-        ]
+        (best,) = self._ranked(drawn.numbers[None])
+        ranked = [(drawn.token(place), share) for place, share in best]
         return guess_of(ranked[0][0], ranked)

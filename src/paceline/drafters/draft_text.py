@@ -2,8 +2,8 @@
 
 The text is a `Generation` like any other, so any target can be a draft model, and any drafter makes
 it faster. Without one, or if rounds with it take longer than a chain of single tokens, these are
-left out (`DraftChain`, `FasterWay`). The tokens beyond the committed ones are the guesses. Where
-the target disagrees, the text is corrected from there: a rejection is nothing special.
+left out (`DraftChain`, `WayTimes`). The tokens beyond the committed ones are the guesses. Where the
+target disagrees, the text is corrected from there: a rejection is nothing special.
 
     committed: a b c        guesses: d e f
     committed: a b c d x    guesses: none; "e f" is taken back, and the next pass reads "x"
@@ -13,7 +13,7 @@ the target disagrees, the text is corrected from there: a rejection is nothing s
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from paceline.chains import ChainEnd
 from paceline.drafters.draft_chain import DraftChain, Guess, Said, Speaker
@@ -24,11 +24,11 @@ from paceline.drafters.plain import Plain
 from paceline.loop import FixedBudget
 from paceline.planning.planner import TreePlanner
 from paceline.prefix import common_prefix
-from paceline.protocols import CHAINS, Drafter, Planner, Target, check_capabilities
+from paceline.protocols import CHAINS, Drafter, Planner, check_capabilities
 from paceline.records import TextStart
-from paceline.sampling import GREEDY, Sampler
+from paceline.sampling import GREEDY
 
-__all__ = ["DraftText", "FasterWay", "Guess", "WayTimes"]
+__all__ = ["DraftText", "Guess", "WayTimes"]
 
 _TRIAL = 4  # drafts that show how long the other way takes
 _FIRST, _LONGEST = 32, 512
@@ -48,7 +48,13 @@ class DraftText:
     others: runners-up to keep per guess.
     budget: most nodes of the inner drafter's trees; 0 for as many as pay.
 
-    Texts of one host and kind of inner drafter share a planner.
+    In rounds, with the draft model's own drafter, passes bring several guesses, but each is a round
+    of the loop. In a chain, a pass brings one guess and costs little else. The guesses are the
+    same, so only the time decides: what is saved by a draft model's own drafter depends on the
+    text, and on how long its passes take. With a budget, or a target without `CHAINS`, all drafts
+    are made in rounds; without a drafter, in a chain if possible.
+
+    Texts of one host and kind of inner drafter share a planner, and times of both ways.
 
     If the text is longer than the model's context or holds a token that it does not have, there are
     no guesses.
@@ -61,32 +67,46 @@ class DraftText:
     ) -> None:
         check_capabilities(inner, host.target)
         known = host.target.vocab_size if host.tokens is None else host.tokens
+        target = in_vocabulary(host.target, vocab_size, known)
+        chains, plain = CHAINS in target.capabilities, isinstance(inner, Plain)
+        fixed = bool(budget) or plain
+        self._ways: dict[bool, Speaker] = {}  # by whether it drafts in rounds
+        if not (chains and plain):
+            kind = TreePlanner, type(inner), inner.sized_by
+            planner: Planner = (
+                FixedBudget(budget) if fixed else host.learn(kind, lambda: TreePlanner(host.curve))
+            )
+            self._ways[True] = DraftRounds(target, inner, planner, others, host.clock)
+        if chains and (plain or not budget):
+            self._ways[False] = DraftChain(target, vocab_size, others, host.clock)
+        self._times: WayTimes | None = None
+        if len(self._ways) > 1:
+            self._times = host.learn((WayTimes, type(inner)), WayTimes)
         self.guesses: list[Guess] = []
-        self._target = in_vocabulary(host.target, vocab_size, known)
-        self._speaker = _speaker(host, self._target, inner, vocab_size, others, budget)
+        self._target, self._clock = target, host.clock
+        self._way = self._ways[self._next_in_rounds]
+        self._started = TextStart((0,))
         self._text: list[int] | None = None  # with the guesses
         self._committed = 0
 
     @property
     def unread(self) -> int:
         """Upper bound on tokens that the model has not read yet; before its first pass, all."""
-        return 0 if self._text is None else self._speaker.unread
+        return 0 if self._text is None else self._way.unread
 
     def start(self, text: TextStart) -> None:
         """Begin with these committed tokens. The sampler is the target's."""
         self.stop()
+        self._started, self._committed = text, len(text.context)
         # The model cannot generate what it cannot read.
-        references = [reference for reference in text.references if self._can_read(reference)]
-        self._committed = len(text.context)
         if self._can_read(text.context) and self._room(len(text.context)) > 0:
-            sampler = (text.sampler or GREEDY).coupled()
             self._text = list(text.context)
-            self._speaker.start(self._text, references, sampler)
+            self._take_over(self._text)
 
     def stop(self) -> None:
         """Release the text."""
         self.guesses, self._text = [], None
-        self._speaker.stop()
+        self._way.stop()
 
     def resume(self, text: TextStart) -> None:
         """Continue with this committed text, whatever was committed before."""
@@ -114,13 +134,31 @@ class DraftText:
         """Generate until there are `most` guesses, or fewer if `end` says so, in passes that may
         bring several each."""
         missing = most - len(self.guesses)
-        if self._text is None or missing < 1:
+        if self._text is None or missing < 1 or (room := self._room(len(self._text))) < 1:
             return ()
-        room = self._room(len(self._text))
-        passes = self._speaker.say(room, missing, end) if room > 0 else ()
+        in_rounds = self._next_in_rounds
+        if self._ways[in_rounds] is not self._way:
+            self._way.stop()
+            self._take_over(self._text)
+        began = self._clock()
+        passes = self._way.say(room, missing, end)
         for said in passes:
             self.guesses += said.guesses
+        guesses = min(missing, sum(len(said.guesses) for said in passes))
+        if self._times and guesses and not any(said.prefill for said in passes):
+            self._times.drafted(in_rounds, self._clock() - began, guesses)
         return passes
+
+    @property
+    def _next_in_rounds(self) -> bool:
+        """Whether to draft in rounds next."""
+        return next(iter(self._ways)) if self._times is None else self._times.next_in_rounds
+
+    def _take_over(self, text: list[int]) -> None:
+        """Let the way that is next continue the text."""
+        self._way = self._ways[self._next_in_rounds]
+        sampler = (self._started.sampler or GREEDY).coupled()
+        self._way.start(text, self._started.references, sampler)
 
     def _correct(self, kept: int, tokens: Sequence[int]) -> None:
         """Keep the text's first `kept` tokens, append these, and drop all guesses."""
@@ -129,7 +167,7 @@ class DraftText:
             return
         del self._text[kept:]
         self._text.extend(tokens)
-        self._speaker.correct(kept)
+        self._way.correct(kept)
         if not self._can_read(tokens):
             self._text = None
 
@@ -174,83 +212,3 @@ class WayTimes:
             before, self.in_rounds = self.in_rounds, rounds <= _WORTH * chain
             self._wait = _FIRST if before != self.in_rounds else min(_LONGEST, 4 * self._wait)
             self._since = 0
-
-
-class FasterWay(Speaker):
-    """Drafts in rounds or, where that is clearly faster, as a chain.
-
-    In rounds, with the draft model's own drafter, passes bring several guesses, but each is a round
-    of the loop. In a chain, a pass brings one guess and costs little else. The guesses are the
-    same, so only the time decides: what is saved by a draft model's own drafter depends on the
-    text, and on how long its passes take.
-
-    rounds, chain: of the same draft model, in rounds with its own drafter. times: shared by all
-    texts of a draft model and its drafter. clock: seconds.
-    """
-
-    def __init__(
-        self, rounds: DraftRounds, chain: DraftChain, times: WayTimes, clock: Callable[[], float]
-    ) -> None:
-        self._ways: dict[bool, Speaker] = {True: rounds, False: chain}
-        self._times, self._clock = times, clock
-        self._in_rounds = times.next_in_rounds
-        self._text: tuple[list[int], Sequence[Sequence[int]], Sampler] = [0], (), GREEDY
-
-    def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
-        """See `Speaker.start`."""
-        self._text = text, references, sampler
-        self._in_rounds = self._times.next_in_rounds
-        self._way.start(*self._text)
-
-    def correct(self, kept: int) -> None:
-        """See `Speaker.correct`."""
-        self._way.correct(kept)
-
-    @property
-    def unread(self) -> int:
-        """See `Speaker.unread`."""
-        return self._way.unread
-
-    def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
-        """See `Speaker.say`."""
-        if self._times.next_in_rounds != self._in_rounds:
-            self._way.stop()
-            self._in_rounds = not self._in_rounds
-            self._way.start(*self._text)
-        began = self._clock()
-        passes = self._way.say(room, most, end)
-        guesses = min(most, sum(len(said.guesses) for said in passes))
-        if guesses and not any(said.prefill for said in passes):
-            self._times.drafted(self._in_rounds, self._clock() - began, guesses)
-        return passes
-
-    def stop(self) -> None:
-        """See `Speaker.stop`."""
-        self._way.stop()
-
-    @property
-    def _way(self) -> Speaker:
-        return self._ways[self._in_rounds]
-
-
-def _speaker(
-    host: Host, target: Target, inner: Drafter, vocab_size: int, others: int, budget: int
-) -> Speaker:
-    """With the inner drafter, without or, unless a budget is given, as `FasterWay` decides."""
-
-    def chain() -> DraftChain:
-        return DraftChain(target, vocab_size, others, host.clock)
-
-    chains, plain = CHAINS in target.capabilities, isinstance(inner, Plain)
-    if plain and chains:
-        return chain()
-    fixed = budget or plain
-    kind = TreePlanner, type(inner), inner.sized_by
-    planner: Planner = (
-        FixedBudget(budget) if fixed else host.learn(kind, lambda: TreePlanner(host.curve))
-    )
-    rounds = DraftRounds(target, inner, planner, others, host.clock)
-    if fixed or not chains:
-        return rounds
-    times: WayTimes = host.learn((WayTimes, type(inner)), WayTimes)
-    return FasterWay(rounds, chain(), times, host.clock)
