@@ -15,7 +15,6 @@ from tests.helpers import generate
 from paceline.drafters import Ouroboros, OuroborosSettings, PhrasePool
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
 from paceline.drafters.ouroboros import Verification
-from paceline.drafters.phrases import TextPhrases
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation, decode
@@ -146,11 +145,10 @@ def test_text_and_draft_become_phrases() -> None:
 @given(pieces=st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=6), size=st.integers(1, 4))
 def test_phrases_of_a_text_against_all_of_it_at_once(pieces: list[list[int]], size: int) -> None:
     pool, known = PhrasePool(50), [7, 8]
-    phrases = TextPhrases(pool, size)
-    phrases.begin(known, True)
+    pool.add_text((), known, size)
     for piece in pieces:
-        phrases.drafted([11, 12, 13])  # never said
-        phrases.said(piece)
+        pool.add_text(known, [11, 12, 13], size)  # never said
+        pool.add_text(known, piece, size)
         known += piece
     held = {(key, phrase) for key, found in pool for phrase in found if max(key, *phrase) < 10}
     ends = range(size + 1, len(known) + 1)

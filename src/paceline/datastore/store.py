@@ -23,6 +23,7 @@ from paceline.datastore.private_files import begins, check_folder, draft_of, put
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
 from paceline.errors import MergeError, StoreError, UsageError
+from paceline.json_files import Stamp, stamp_of
 from paceline.models.cache import LOCK, cache_root, held
 
 MOST_TOKENS = 20_000_000
@@ -30,8 +31,6 @@ MOST_TOKENS = 20_000_000
 
 _MOST_LOGGED = 1 << 18
 _LOG, _MERGING = "log", ".merging"
-
-_Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -57,6 +56,7 @@ class Datastore:
 
     def __init__(self, folder: Path, vocabulary: str) -> None:
         self.folder, self._vocabulary = folder, vocabulary
+        self._place = folder / INDEX
         self.version = self._sorted = 0
         self._lock = Lock()
         self._merge_at = _MOST_LOGGED
@@ -103,7 +103,7 @@ class Datastore:
         new = [checked(document) for document in documents]
         trouble, self._trouble = self._trouble, None  # not that of a thread started below
         with self._changing():
-            if self._index_stamp() != self._stamp:
+            if stamp_of(self._place) != self._stamp:
                 self._open()  # another process has built a new index
             with self._lock:
                 if not self._log.append([one for one in new if len(one)]):
@@ -156,24 +156,24 @@ class Datastore:
             order = sort_places(tokens)
             sizes = len(tokens), len(order), len(kept), _largest(tokens)
             header = Header(self._vocabulary, *sizes, most)
-            draft, name = write_draft(self.folder / INDEX, header, tokens, order)
+            draft, name = write_draft(self._place, header, tokens, order)
             with self._changing():
                 now = Log(self.folder / _LOG, self._vocabulary, before.name)
                 now.keep(len(log.documents), name)  # those added meanwhile stay in it
-                put_in_place(draft, self.folder / INDEX)  # not mapped, which Windows would refuse
+                put_in_place(draft, self._place)  # not mapped, which Windows would refuse
                 now.drop(name)
                 # As others have it: not what was built in memory.
-                self._now(self._index_stamp(), read_index(self.folder / INDEX))
+                self._now(stamp_of(self._place), read_index(self._place))
 
     def _open(self) -> None:
         while True:
-            stamp = self._index_stamp()
+            stamp = stamp_of(self._place)
             self._now(stamp, self._read_index())
             # A merge that ends meanwhile has moved documents of the log to another index.
-            if self._index_stamp() == stamp:
+            if stamp_of(self._place) == stamp:
                 return
 
-    def _now(self, stamp: _Stamp | None, index: Index) -> None:
+    def _now(self, stamp: Stamp | None, index: Index) -> None:
         """Switch to this index; other threads may look texts up meanwhile."""
         log = Log(self.folder / _LOG, index.header.vocabulary, index.name)
         with self._lock:
@@ -181,17 +181,9 @@ class Datastore:
             self._log, self._recent, self._sorted = log, RecentTexts(), 0
             self.version += 1
 
-    def _index_stamp(self) -> _Stamp | None:
-        """Return the identity of the index file, different for each; None if there is none."""
-        try:
-            found = (self.folder / INDEX).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
     def _read_index(self) -> Index:
         try:
-            found = read_index(self.folder / INDEX)
+            found = read_index(self._place)
         except (FileNotFoundError, NotADirectoryError):  # perhaps cleared just now
             nothing = np.zeros(0, dtype=np.int32)
             return Index(Header(self._vocabulary, 0, 0, 0, -1), nothing, nothing, "")

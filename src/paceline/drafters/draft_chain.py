@@ -135,11 +135,11 @@ class DraftChain(Speaker):
         if not guesses:
             guesses, seconds = self._one_by_one(self._slot, passes, end)
         # Time outside the passes counts for the first: it is spent once.
-        first = max(0.0, self._clock() - began - sum(seconds[1:]))
-        said = [Said(guesses[:1], 1, first, reads > _FEW)]
-        for guess, spent in zip(guesses[1:], seconds[1:], strict=True):
-            said.append(Said((guess,), 1, spent, False))
-        return said
+        seconds[0] = max(0.0, self._clock() - began - sum(seconds[1:]))
+        return [
+            Said((guess,), 1, spent, place == 0 and reads > _FEW)
+            for place, (guess, spent) in enumerate(zip(guesses, seconds, strict=True))
+        ]
 
     def _together(
         self, slot: int, passes: int, end: ChainEnd | None

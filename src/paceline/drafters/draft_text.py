@@ -59,6 +59,8 @@ class DraftText:
     If the text is longer than the model's context or holds a token that it does not have, there are
     no guesses.
 
+    guesses: what follows the `committed` tokens.
+
     Raises UsageError if `inner` needs what the draft model's target lacks.
     """
 
@@ -87,7 +89,7 @@ class DraftText:
         self._way = self._ways[self._next_in_rounds]
         self._started = TextStart((0,))
         self._text: list[int] | None = None  # with the guesses
-        self._committed = 0
+        self.committed = 0
 
     @property
     def unread(self) -> int:
@@ -97,7 +99,7 @@ class DraftText:
     def start(self, text: TextStart) -> None:
         """Begin with these committed tokens. The sampler is the target's."""
         self.stop()
-        self._started, self._committed = text, len(text.context)
+        self._started, self.committed = text, len(text.context)
         # The model cannot generate what it cannot read.
         if self._can_read(text.context) and self._room(len(text.context)) > 0:
             self._text = list(text.context)
@@ -114,21 +116,21 @@ class DraftText:
             self.start(text)
             return
         same = common_prefix(self._text, text.context)
-        if same < len(text.context) or same < self._committed:
+        if same < len(text.context) or same < self.committed:
             self._correct(same, text.context[same:])
         else:
-            del self.guesses[: same - self._committed]
-        self._committed = len(text.context)
+            del self.guesses[: same - self.committed]
+        self.committed = len(text.context)
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Take over tokens committed after the earlier ones."""
         guessed = [guess.token for guess in self.guesses]
         right = common_prefix(guessed, tokens) if guessed else 0
         if right < len(tokens):
-            self._correct(self._committed + right, tokens[right:])
+            self._correct(self.committed + right, tokens[right:])
         else:
             del self.guesses[:right]
-        self._committed += len(tokens)
+        self.committed += len(tokens)
 
     def guess(self, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
         """Generate until there are `most` guesses, or fewer if `end` says so, in passes that may

@@ -89,10 +89,7 @@ class Lookahead(Drafter):
         **changes: Any,
     ) -> None:
         own = replace(settings or LookaheadSettings(), **changes)
-        self.columns = own.window
-        self.level = own.level
-        self.guesses = own.guesses
-        self.pool_from_prompt = own.pool_from_prompt
+        self._settings = own
         self.pool = PhrasePool(own.guesses) if pool is None else pool
         real = own.accept_window or not own.window
         self.requires = frozenset({TREES} if real else {SHADOW_TOKENS, TREES})
@@ -101,7 +98,6 @@ class Lookahead(Drafter):
         self._mark = 0 if own.accept_window else SHADOWS
         self._readable = sys.maxsize if readable is None else readable
         self._keeps_pool = own.history or pool is not None
-        self._seed = own.seed
         self._text: list[int] = []
         self._window = Window([])
         self._shown = 0  # columns of the last proposal
@@ -113,10 +109,12 @@ class Lookahead(Drafter):
             if not self._keeps_pool:
                 self.pool.clear()
             self._text, self._window, self._shown = [], Window([]), 0
-        if self.columns and not self._window.columns:
-            draw = Random(self._seed).choice  # noqa: S311 - no secret
-            spare = self.level - 2
-            self._window = Window([[draw(text.context)] for _ in range(self.columns + spare)])
+        if self._settings.window and not self._window.columns:
+            draw = Random(self._settings.seed).choice  # noqa: S311 - no secret
+            spare = self._settings.level - 2
+            self._window = Window(
+                [[draw(text.context)] for _ in range(self._settings.window + spare)]
+            )
         self.resume(text)
 
     def resume(self, text: TextStart) -> None:
@@ -128,26 +126,28 @@ class Lookahead(Drafter):
     def propose(self, budget: int) -> Tree:
         """Phrases after the root, newest first, and as much of the window as fits."""
         known = self.pool.newest(self._text[-1])
-        phrases = [phrase for phrase in known if max(phrase) < self._readable][: self.guesses]
-        if not self.columns:
+        phrases = [phrase for phrase in known if max(phrase) < self._readable][
+            : self._settings.guesses
+        ]
+        if not self._settings.window:
             return phrase_tree(phrases).prune(budget)
-        window = self._window_within(budget - (self.level - 1))
+        window = self._window_within(budget - (self._settings.level - 1))
         return Tree.of_paths(phrases).prune(budget - len(window)).graft(window).merge()
 
     def observe(self, round: Round) -> None:
         """Take the window's next level from its scored rows, and its n-grams into the pool."""
-        shown = self._window.paths(self._mark)[: self._shown] if self.columns else []
+        shown = self._window.paths(self._mark)[: self._shown] if self._settings.window else []
         ends = [round.tree.find(path) for path in shown]
         if any(end is not None for end in ends):
             best = likeliest(round.logits)  # copying some rows would take longer
             results = [None if end is None else best[end + 1] for end in ends]
-            self._window.advance(results, self.level, self._text[-1], self.pool.add)
+            self._window.advance(results, self._settings.level, self._text[-1], self.pool.add)
         self._learn(round.path.tokens)
 
     def _window_within(self, room: int) -> Tree:
         """As many of the window's columns as fit into `room` nodes with all their levels."""
         paths = self._window.paths(self._mark)
-        still_to_fill = self.level - 1 - len(self._window.columns[0])
+        still_to_fill = self._settings.level - 1 - len(self._window.columns[0])
         for count in range(len(paths), still_to_fill, -1):
             tree = Tree.of_paths(paths[:count])
             if len(tree) <= room:
@@ -158,11 +158,9 @@ class Lookahead(Drafter):
 
     def _learn(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the text."""
-        for token in tokens:
-            self._text.append(token)
-            if self.pool_from_prompt and len(self._text) >= self.level:
-                key, *phrase = self._text[-self.level :]
-                self.pool.add(key, phrase)
+        if self._settings.pool_from_prompt:
+            self.pool.add_text(self._text, tokens, self._settings.level - 1)
+        self._text += tokens
 
 
 class Window:

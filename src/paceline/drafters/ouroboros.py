@@ -27,13 +27,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from paceline.drafters.host import Host, ModelChoice
+from paceline.drafters.host import Host
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
-from paceline.drafters.phrases import MOST_PHRASES, PhrasePool, TextPhrases, phrase_tree
+from paceline.drafters.phrases import MOST_PHRASES, Phrase, PhrasePool, phrase_tree
 from paceline.drafters.settings import whole
-from paceline.drafters.speculative import Speculative, SpeculativeSettings, open_draft
+from paceline.drafters.speculative import Speculative, SpeculativeSettings
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
+from paceline.protocols import Drafter
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -43,6 +44,7 @@ Hang = Literal["end", "all"]
 _INNER = "phrases"
 
 _DRAFT, _PHRASES = 0, 1  # bits of `Tree.sources`
+_UNASKED = SourceRound("draft", False, 0, 0.0), SourceRound("phrases", False, 0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -126,15 +128,12 @@ class Ouroboros(Speculative):
         own = replace(settings or OuroborosSettings(), **changes)
         self._settings = own
         self.pool = _pool_of(host, own) if pool is None else _filled(pool, host, own.phrases)
-        super().__init__(host, _drafting_with(self.pool, host, own))
-        self.promise = own.promise
+        super().__init__(host, own)
         self._size = own.level - 1
-        self._text = TextPhrases(self.pool, self._size)
-        self._root = 0
+        self._tail: list[int] = []  # of the text: where the next phrases may begin; last the root
         self._chain: tuple[int, ...] = ()
-        self._used: tuple[tuple[int, ...], ...] = ()
-        self._spent = [0.0, 0.0]
-        self._proposed = [0, 0]
+        self._used: tuple[Phrase, ...] = ()
+        self._rounds = _UNASKED
         if own.phrases:
             size, fingerprint = host.target.vocab_size, host.fingerprint
             weakref.finalize(self, _save, self.pool, _place(own.phrases), size, fingerprint)
@@ -156,52 +155,61 @@ class Ouroboros(Speculative):
         began = self._clock()
         draft = super().propose(budget)
         drafted = self._clock()
-        nodes = _chain(draft)
+        nodes = draft.along([guess.token for guess in self._draft.guesses])
         self._chain = tuple(draft.tokens[node] for node in nodes)
         if self._settings.text:
-            self._text.drafted(self._chain)
+            self.pool.add_text(self._tail, self._chain, self._size)
         tree = self._with_phrases(draft.marked(_DRAFT), nodes)
-        self._proposed = [len(draft), len(tree) - len(draft)]
-        self._spent = [drafted - began, self._clock() - drafted]
+        added = len(tree) - len(draft)
+        self._rounds = (
+            SourceRound("draft", bool(draft), len(draft), drafted - began),
+            SourceRound("phrases", bool(added), added, self._clock() - drafted),
+        )
         return tree.merge().prune(budget) if len(tree) and budget > 0 else EMPTY
 
     def report(self) -> tuple[SourceRound, ...]:
         """See `Drafter.report`."""
-        rounds = zip(self.source_names, self._proposed, self._spent)
-        found = tuple(SourceRound(name, bool(nodes), nodes, spent) for name, nodes, spent in rounds)
-        self._proposed, self._spent = [0, 0], [0.0, 0.0]
+        found, self._rounds = self._rounds, _UNASKED
         return found
 
     def observe(self, round: Round) -> None:
         """Make phrases of what the target said along the draft, and tell the draft model."""
         self._learn_phrases(round)
+        said = round.path.tokens
         if self._settings.text:
-            self._text.said(round.path.tokens)
-        self._root = round.path.tokens[-1]
+            self.pool.add_text(self._tail, said, self._size)
+        self._tail = [*self._tail, *said][-self._size :]
         super().observe(round)
 
+    def _drafter_of(self, small: Host, own: SpeculativeSettings) -> Drafter:
+        """See `Speculative`; also `Lookahead` with the pool."""
+        if own.inner_method != _INNER:
+            return super()._drafter_of(small, own)
+        # The target's outputs enter the pool, too, and may not be tokens of the draft model.
+        size = small.target.vocab_size
+        readable = size if small.tokens is None else min(size, small.tokens)
+        return Lookahead(self._settings.lookahead(), pool=self.pool, readable=readable)
+
     def _begin(self, text: TextStart, learn: bool) -> None:
-        self._root, self._chain, self._used = text.context[-1], (), ()
-        self._text.begin(text.context, learn)
+        self._chain, self._used = (), ()
+        if learn:
+            self.pool.add_text((), text.context, self._size)
+        self._tail = list(text.context[-self._size :])
 
     def _with_phrases(self, tree: Tree, nodes: Sequence[int]) -> Tree:
         """The tree with phrases after the draft's end, or after each of its tokens."""
-        along = (ROOT, *nodes)
-        for node, token in zip(along, (self._root, *self._chain)):
-            if node != along[-1] and self._settings.hang == "end":
-                continue
-            found = self.pool.newest(token, self._settings.lengthen)
-            if node == along[-1]:
-                self._used = found
-            if found:
-                tree = tree.graft(phrase_tree(found).marked(_PHRASES), at=node)
+        along = list(zip((ROOT, *nodes), (self._tail[-1], *self._chain)))
+        for node, token in along if self._settings.hang == "all" else along[-1:]:
+            self._used = self.pool.newest(token, self._settings.lengthen)
+            if self._used:
+                tree = tree.graft(phrase_tree(self._used).marked(_PHRASES), at=node)
         return tree
 
     def _learn_phrases(self, round: Round) -> None:
         rule = self._settings.verification
         if rule == "none":
             return
-        seen = Verified.of(round, self._root, self._chain, self._used)
+        seen = Verified.of(round, self._tail[-1], self._chain, self._used)
         if rule == "package":
             added = refined(seen, self._size)
         elif seen.accepted:
@@ -248,23 +256,3 @@ def _save(pool: PhrasePool, path: Path, vocab_size: int, fingerprint: str) -> No
         pool.save(path, vocab_size, fingerprint)
     except ModelError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=1)
-
-
-def _drafting_with(pool: PhrasePool, host: Host, own: OuroborosSettings) -> OuroborosSettings:
-    """The settings with the draft model opened, and its drafter made if that uses the pool."""
-    small = open_draft(host, ModelChoice(own.draft, own.device, own.dtype, own.weights))
-    # The target's outputs enter the pool, too, and may not be tokens of the draft model.
-    size = small.target.vocab_size
-    readable = size if small.tokens is None else min(size, small.tokens)
-    inner: Any = own.inner_method
-    if inner == _INNER:
-        inner = Lookahead(own.lookahead(), pool=pool, readable=readable)
-    return replace(own, draft=small, inner=inner)
-
-
-def _chain(tree: Tree) -> list[int]:
-    """Nodes of the draft: the first child of every node, from the root on."""
-    nodes: list[int] = []
-    while children := tree.children.get(nodes[-1] if nodes else ROOT):
-        nodes.append(min(children.values()))
-    return nodes

@@ -18,11 +18,10 @@ from filelock import FileLock, Timeout
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError
 from paceline.file_locks import lock_beside
-from paceline.json_files import parse_json, replace_file
+from paceline.json_files import Stamp, parse_json, replace_file, stamp_of
 from paceline.tree import ROOT, Tree
 
 Phrase = tuple[int, ...]
-_State = tuple[int, int, int] | None
 
 MOST_PHRASES = 1 << 16
 """Default limit of a pool; some twenty megabytes of phrases of four tokens."""
@@ -54,7 +53,7 @@ class PhrasePool:
         # Least recently used key first; of each key, oldest phrase first.
         self._phrases: OrderedDict[int, tuple[Phrase, ...]] = OrderedDict()
         self._count = 0
-        self._seen: dict[Path, _State] = {}  # files as this pool last read or wrote them
+        self._seen: dict[Path, Stamp | None] = {}  # files as this pool last read or wrote them
 
     def __len__(self) -> int:
         """Number of phrases of all keys."""
@@ -73,6 +72,18 @@ class PhrasePool:
         self._count += len(kept) - len(known)
         while self._count > self.most:
             self._drop()
+
+    def add_text(self, before: Sequence[int], tokens: Sequence[int], size: int) -> None:
+        """Add all phrases of `size` >= 1 tokens that end in `tokens`, which follow `before`; the key
+        of a phrase is the token before it.
+
+            size 2, a b c before d e:   b -> (c, d), c -> (d, e)
+        """
+        whole = [*before[-size:], *tokens]
+        known = len(whole) - len(tokens)
+        for end in range(max(known, size) + 1, len(whole) + 1):
+            key, *phrase = whole[end - size - 1 : end]
+            self.add(key, phrase)
 
     def replace(self, key: int, old: Sequence[int], new: Sequence[int]) -> None:
         """Replace `old` by `new` after `key`; if `old` is not there, add `new`."""
@@ -112,11 +123,11 @@ class PhrasePool:
             # For all users who may write the file. A pool may be saved while its thread saves
             # another: garbage collection frees drafters at any time.
             with FileLock(lock_beside(path), _LOCK_SECONDS, mode=0o666, is_singleton=True):
-                known = _state(path) in (None, self._seen.get(path.resolve()))
+                known = stamp_of(path) in (None, self._seen.get(path.resolve()))
                 merged = self if known else self._after(path, vocab_size, fingerprint)
                 replace_file(path, _lines(merged, vocab_size, fingerprint))
                 if known:  # what others wrote is not in this pool, and must stay next time, too
-                    self._seen[path.resolve()] = _state(path)
+                    self._seen[path.resolve()] = stamp_of(path)
         except Timeout as error:
             raise ModelError(f"cannot write phrases to {path}: another process does") from error
         except OSError as error:
@@ -140,8 +151,8 @@ class PhrasePool:
         Raises ModelError, naming the file, if it cannot be read, is damaged or of another kind, or
         holds the tokens of another model. Nothing is added then.
         """
-        state = _state(path)
         try:
+            stamp = stamp_of(path)
             lines = path.read_text(encoding="utf-8").splitlines()
             head = parse_json(lines[0]) if lines else None
             if not isinstance(head, dict) or (head.get("kind"), head.get("version")) != (
@@ -169,7 +180,7 @@ class PhrasePool:
         for key, phrases in found:
             for phrase in phrases:
                 self.add(key, phrase)
-        self._seen[path.resolve()] = state
+        self._seen[path.resolve()] = stamp
 
     def _drop(self) -> None:
         """Drop the oldest phrase of the least recently used key."""
@@ -179,43 +190,6 @@ class PhrasePool:
             self._phrases[key] = phrases[1:]  # which leaves the key in its place
         else:
             del self._phrases[key]
-
-
-class TextPhrases:
-    """Puts the phrases of a text into a pool as it grows, and those of drafts after it.
-
-        size 2, text a b c, draft d e:   a -> (b, c)   from the text
-                                         b -> (c, d), c -> (d, e)   from the draft
-
-    size: tokens of a phrase, >= 1; its key is the token before them.
-    """
-
-    def __init__(self, pool: PhrasePool, size: int) -> None:
-        self._pool = pool
-        self._size = size
-        self._tail: list[int] = []  # of the text: where the next phrases may begin
-
-    def begin(self, context: Sequence[int], learn: bool) -> None:
-        """A text begins, or continues with other last tokens.
-
-        learn: put its phrases into the pool.
-        """
-        self._tail = []
-        if learn:
-            self.drafted(context)
-        self._tail = list(context[-self._size :])
-
-    def said(self, tokens: Sequence[int]) -> None:
-        """The text continues with these."""
-        self.drafted(tokens)
-        self._tail = [*self._tail, *tokens][-self._size :]
-
-    def drafted(self, tokens: Sequence[int]) -> None:
-        """A draft continues with these."""
-        whole = [*self._tail, *tokens]
-        for end in range(max(len(self._tail), self._size) + 1, len(whole) + 1):
-            key, *phrase = whole[end - self._size - 1 : end]
-            self._pool.add(key, phrase)
 
 
 def phrase_tree(phrases: Sequence[Phrase]) -> Tree:
@@ -229,15 +203,6 @@ def phrase_tree(phrases: Sequence[Phrase]) -> Tree:
         else:
             weights.append(_NEXT * weights[parent])
     return Tree(tree.tokens, tree.parents, tuple(weights))
-
-
-def _state(path: Path) -> _State:
-    """What changes when a file is replaced; None without one."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _lines(pool: PhrasePool, vocab_size: int, fingerprint: str) -> bytes:

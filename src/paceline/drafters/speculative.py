@@ -127,9 +127,8 @@ class Speculative(Drafter):
         own = replace(settings or SpeculativeSettings(), **changes)
         choice = ModelChoice(own.draft, own.device, own.dtype, own.weights)
         small = open_draft(host, choice)
-        named = isinstance(own.inner, str)
-        inner = make_drafter(own.inner_method, small) if named else own.inner
-        self._draft = DraftText(small, inner, host.target.vocab_size, own.branches, own.budget)
+        inner, size = self._drafter_of(small, own), host.target.vocab_size
+        self._draft = DraftText(small, inner, size, own.branches, own.budget)
         self._most = own.length or LONGEST
         self._takes_over, self._waits = small.takes_over, False
         self.promise = own.promise
@@ -143,19 +142,19 @@ class Speculative(Drafter):
         self.widths: Counter[int] = Counter()
         # When this round's first proposal was asked for and its last one given, in seconds.
         self._asked: float | None = None
-        self._answered, self._context = 0.0, 0
+        self._answered = 0.0
         self._tree = EMPTY
 
     def start(self, text: TextStart) -> None:
         """Begin a text; the draft model reads it when first asked, except what its cache already
         has."""
         self._draft.start(text)
-        self._asked, self._waits, self._context = None, self._takes_over, len(text.context)
+        self._asked, self._waits = None, self._takes_over
 
     def resume(self, text: TextStart) -> None:
         """Continue with other last tokens; guesses that are still right are kept."""
         self._draft.resume(text)
-        self._asked, self._context = None, len(text.context)
+        self._asked = None
 
     def stop(self) -> None:
         """Release the draft model's cache."""
@@ -197,8 +196,12 @@ class Speculative(Drafter):
         if self._plan is not None and (self._asked is not None or self._draft.guesses):
             self._learn(self._plan, round)
         self._draft.observe(round.path.tokens)
-        self._context += len(round.path.tokens)
         self._asked, self._waits = None, False
+
+    def _drafter_of(self, small: Host, own: SpeculativeSettings) -> Drafter:
+        """The draft model's own drafter."""
+        named = isinstance(own.inner, str)
+        return make_drafter(own.inner_method, small) if named else own.inner
 
     def _learn(self, plan: DraftLength, round: Round) -> None:
         said = round.path.tokens
@@ -212,7 +215,7 @@ class Speculative(Drafter):
         if not round.prefill:
             now = self._clock()
             spent = 1e3 * (now - self._answered), 1e3 * (now - self._asked)
-            plan.played(*spent, len(said), self._context)
+            plan.played(*spent, len(said), self._draft.committed)
 
 
 def guess_tree(guesses: Sequence[Guess]) -> Tree:

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from paceline.drafters.phrases import Phrase
 from paceline.prefix import common_prefix
 from paceline.records import Round
 from paceline.scores import choices
 from paceline.tree import ROOT
-
-Phrase = tuple[int, ...]
 
 
 @dataclass(frozen=True)
