@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 from tests.draft_hosts import toy_host
 
-from paceline.chains import ChainEnd
 from paceline.drafters import Host, make_drafter
 from paceline.drafters.draft_chain import Guess, Said, Speaker
 from paceline.drafters.draft_text import DraftText, WayTimes
@@ -55,7 +54,7 @@ def test_seconds_count_per_guess() -> None:
 
 
 class Counting(Speaker):
-    """Says the numbers after the text's last one, each draft in some seconds."""
+    """Says the two numbers after the text's last one, each time in some seconds."""
 
     def __init__(self, clock: list[float], seconds: float, prefill: bool = False) -> None:
         super().__init__(ToyTarget(), 0, lambda: clock[0])
@@ -72,13 +71,13 @@ class Counting(Speaker):
         assert self.open
         super().correct(kept)
 
-    def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
+    def _pass(self, room: int) -> Said:
         assert self.open
         self.asked += 1
         self.clock[0] += self.seconds
-        guesses = [Guess(self._text[-1] + 1 + at, 0.5) for at in range(most)]
+        guesses = [Guess(self._text[-1] + 1 + at, 0.5) for at in range(2)]
         self._text += [guess.token for guess in guesses]
-        return [Said(guesses, 1, self.seconds, self.prefill)]
+        return Said(guesses, 1, self.seconds, self.prefill)
 
     def stop(self) -> None:
         self.open = False

@@ -17,7 +17,7 @@ from paceline.chains import ChainEnd, ChainRequest
 from paceline.kernels.likeliest import likeliest
 from paceline.protocols import Target
 from paceline.sampling import GREEDY, Sampler
-from paceline.scores import Ranked, TokenScores
+from paceline.scores import Ranked
 
 # A pass that reads more tokens counts as reading a prompt.
 _FEW = 8
@@ -76,10 +76,20 @@ class Speaker(ABC):
         """Upper bound on tokens of the text that the next pass has to read besides its own."""
         return max(0, len(self._text) - 1 - self._known)
 
-    @abstractmethod
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
         """Continue the text, pass by pass, by `most` tokens, or fewer if `end` says so. The last
         pass may bring more, but never more than `room` in all. Empty if the text has ended."""
+        passes, chances = list[Said](), list[float]()
+        while len(chances) < min(room, most) and (said := self._pass(room - len(chances))):
+            passes.append(said)
+            chances += [guess.chance for guess in said.guesses]
+            if end is not None and not end.goes_on(chances):
+                break
+        return passes
+
+    @abstractmethod
+    def _pass(self, room: int) -> Said | None:
+        """Continue the text by at most `room` tokens, >= 1, in one pass; None if it has ended."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -96,7 +106,7 @@ class Speaker(ABC):
         if not self._sampler.greedy:
             scores = scores * self._sampler.noise_scale
         # Only a few tokens: a softmax of all would take longer than the model's pass.
-        places, shares = likeliest(scores.astype(np.float32, copy=False), 1 + self._others)
+        places, shares = likeliest(scores, 1 + self._others)
         return [
             [*zip(*row, strict=True)] for row in zip(places.tolist(), shares.tolist(), strict=True)
         ]
@@ -118,70 +128,51 @@ class DraftChain(Speaker):
 
     def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
         """See `Speaker.say`: one token per pass."""
-        passes = min(most, room)
-        if end is not None:
-            passes = min(passes, len(end.least))
-        if passes < 1:
+        together = self._together(min(room, most), end) if self._sampler.takes_likeliest else []
+        return together or super().say(room, most, end)
+
+    def _together(self, passes: int, end: ChainEnd | None) -> Sequence[Said]:
+        """The target's likeliest tokens as guesses, in one call; empty if the target does not offer
+        that."""
+        began, slot, text = self._clock(), self._opened(), self._text
+        passes = passes if end is None else min(passes, len(end.least))
+        wanted = ChainRequest(passes, 1 + self._others, self._vocab_size, end)
+        new = text[self._known :]
+        found = self._target.generate_chain(slot, self._known, new, wanted)
+        if found is None:
             return []
-        began, context = self._clock(), self._text
-        if self._slot is None:
-            self._slot = self._target.open(context)
-            self._known, reads = len(context), 1 + self._target.pending(self._slot)
-        else:
-            reads = len(context) - self._known
-        guesses, seconds = list[Guess](), list[float]()
-        if self._sampler.takes_likeliest:
-            guesses, seconds = self._together(self._slot, passes, end)
-        if not guesses:
-            guesses, seconds = self._one_by_one(self._slot, passes, end)
+        guesses = [guess_of(ranked[0][0], ranked) for ranked in found.ranked]
+        text += [guess.token for guess in guesses]
+        self._known = len(text) - 1
         # Time outside the passes counts for the first: it is spent once.
-        seconds[0] = max(0.0, self._clock() - began - sum(seconds[1:]))
+        first = max(0.0, self._clock() - began - sum(found.seconds[1:]))
         return [
-            Said((guess,), 1, spent, place == 0 and reads > _FEW)
-            for place, (guess, spent) in enumerate(zip(guesses, seconds, strict=True))
+            Said((guess,), 1, seconds, place == 0 and len(new) > _FEW)
+            for place, (guess, seconds) in enumerate(zip(guesses, [first, *found.seconds[1:]]))
         ]
 
-    def _together(
-        self, slot: int, passes: int, end: ChainEnd | None
-    ) -> tuple[list[Guess], list[float]]:
-        """The target's likeliest tokens as guesses, and the seconds of their passes, in one call;
-        empty if the target does not offer that."""
-        context = self._text
-        wanted = ChainRequest(passes, 1 + self._others, self._vocab_size, end)
-        found = self._target.generate_chain(slot, self._known, context[self._known :], wanted)
-        if found is None:
-            return [], []
-        guesses = [guess_of(ranked[0][0], ranked) for ranked in found.ranked]
-        context += [guess.token for guess in guesses]
-        self._known = len(context) - 1
-        return guesses, found.seconds
+    def _pass(self, room: int) -> Said:
+        """See `Speaker`: the sampler's guess."""
+        began, slot, text = self._clock(), self._opened(), self._text
+        new = text[self._known :]
+        scores = self._target.follow(slot, self._known, new)
+        drawn = self._sampler.decide_among(scores, text, self._vocab_size)
+        (best,) = self._ranked(drawn.numbers[None])
+        ranked = [(drawn.token(place), share) for place, share in best]
+        guess = guess_of(ranked[0][0], ranked)
+        self._known = len(text)
+        text.append(guess.token)
+        return Said((guess,), 1, self._clock() - began, len(new) > _FEW)
 
-    def _one_by_one(
-        self, slot: int, passes: int, end: ChainEnd | None
-    ) -> tuple[list[Guess], list[float]]:
-        """The sampler's guesses and the seconds of their passes, one call each."""
-        guesses, seconds, context = list[Guess](), list[float](), self._text
-        while len(guesses) < passes:
-            began = self._clock()
-            known = len(context)
-            scores = self._target.follow(slot, self._known, context[self._known :])
-            guesses.append(self._read(scores, context))
-            self._known = known
-            context.append(guesses[-1].token)
-            seconds.append(self._clock() - began)
-            if end is not None and not end.goes_on([guess.chance for guess in guesses]):
-                break
-        return guesses, seconds
+    def _opened(self) -> int:
+        """The text's slot in the target, which has the `_known` first tokens."""
+        if self._slot is None:
+            self._slot = self._target.open(self._text)
+            self._known = len(self._text) - 1 - self._target.pending(self._slot)
+        return self._slot
 
     def stop(self) -> None:
         """See `Speaker.stop`."""
         if self._slot is not None:
             self._target.close(self._slot)
             self._slot = None
-
-    def _read(self, scores: TokenScores, context: Sequence[int]) -> Guess:
-        """The drawn token with its runners-up."""
-        drawn = self._sampler.decide_among(scores, context, self._vocab_size)
-        (best,) = self._ranked(drawn.numbers[None])
-        ranked = [(drawn.token(place), share) for place, share in best]
-        return guess_of(ranked[0][0], ranked)

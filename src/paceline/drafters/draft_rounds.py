@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from paceline.chains import ChainEnd
 from paceline.drafters.draft_chain import Guess, Said, Speaker, guess_of
 from paceline.loop import Batch, Generation
 from paceline.planning.planner import TreePlanner
@@ -60,19 +59,8 @@ class DraftRounds(Speaker):
         self._generation = Generation([0], inner, Stopping(1), GREEDY)
         self._key = -1  # in the batch
 
-    def say(self, room: int, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
-        """See `Speaker.say`."""
-        passes = list[Said]()
-        chances = list[float]()
-        while len(chances) < min(room, most) and (said := self._pass(room - len(chances))):
-            passes.append(said)
-            chances += [guess.chance for guess in said.guesses]
-            if end is not None and not end.goes_on(chances):
-                break
-        return passes
-
     def _pass(self, room: int) -> Said | None:
-        """One pass; None if the text has ended."""
+        """See `Speaker`: a round."""
         # Not just the tokens wanted: trees are cut to what is left, and with them the windows and
         # prompt tokens that guess for later passes.
         stopping = Stopping(room)

@@ -158,25 +158,21 @@ class PromptGuesses:
     def _read(self, round: Round) -> list[tuple[list[int], list[float]]]:
         """The likeliest tokens and their shares, by distance from the last accepted node."""
         last = round.path.nodes[-1] if round.path.nodes else ROOT
-        above, rows = [last] * self._epts, []
-        for prompt in range(len(self._weights)):
-            first = self.first + prompt * self._epts
-            found = [
-                round.tree.children.get(node, {}).get(first + ept) for ept, node in enumerate(above)
-            ]
-            above = [node for node in found if node is not None]
-            if len(above) < self._epts:
-                break
-            rows.append([node + 1 for node in above])
+        end = self.first + self._weights.numel()
+        chains = [
+            round.tree.along(range(self.first + ept, end, self._epts), last)
+            for ept in range(self._epts)
+        ]
         return [
-            self._likeliest(round.logits, group, weights, self._length + ahead)
-            for ahead, (group, weights) in enumerate(zip(rows, self._weights))
+            self._likeliest(round.logits, [node + 1 for node in group], weights, ahead)
+            for ahead, (group, weights) in enumerate(zip(zip(*chains), self._weights))
         ]
 
     def _likeliest(
-        self, logits: torch.Tensor, rows: Sequence[int], weights: torch.Tensor, position: int
+        self, logits: torch.Tensor, rows: Sequence[int], weights: torch.Tensor, ahead: int
     ) -> tuple[list[int], list[float]]:
-        """The likeliest tokens and their shares by the weighted sum of `rows`."""
+        """The likeliest tokens and their shares by the weighted sum of `rows`, for the token with
+        `ahead` unknown ones before it."""
         if self._epts > 1:
             scores = weights.to(logits.device) @ logits[list(rows)].float()
         else:
@@ -188,7 +184,11 @@ class PromptGuesses:
             places, shares = likeliest(numbers, _HEARD * self._ranks)
             tokens, device = torch.from_numpy(places[0]).to(logits.device), logits.device
             size = numbers.shape[1]
-            noise = noise_of_draw(self._sampler.seed, position, size, tokens, device).cpu().numpy()
+            noise = (
+                noise_of_draw(self._sampler.seed, self._length + ahead, size, tokens, device)
+                .cpu()
+                .numpy()
+            )
             order, shares = _as_drawn(shares[0], self._sampler.noise_scale * noise)
             places, shares = places[:, order[: self._ranks]], shares[None, : self._ranks]
         return places[0].tolist(), shares[0].tolist()

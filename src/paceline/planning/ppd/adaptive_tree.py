@@ -123,16 +123,7 @@ class AdaptiveTree:
         return _prospects(self.table, self._curve, self._fitting(), self._limits.epts)
 
     def _fitting(self) -> DynamicTree | None:
-        budget, limits = self._budget, self._limits
-        if limits.size:
-            whole = limits.size + limits.epts * self.table.distances
-            if whole <= budget:
-                return _whole(self.table, limits)
-            return _of_width(self.table, _FREE, budget + 1, limits)
-        if limits.width:
-            rows = min(limits.width, budget + 1)
-            return _of_width(self.table, self._curve, rows, limits)
-        return _fastest(self.table, self._curve, budget, limits)
+        return _best(self.table, self._curve, self._budget, self._limits)
 
     def survey(self) -> list[FittedTree]:
         """What the trees of all widths promise; see `survey_widths`."""
@@ -159,36 +150,29 @@ class AdaptiveTree:
 
 # A tree takes milliseconds to build, and all texts of a batch ask for the same one.
 @lru_cache(maxsize=128)
-def _whole(table: AcceptanceTable, limits: Limits) -> DynamicTree:
-    """The paper's tree of that size, with all prompt tokens after the root."""
-    return build_tree(table, limits.size, limits.floor, limits.epts)
-
-
-@lru_cache(maxsize=128)
-def _of_width(
-    table: AcceptanceTable, curve: CostCurve, rows: int, limits: Limits
-) -> DynamicTree | None:
-    """The most promising tree of `rows` rows, with fewer prompt tokens if need be."""
-    found = _surveyed(table, curve, (rows,) if rows > 0 else (), limits)
-    return found[0].tree if found else None
-
-
-@lru_cache(maxsize=128)
-def _fastest(
+def _best(
     table: AcceptanceTable, curve: CostCurve, budget: int, limits: Limits
 ) -> DynamicTree | None:
-    """The tree that promises most tokens per millisecond."""
+    """The tree within these limits and of at most `budget` nodes that promises most tokens per
+    millisecond, with fewer prompt tokens if need be."""
     most = max(budget, 0) + 1
-    widths = tuple(width for width in _coarse(curve) if width <= most)
-    found = _surveyed(table, curve, widths, limits)
-    # If no tree fits the widths tried first, the narrowest may still fit the budget.
-    found = found or _surveyed(table, curve, (min(most, limits.narrowest),), limits)
-    if not found:
-        return None
-    best = max(found, key=lambda fitted: fitted.speedup)
-    near = _next_to(best.width, (*widths, min(most, _widest(curve) + 1)))
-    found = [best, *_surveyed(table, curve, near, limits)]
-    return max(found, key=lambda fitted: fitted.speedup).tree
+    if limits.size:
+        if limits.size + limits.epts * table.distances <= budget:
+            # The paper's tree of that size, with all prompt tokens after the root.
+            return build_tree(table, limits.size, limits.floor, limits.epts)
+        found = _surveyed(table, _FREE, (most,), limits)
+    elif limits.width:
+        found = _surveyed(table, curve, (min(limits.width, most),), limits)
+    else:
+        widths = tuple(width for width in _coarse(curve) if width <= most)
+        found = _surveyed(table, curve, widths, limits)
+        # If no tree fits the widths tried first, the narrowest may still fit the budget.
+        found = found or _surveyed(table, curve, (min(most, limits.narrowest),), limits)
+        if found:
+            best = max(found, key=lambda fitted: fitted.speedup)
+            near = _next_to(best.width, (*widths, min(most, _widest(curve) + 1)))
+            found = [best, *_surveyed(table, curve, near, limits)]
+    return max(found, key=lambda fitted: fitted.speedup).tree if found else None
 
 
 def _surveyed(
