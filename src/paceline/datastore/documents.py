@@ -54,20 +54,18 @@ class RecentTexts:
 
     def __init__(self) -> None:
         self._pieces: list[tuple[Int32, Int32]] = []
+        self._count = 0  # texts in them
 
-    @property
-    def pieces(self) -> list[tuple[Int32, Int32]]:
-        """Each piece's tokens, with borders, and the order of its places; newest first."""
+    def pieces(self, documents: Sequence[Int32]) -> list[tuple[Int32, Int32]]:
+        """Each piece's tokens, with borders, and the order of its places; newest first. documents:
+        those of before, then newer ones."""
+        tokens = joined(documents[self._count :])
+        self._count = len(documents)
+        if len(tokens):
+            while self._pieces and len(self._pieces[-1][0]) < max(_SMALL, _RATIO * len(tokens)):
+                tokens = joined([self._pieces.pop()[0], tokens])
+            self._pieces.append((tokens, sort_places(tokens)))
         return self._pieces[::-1]
-
-    def add(self, documents: Sequence[Int32]) -> None:
-        """Add texts newer than all present ones."""
-        tokens = joined(documents)
-        if not len(tokens):
-            return
-        while self._pieces and len(self._pieces[-1][0]) < max(_SMALL, _RATIO * len(tokens)):
-            tokens = joined([self._pieces.pop()[0], tokens])
-        self._pieces.append((tokens, sort_places(tokens)))
 
 
 def joined(documents: Sequence[Int32]) -> Int32:

@@ -57,7 +57,7 @@ class Datastore:
     def __init__(self, folder: Path, vocabulary: str) -> None:
         self.folder, self._vocabulary = folder, vocabulary
         self._place = folder / INDEX
-        self.version = self._sorted = 0
+        self.version = 0
         self._lock = Lock()
         self._merge_at = _MOST_LOGGED
         self._merger: Thread | None = None
@@ -88,9 +88,7 @@ class Datastore:
         """Return arrays to look texts up in, newest texts first. Each call makes new ones on the
         same files, without what is added later; see `version`."""
         with self._lock:
-            self._recent.add(self._log.documents[self._sorted :])
-            self._sorted = len(self._log.documents)
-            found = [*self._recent.pieces, (self._tokens, self._order)]
+            found = [*self._recent.pieces(self._log.documents), (self._tokens, self._order)]
         return [SuffixArray(tokens, order) for tokens, order in found if len(order)]
 
     def add(self, documents: Iterable[Sequence[int] | Int32]) -> None:
@@ -107,7 +105,7 @@ class Datastore:
                 self._open()  # another process has built a new index
             with self._lock:
                 if not self._log.append([one for one in new if len(one)]):
-                    self._recent, self._sorted = RecentTexts(), 0
+                    self._recent = RecentTexts()
                 self.version += 1
             merging = self._merger is not None and self._merger.is_alive()
             if self._log.tokens >= self._merge_at and not merging:
@@ -178,7 +176,7 @@ class Datastore:
         log = Log(self.folder / _LOG, index.header.vocabulary, index.name)
         with self._lock:
             self._stamp, (self._header, self._tokens, self._order, _) = stamp, index
-            self._log, self._recent, self._sorted = log, RecentTexts(), 0
+            self._log, self._recent = log, RecentTexts()
             self.version += 1
 
     def _read_index(self) -> Index:
@@ -240,10 +238,8 @@ def _explained(folder: Path, what: str) -> Iterator[None]:
 
 
 def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
+    stamp = stamp_of(path)
+    return 0 if stamp is None else stamp[2]
 
 
 def _largest(tokens: Int32) -> int:

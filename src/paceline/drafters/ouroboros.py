@@ -116,6 +116,7 @@ class Ouroboros(Speculative):
     """
 
     source_names = ("draft", "phrases")
+    _settings: OuroborosSettings
 
     def __init__(
         self,
@@ -126,7 +127,6 @@ class Ouroboros(Speculative):
         **changes: Any,
     ) -> None:
         own = replace(settings or OuroborosSettings(), **changes)
-        self._settings = own
         self.pool = _pool_of(host, own) if pool is None else _filled(pool, host, own.phrases)
         super().__init__(host, own)
         self._size = own.level - 1
@@ -181,10 +181,10 @@ class Ouroboros(Speculative):
         self._tail = [*self._tail, *said][-self._size :]
         super().observe(round)
 
-    def _drafter_of(self, small: Host, own: SpeculativeSettings) -> Drafter:
+    def _drafter_of(self, small: Host) -> Drafter:
         """See `Speculative`; also `Lookahead` with the pool."""
-        if own.inner_method != _INNER:
-            return super()._drafter_of(small, own)
+        if self._settings.inner_method != _INNER:
+            return super()._drafter_of(small)
         # The target's outputs enter the pool, too, and may not be tokens of the draft model.
         size = small.target.vocab_size
         readable = size if small.tokens is None else min(size, small.tokens)
@@ -206,20 +206,16 @@ class Ouroboros(Speculative):
         return tree
 
     def _learn_phrases(self, round: Round) -> None:
-        rule = self._settings.verification
+        rule, size = self._settings.verification, self._size
         if rule == "none":
             return
         seen = Verified.of(round, self._tail[-1], self._chain, self._used)
-        if rule == "package":
-            added = refined(seen, self._size)
-        elif seen.accepted:
-            added = []
-            for old, new in corrected(seen, self._size):
-                self.pool.replace(seen.last, old, new)
-        else:
-            added = matching(seen, self._size, self._settings.shortest)
-        for key, phrase in added:
+        paper = rule == "paper"
+        found = matching(seen, size, self._settings.shortest) if paper else refined(seen, size)
+        for key, phrase in found:
             self.pool.add(key, phrase)
+        for old, new in corrected(seen, size) if paper else ():
+            self.pool.replace(seen.last, old, new)
 
 
 def _pool_of(host: Host, own: OuroborosSettings) -> PhrasePool:
@@ -246,7 +242,6 @@ def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
 def _place(phrases: str) -> Path:
     """The file, wherever the program works later. Unlike `Path.expanduser`, this does not fail for
     an unknown user."""
-    # Unlike `Path.expanduser`, this does not fail for an unknown user.
     return Path(os.path.abspath(os.path.expanduser(phrases)))
 
 

@@ -113,7 +113,6 @@ class Ppd(Drafter):
         self._guesses = PromptGuesses(found, host, self._tree.observe)
         self._by_table = own.shape != "confidence" or own.size > 0
         self._most = (own.width or MOST_WHOLE) - 1
-        self._length = 1
 
     def survey(self) -> list[FittedTree]:
         """What trees of each width promise on the host's curve, see `survey_widths`."""
@@ -123,7 +122,6 @@ class Ppd(Drafter):
         """Begin without guesses; what was learned about their worth is kept. References are
         ignored."""
         self._guesses.start(text)
-        self._length = len(text.context)
 
     def propose(self, budget: int) -> Tree:
         """The tree for this round, or for the state that the last one led to; empty if not even a
@@ -148,5 +146,4 @@ class Ppd(Drafter):
     def observe(self, round: Round) -> None:
         """Judge earlier guesses, and read the next ones after the last accepted node."""
         self._guesses.observe(round)
-        self._length += len(round.path.tokens)
-        self._tree.follow(self._length - 1)
+        self._tree.follow(self._guesses.length - 1)

@@ -113,7 +113,7 @@ class PromptGuesses:
     or None if none was right, and the shares of all.
 
     first: id of the first virtual token. tokens: the last round's guesses for each distance,
-    likeliest first. shares: of the same in the softmax of their rows.
+    likeliest first. shares: of the same in the softmax of their rows. length: tokens of the text.
     """
 
     def __init__(self, parts: PromptTokens, host: Host, judge: Judge) -> None:
@@ -127,18 +127,18 @@ class PromptGuesses:
         # Guesses whose token is yet to come: number of tokens before it, distance, tokens, shares.
         self._open: list[tuple[int, int, list[int], list[float]]] = []
         self._sampler: Sampler | None = None
-        self._length = 0
+        self.length = 0
 
     def start(self, text: TextStart) -> None:
         """Begin a text, without guesses."""
         self.tokens, self.shares, self._open = [], [], []
-        self._sampler, self._length = text.sampler, len(text.context)
+        self._sampler, self.length = text.sampler, len(text.context)
 
     def observe(self, round: Round, read: bool = True) -> None:
         """Judge earlier guesses, and `read` the next ones after the last accepted node."""
         if self._open:
             self._judge(round.path.tokens)
-        self._length += len(round.path.tokens)
+        self.length += len(round.path.tokens)
         found = self._read(round) if read and len(round.tree) else []
         self.tokens, self.shares = [tokens for tokens, _ in found], [shares for _, shares in found]
         self._open += [(place, place + 1, *guesses) for place, guesses in enumerate(found)]
@@ -185,7 +185,7 @@ class PromptGuesses:
             tokens, device = torch.from_numpy(places[0]).to(logits.device), logits.device
             size = numbers.shape[1]
             noise = (
-                noise_of_draw(self._sampler.seed, self._length + ahead, size, tokens, device)
+                noise_of_draw(self._sampler.seed, self.length + ahead, size, tokens, device)
                 .cpu()
                 .numpy()
             )

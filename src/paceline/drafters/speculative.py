@@ -124,15 +124,14 @@ class Speculative(Drafter):
     def __init__(
         self, host: Host, settings: SpeculativeSettings | None = None, **changes: Any
     ) -> None:
-        own = replace(settings or SpeculativeSettings(), **changes)
+        self._settings = own = replace(settings or SpeculativeSettings(), **changes)
         choice = ModelChoice(own.draft, own.device, own.dtype, own.weights)
         small = open_draft(host, choice)
-        inner, size = self._drafter_of(small, own), host.target.vocab_size
+        inner, size = self._drafter_of(small), host.target.vocab_size
         self._draft = DraftText(small, inner, size, own.branches, own.budget)
         self._most = own.length or LONGEST
         self._takes_over, self._waits = small.takes_over, False
         self.promise = own.promise
-        self._confidence = own.confidence
         self._plan: DraftLength | None = None
         if not own.length:
             self._plan = host.learn(
@@ -176,13 +175,17 @@ class Speculative(Drafter):
             self._asked = self._clock()
         most = min(budget, self._most)
         chances, plan = [guess.chance for guess in self._draft.guesses], self._plan
-        doubtful = min(chances, default=1.0) < self._confidence
+        doubtful = min(chances, default=1.0) < self._settings.confidence
         if len(chances) < most and not doubtful and (plan is None or plan.pays(chances)):
             end: ChainEnd | None
             if plan is not None:
-                end = plan.end(chances, self._confidence)
+                end = plan.end(chances, self._settings.confidence)
             else:
-                end = certain_end(self._confidence, most) if self._confidence else None
+                end = (
+                    certain_end(self._settings.confidence, most)
+                    if self._settings.confidence
+                    else None
+                )
             for place, each in enumerate(self._draft.guess(most, end)):
                 self.widths[each.width] += 1
                 if plan is not None and not each.prefill:
@@ -198,10 +201,11 @@ class Speculative(Drafter):
         self._draft.observe(round.path.tokens)
         self._asked, self._waits = None, False
 
-    def _drafter_of(self, small: Host, own: SpeculativeSettings) -> Drafter:
+    def _drafter_of(self, small: Host) -> Drafter:
         """The draft model's own drafter."""
-        named = isinstance(own.inner, str)
-        return make_drafter(own.inner_method, small) if named else own.inner
+        inner = self._settings.inner
+        named = isinstance(inner, str)
+        return make_drafter(self._settings.inner_method, small) if named else inner
 
     def _learn(self, plan: DraftLength, round: Round) -> None:
         said = round.path.tokens

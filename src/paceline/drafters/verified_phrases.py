@@ -87,9 +87,9 @@ def matching(seen: Verified, size: int, shortest: int = 2) -> list[tuple[int, Ph
 
 def corrected(seen: Verified, size: int) -> list[tuple[Phrase, Phrase]]:
     """The tried phrases after an accepted draft, each with the target's version of it: its outputs
-    after the draft and along the phrase."""
+    after the draft and along the phrase; nothing if the draft was rejected."""
     found = []
-    for phrase, outputs in seen.phrases:
+    for phrase, outputs in seen.phrases if seen.accepted else ():
         better = (seen.outputs[-1], *outputs)[:size]
         if len(better) == size:
             found.append((phrase, better))
