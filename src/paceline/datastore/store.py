@@ -23,7 +23,7 @@ from paceline.datastore.private_files import begins, check_folder, draft_of, put
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
 from paceline.errors import MergeError, StoreError, UsageError
-from paceline.json_files import Stamp, stamp_of
+from paceline.json_files import stamp_of
 from paceline.models.cache import LOCK, cache_root, held
 
 MOST_TOKENS = 20_000_000
@@ -160,24 +160,20 @@ class Datastore:
                 now.keep(len(log.documents), name)  # those added meanwhile stay in it
                 put_in_place(draft, self._place)  # not mapped, which Windows would refuse
                 now.drop(name)
-                # As others have it: not what was built in memory.
-                self._now(stamp_of(self._place), read_index(self._place))
+                self._open()  # as others have it: not what was built in memory
 
     def _open(self) -> None:
+        """Switch to the present index and log; other threads may look texts up meanwhile."""
         while True:
-            stamp = stamp_of(self._place)
-            self._now(stamp, self._read_index())
+            stamp, index = stamp_of(self._place), self._read_index()
+            log = Log(self.folder / _LOG, index.header.vocabulary, index.name)
+            with self._lock:
+                self._stamp, (self._header, self._tokens, self._order, _) = stamp, index
+                self._log, self._recent = log, RecentTexts()
+                self.version += 1
             # A merge that ends meanwhile has moved documents of the log to another index.
             if stamp_of(self._place) == stamp:
                 return
-
-    def _now(self, stamp: Stamp | None, index: Index) -> None:
-        """Switch to this index; other threads may look texts up meanwhile."""
-        log = Log(self.folder / _LOG, index.header.vocabulary, index.name)
-        with self._lock:
-            self._stamp, (self._header, self._tokens, self._order, _) = stamp, index
-            self._log, self._recent = log, RecentTexts()
-            self.version += 1
 
     def _read_index(self) -> Index:
         try:

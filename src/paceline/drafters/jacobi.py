@@ -75,8 +75,7 @@ class Jacobi(Drafter):
 
     def observe(self, round: Round) -> None:
         """Take the next guesses from the rows of the last ones; those without a row stay."""
-        nodes = [round.tree.find(self._guesses[:count]) for count in range(1, self.length + 1)]
-        rows = [node + 1 for node in nodes if node is not None]
+        rows = [node + 1 for node in round.tree.along(self._guesses)]
         said = likeliest(round.logits[rows]) if rows else []
         guesses = [*self._guesses[:1], *said, *self._guesses[1 + len(said) :]]
         self._text += round.path.tokens

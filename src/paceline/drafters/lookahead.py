@@ -27,7 +27,7 @@ shadows: the model reads their tokens, but they are never accepted. Accepting th
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -99,7 +99,9 @@ class Lookahead(Drafter):
         self._readable = sys.maxsize if readable is None else readable
         self._keeps_pool = own.history or pool is not None
         self._text: list[int] = []
-        self._window = Window([])
+        # Columns of future tokens at consecutive positions, each from level 0 on, all with the same
+        # number of levels. Level 0 of column 0 stands for the root, whatever its value.
+        self._columns: list[list[int]] = []
         self._shown = 0  # columns of the last proposal
 
     def start(self, text: TextStart) -> None:
@@ -108,13 +110,11 @@ class Lookahead(Drafter):
         if common_prefix(self._text, text.context) < len(self._text):
             if not self._keeps_pool:
                 self.pool.clear()
-            self._text, self._window, self._shown = [], Window([]), 0
-        if self._settings.window and not self._window.columns:
+            self._text, self._columns, self._shown = [], [], 0
+        if self._settings.window and not self._columns:
             draw = Random(self._settings.seed).choice  # noqa: S311 - no secret
-            spare = self._settings.level - 2
-            self._window = Window(
-                [[draw(text.context)] for _ in range(self._settings.window + spare)]
-            )
+            count = self._settings.window + self._settings.level - 2
+            self._columns = [[draw(text.context)] for _ in range(count)]
         self.resume(text)
 
     def resume(self, text: TextStart) -> None:
@@ -136,18 +136,18 @@ class Lookahead(Drafter):
 
     def observe(self, round: Round) -> None:
         """Take the window's next level from its scored rows, and its n-grams into the pool."""
-        shown = self._window.paths(self._mark)[: self._shown] if self._settings.window else []
+        shown = self._paths()[: self._shown]
         ends = [round.tree.find(path) for path in shown]
         if any(end is not None for end in ends):
             best = likeliest(round.logits)  # copying some rows would take longer
             results = [None if end is None else best[end + 1] for end in ends]
-            self._window.advance(results, self._settings.level, self._text[-1], self.pool.add)
+            self._advance(results)
         self._learn(round.path.tokens)
 
     def _window_within(self, room: int) -> Tree:
         """As many of the window's columns as fit into `room` nodes with all their levels."""
-        paths = self._window.paths(self._mark)
-        still_to_fill = self._settings.level - 1 - len(self._window.columns[0])
+        paths = self._paths()
+        still_to_fill = self._settings.level - 1 - len(self._columns[0])
         for count in range(len(paths), still_to_fill, -1):
             tree = Tree.of_paths(paths[:count])
             if len(tree) <= room:
@@ -156,56 +156,37 @@ class Lookahead(Drafter):
         self._shown = 0
         return EMPTY
 
+    def _paths(self) -> list[list[int]]:
+        """For each column, the tokens from the root to its last level, marked."""
+        bottom = [column[0] for column in self._columns]
+        return [
+            [self._mark + token for token in (*bottom[1 : place + 1], *column[1:])]
+            for place, column in enumerate(self._columns)
+        ]
+
+    def _advance(self, results: Sequence[int | None]) -> None:
+        """Add the tokens that follow the last level of the first columns; None if unknown.
+
+        While levels are missing, all columns gain one, or wait if one result is None. The next root
+        takes the first column's place, so that one is dropped, as are columns beyond `results`.
+        Later each column drops its own level 0; only one without a result waits. Its key and the
+        phrase after it go into the pool.
+        """
+        if len(self._columns[0]) < self._settings.level - 1:
+            known = [result for result in results if result is not None]
+            if len(known) == len(results):
+                pairs = zip(self._columns[1:], known[1:])
+                self._columns = [[*column, result] for column, result in pairs]
+            return
+        self._columns[0][0] = self._text[-1]  # the root that the window followed
+        for place, result in enumerate(results):
+            if result is not None:
+                key, *phrase = [*self._columns[place], result]
+                self.pool.add(key, phrase)
+                self._columns[place] = phrase
+
     def _learn(self, tokens: Sequence[int]) -> None:
         """Append `tokens` to the text."""
         if self._settings.pool_from_prompt:
             self.pool.add_text(self._text, tokens, self._settings.level - 1)
         self._text += tokens
-
-
-class Window:
-    """Columns of future tokens at consecutive positions.
-
-    columns: each from level 0 on, all with the same number of levels. Level 0 of column 0 stands
-    for the root, whatever its value.
-    """
-
-    def __init__(self, columns: Sequence[list[int]]) -> None:
-        self.columns = list(columns)
-
-    def paths(self, mark: int = 0) -> list[list[int]]:
-        """For each column, the tokens from the root to its last level, `mark` added to each."""
-        bottom = [column[0] for column in self.columns]
-        return [
-            [mark + token for token in (*bottom[1 : place + 1], *column[1:])]
-            for place, column in enumerate(self.columns)
-        ]
-
-    def advance(
-        self,
-        results: Sequence[int | None],
-        level: int,
-        root: int,
-        add: Callable[[int, Sequence[int]], None],
-    ) -> None:
-        """Add the tokens that follow the last level of the first columns; None if unknown.
-
-        level: tokens of an n-gram. root: the one that the window followed. add: called with each
-        n-gram, as a key and the phrase after it.
-
-        While levels are missing, all columns gain one, or wait if one result is None. The next root
-        takes the first column's place, so that one is dropped, as are columns beyond `results`.
-        Later each column drops its own level 0; only one without a result waits.
-        """
-        if len(self.columns[0]) < level - 1:
-            known = [result for result in results if result is not None]
-            if len(known) == len(results):
-                pairs = zip(self.columns[1:], known[1:])
-                self.columns = [[*column, result] for column, result in pairs]
-            return
-        self.columns[0][0] = root
-        for place, result in enumerate(results):
-            if result is not None:
-                key, *phrase = [*self.columns[place], result]
-                add(key, phrase)
-                self.columns[place] = phrase

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,13 +112,11 @@ def _grid(
     if not contexts or min(*widths, *contexts, repeats, 1) < 1:
         raise UsageError("widths, contexts and repeats of a cost curve must be at least 1")
     fitting, lengths = sorted({1, *widths}), sorted(set(contexts))
-    room = target.max_context
-    if room is not None:
-        if room < 2:
-            raise UsageError(f"the model's context of {room} is too short to measure a pass")
-        lengths = sorted({min(length, max(room - fitting[-1], 1)) for length in lengths})
-        fitting = [width for width in fitting if lengths[-1] + width <= room]
-    return fitting, lengths
+    room = sys.maxsize if target.max_context is None else target.max_context
+    if room < 2:
+        raise UsageError(f"the model's context of {room} is too short to measure a pass")
+    lengths = sorted({min(length, max(room - fitting[-1], 1)) for length in lengths})
+    return [width for width in fitting if lengths[-1] + width <= room], lengths
 
 
 def _blocks(lengths: Sequence[int], repeats: int) -> Iterator[tuple[int, int]]:
