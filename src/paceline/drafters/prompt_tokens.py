@@ -90,8 +90,9 @@ class PromptTokens(TrainedParts[PromptConfig]):
 
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """See `TrainedParts`."""
-        config = self.config
-        return {"embeddings": (config.prompt_tokens, config.epts, self.base.hidden_size)}
+        ensembles = self.config.prompt_tokens, self.config.epts
+        weights = {"ept_weights": ensembles} if self.config.learned_weights else {}
+        return {"embeddings": (*ensembles, self.base.hidden_size), **weights}
 
     def check_usable(self) -> None:
         """Raises ModelError unless only embeddings and weights of their logits are trained, each
@@ -221,13 +222,7 @@ def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
 
 def _weights(parts: PromptTokens) -> torch.Tensor:
     """[prompt_tokens, epts]: weights of EPTs' logits (section 4.4.4), equal by default (4.2)."""
+    if parts.config.learned_weights:
+        return parts.tensors["ept_weights"].float()
     shape = (parts.config.prompt_tokens, parts.config.epts)
-    if not parts.config.learned_weights:
-        return torch.full(shape, 1 / parts.config.epts, dtype=torch.float32, device="cpu")
-    weights = parts.tensors.get("ept_weights")
-    if weights is None or tuple(weights.shape) != shape:
-        raise ModelError(
-            "the prompt tokens are damaged: the weights of their embeddings are missing or "
-            f"not {shape[0]} x {shape[1]}"
-        )
-    return weights.float()
+    return torch.full(shape, 1 / parts.config.epts, dtype=torch.float32, device="cpu")
