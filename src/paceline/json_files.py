@@ -40,18 +40,6 @@ def replace_file(path: Path, content: bytes | memoryview, draft: Path | None = N
             draft.unlink(missing_ok=True)
 
 
-Stamp = tuple[int, int, int]
-
-
-def stamp_of(path: Path) -> Stamp | None:
-    """What changes when a file is replaced; None without one. Raises OSError."""
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
 def parse_json(text: str | bytes) -> Any:
     """`json.loads`, with nesting that is too deep for it as another ValueError."""
     try:

@@ -10,6 +10,8 @@ from typing import IO
 
 from paceline.errors import StoreError
 
+Stamp = tuple[int, int, int]
+
 
 def open_private(path: Path, mode: str) -> IO[bytes]:
     """Open a file in a binary mode; if that creates it, nobody else can read it."""
@@ -22,6 +24,15 @@ def begins(path: Path, magic: bytes) -> bool:
         return False
     with path.open("rb") as stream:
         return stream.read(len(magic)) == magic
+
+
+def stamp_of(path: Path) -> Stamp | None:
+    """What changes when a file is replaced; None without one. Raises OSError."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def draft_of(path: Path) -> Path:

@@ -19,11 +19,10 @@ import numpy as np
 from paceline.datastore.documents import RecentTexts, bounded, checked, joined
 from paceline.datastore.index_file import INDEX, INDEX_MAGIC, Header, Index, read_index, write_draft
 from paceline.datastore.log_file import LOG_MAGIC, Log, logs_to_come
-from paceline.datastore.private_files import begins, check_folder, draft_of, put_in_place
+from paceline.datastore.private_files import begins, check_folder, draft_of, put_in_place, stamp_of
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
 from paceline.errors import MergeError, StoreError, UsageError
-from paceline.json_files import stamp_of
 from paceline.models.cache import LOCK, cache_root, held
 
 MOST_TOKENS = 20_000_000

@@ -15,10 +15,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from paceline.datastore.private_files import Stamp, stamp_of
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError
 from paceline.file_locks import lock_beside
-from paceline.json_files import Stamp, parse_json, replace_file, stamp_of
+from paceline.json_files import parse_json, replace_file
 from paceline.tree import ROOT, Tree
 
 Phrase = tuple[int, ...]

@@ -96,11 +96,6 @@ class SpeculativeSettings(Settings):
         return isinstance(self.draft, str) and self.draft == SELF
 
     @property
-    def promise(self) -> float:
-        """See `Drafter.promise`."""
-        return _RIGHT_IN_A_ROW if self.is_copy else 0.0
-
-    @property
     def inner_method(self) -> str:
         """What `inner` names, or the default."""
         return self.inner or ("anpd" if self.is_copy else "plain")
@@ -131,7 +126,7 @@ class Speculative(Drafter):
         self._draft = DraftText(small, inner, size, own.branches, own.budget)
         self._most = own.length or LONGEST
         self._takes_over, self._waits = small.takes_over, False
-        self.promise = own.promise
+        self.promise = _RIGHT_IN_A_ROW if own.is_copy else 0.0
         self._plan: DraftLength | None = None
         if not own.length:
             self._plan = host.learn(
