@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from paceline.chains import ChainEnd, certain_end
+from paceline.chains import certain_end
 from paceline.drafters.draft_text import DraftText, Guess
 from paceline.drafters.host import COPIES, SELF, Host, ModelChoice
 from paceline.drafters.registry import check_method, make_drafter
@@ -168,19 +168,11 @@ class Speculative(Drafter):
             return EMPTY
         if self._asked is None:
             self._asked = self._clock()
-        most = min(budget, self._most)
-        chances, plan = [guess.chance for guess in self._draft.guesses], self._plan
-        doubtful = min(chances, default=1.0) < self._settings.confidence
+        plan, confidence, most = self._plan, self._settings.confidence, min(budget, self._most)
+        chances = [guess.chance for guess in self._draft.guesses]
+        doubtful = min(chances, default=1.0) < confidence
         if len(chances) < most and not doubtful and (plan is None or plan.pays(chances)):
-            end: ChainEnd | None
-            if plan is not None:
-                end = plan.end(chances, self._settings.confidence)
-            else:
-                end = (
-                    certain_end(self._settings.confidence, most)
-                    if self._settings.confidence
-                    else None
-                )
+            end = plan.end(chances, confidence) if plan else certain_end(confidence, most)
             for place, each in enumerate(self._draft.guess(most, end)):
                 self.widths[each.width] += 1
                 if plan is not None and not each.prefill:
