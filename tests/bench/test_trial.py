@@ -80,14 +80,14 @@ def ouroboros(host: Host) -> Ouroboros:
     return drafter
 
 
-def ways(host: Host) -> Any:
-    return speculative(host)._draft._speaker
+def draft(host: Host) -> Any:
+    return speculative(host)._draft
 
 
 LEARNED: list[Callable[[Host], object]] = [
     lambda host: speculative(host)._plan,
-    lambda host: ways(host)._ways[True]._batch._planner,
-    lambda host: ways(host)._times,
+    lambda host: draft(host)._ways[True]._batch._planner,
+    lambda host: draft(host)._times,
     lambda host: ouroboros(host).pool,
 ]
 

@@ -80,22 +80,23 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
     # of its row, and minus the probability of its parent. An entry that leaves the heap is replaced
     # by its next sibling and its first child.
     heap: list[tuple[float, Ranks, int, float]] = []
+
+    def offer(above: float, path: Ranks, place: int) -> None:
+        if len(path) < len(orders) and place < table.ranks:
+            rank = orders[len(path)][place]
+            found = above * table.rows[len(path)][rank]
+            if found < -least:
+                heapq.heappush(heap, (found, (*path, rank), place, above))
+
     paths: list[Ranks] = []
     path_chances: list[float] = []
-    coming: list[tuple[float, Ranks, int]] = [(-1.0, (), 0)]
-    while len(paths) < count:
-        for above, path, place in coming:
-            if len(path) < len(orders) and place < table.ranks:
-                rank = orders[len(path)][place]
-                found = above * table.rows[len(path)][rank]
-                if found < -least:
-                    heapq.heappush(heap, (found, (*path, rank), place, above))
-        if not heap:
-            break
+    offer(-1.0, (), 0)
+    while heap and len(paths) < count:
         found, path, place, above = heapq.heappop(heap)
         paths.append(path)
         path_chances.append(-found)
-        coming = [(above, path[:-1], place + 1), (found, path, 0)]
+        offer(above, path[:-1], place + 1)
+        offer(found, path, 0)
     return CandidateTree(tuple(paths), tuple(path_chances))
 
 
@@ -106,5 +107,6 @@ def likeliest_of(
     that sum to more than 1 are scaled down."""
     if not chances or count < 1:
         return CandidateTree()
-    rows = [tuple([chance / max(1.0, sum(row)) for chance in row]) for row in chances]
+    scales = [max(1.0, sum(row)) for row in chances]
+    rows = [tuple([chance / scale for chance in row]) for row, scale in zip(chances, scales)]
     return likeliest(AcceptanceTable(tuple(rows)), len(rows), count, least)
