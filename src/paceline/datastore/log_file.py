@@ -80,7 +80,7 @@ class Log:
             stream.seek(self._end)
             stream.truncate()
             stream.write(data)
-        self._take(data, _BEGIN if self._end == 0 else 0)
+        self._take(data)
         return kept
 
     def keep(self, count: int, index: str) -> None:
@@ -119,19 +119,16 @@ class Log:
         if not kept:
             self._forget()
             stream.seek(0)
-        begin = 0
         new = stream.read()
         if self._end == 0:
             self._check(new[:_BEGIN])
-            if len(new) < _BEGIN:  # its writer was killed inside the head
-                return kept
-            begin = _BEGIN
-        self._take(new, begin)
+        if self._end or len(new) >= _BEGIN:  # else its writer was killed inside the head
+            self._take(new)
         return kept
 
-    def _take(self, data: bytes, begin: int) -> None:
-        """Record the whole documents from `begin` on; `data` is what follows `_end`."""
-        documents, at = _read(data, begin)
+    def _take(self, data: bytes) -> None:
+        """Record the whole documents of what follows `_end`: the head, if that is 0, and records."""
+        documents, at = _read(data, 0 if self._end else _BEGIN)
         self.documents += documents
         self.tokens += sum(map(len, documents))
         self._last = _record(documents[-1]) if documents else self._last or data[:at]
