@@ -116,21 +116,13 @@ class DraftText:
             self.start(text)
             return
         same = common_prefix(self._text, text.context)
-        if same < len(text.context) or same < self.committed:
-            self._correct(same, text.context[same:])
-        else:
-            del self.guesses[: same - self.committed]
-        self.committed = len(text.context)
+        self._continue(same, text.context[same:])
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Take over tokens committed after the earlier ones."""
         guessed = [guess.token for guess in self.guesses]
         right = common_prefix(guessed, tokens) if guessed else 0
-        if right < len(tokens):
-            self._correct(self.committed + right, tokens[right:])
-        else:
-            del self.guesses[:right]
-        self.committed += len(tokens)
+        self._continue(self.committed + right, tokens[right:])
 
     def guess(self, most: int, end: ChainEnd | None = None) -> Sequence[Said]:
         """Generate until there are `most` guesses, or fewer if `end` says so, in passes that may
@@ -162,16 +154,19 @@ class DraftText:
         sampler = (self._started.sampler or GREEDY).coupled()
         self._way.start(text, self._started.references, sampler)
 
-    def _correct(self, kept: int, tokens: Sequence[int]) -> None:
-        """Keep the text's first `kept` tokens, append these, and drop all guesses."""
-        self.guesses = []
-        if self._text is None:
-            return
-        del self._text[kept:]
-        self._text.extend(tokens)
-        self._way.correct(kept)
-        if not self._can_read(tokens):
-            self._text = None
+    def _continue(self, same: int, new: Sequence[int]) -> None:
+        """The text's first `same` tokens are committed, followed by `new` ones; guesses stay if they
+        agree with that."""
+        if same >= self.committed and not new:
+            del self.guesses[: same - self.committed]
+        else:
+            self.guesses = []
+            if self._text is not None:
+                self._text[same:] = new
+                self._way.correct(same)
+                if not self._can_read(new):
+                    self._text = None
+        self.committed = same + len(new)
 
     def _can_read(self, tokens: Sequence[int]) -> bool:
         return max(tokens, default=0) < self._target.vocab_size
