@@ -19,7 +19,7 @@ from paceline.errors import ModelError
 from paceline.kernels.likeliest import likeliest
 from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.records import Round, TextStart
-from paceline.sampling import Sampler
+from paceline.sampling import GREEDY
 from paceline.tree import ROOT
 
 Floats = NDArray[np.floating[Any]]
@@ -127,13 +127,13 @@ class PromptGuesses:
         self.shares: list[list[float]] = []
         # Guesses whose token is yet to come: number of tokens before it, distance, tokens, shares.
         self._open: list[tuple[int, int, list[int], list[float]]] = []
-        self._sampler: Sampler | None = None
+        self._sampler = GREEDY
         self.length = 0
 
     def start(self, text: TextStart) -> None:
         """Begin a text, without guesses."""
         self.tokens, self.shares, self._open = [], [], []
-        self._sampler, self.length = text.sampler, len(text.context)
+        self._sampler, self.length = text.sampler or GREEDY, len(text.context)
 
     def observe(self, round: Round, read: bool = True) -> None:
         """Judge earlier guesses, and `read` the next ones after the last accepted node."""
@@ -178,21 +178,17 @@ class PromptGuesses:
             scores = weights.to(logits.device) @ logits[list(rows)].float()
         else:
             scores = logits[rows[0]]
-        numbers = scores[None].float().cpu().numpy()
-        if self._sampler is None or self._sampler.draws_likeliest:
-            places, shares = likeliest(numbers, self._ranks)
+        numbers, sampler = scores[None].float().cpu().numpy(), self._sampler
+        if sampler.draws_likeliest:
+            (places,), (shares,) = likeliest(numbers, self._ranks)
         else:
-            places, shares = likeliest(numbers, _HEARD * self._ranks)
-            tokens, device = torch.from_numpy(places[0]).to(logits.device), logits.device
-            size = numbers.shape[1]
-            noise = (
-                noise_of_draw(self._sampler.seed, self.length + ahead, size, tokens, device)
-                .cpu()
-                .numpy()
-            )
-            order, shares = _as_drawn(shares[0], self._sampler.noise_scale * noise)
-            places, shares = places[:, order[: self._ranks]], shares[None, : self._ranks]
-        return places[0].tolist(), shares[0].tolist()
+            (places,), (shares,) = likeliest(numbers, _HEARD * self._ranks)
+            tokens, size = torch.from_numpy(places).to(logits.device), numbers.shape[1]
+            position = self.length + ahead
+            noise = noise_of_draw(sampler.seed, position, size, tokens, logits.device)
+            order, shares = _as_drawn(shares, sampler.noise_scale * noise.cpu().numpy())
+            places = places[order]
+        return places[: self._ranks].tolist(), shares[: self._ranks].tolist()
 
 
 def _as_drawn(shares: Floats, noise: Floats) -> tuple[NDArray[np.intp], Floats]:
