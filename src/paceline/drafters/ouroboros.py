@@ -221,12 +221,10 @@ class Ouroboros(Speculative):
 def _pool_of(host: Host, own: OuroborosSettings) -> PhrasePool:
     """The pool that the host's drafters with such phrases share, or one of its own."""
     make = partial(_filled, PhrasePool(own.guesses, own.most), host, own.phrases)
-    if not own.history:
-        return make()
     # Phrases of another length or file need another pool.
     key = (PhrasePool, own.level, own.guesses, own.most, own.phrases)
-    shared: PhrasePool = host.learn(key, make)
-    return shared
+    pool: PhrasePool = host.learn(key, make) if own.history else make()
+    return pool
 
 
 def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
