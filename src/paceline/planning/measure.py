@@ -143,16 +143,16 @@ def _entered(target: Target, text: Sequence[int]) -> Iterator[int]:
 
 def _time_pass(target: Target, slot: int, tree: Tree) -> float:
     """Seconds of one pass. Nothing is committed, so the next one finds the same cache."""
+    return _seconds(lambda: target.score({slot: tree})[slot])
+
+
+def _seconds(act: Callable[[], torch.Tensor]) -> float:
+    """Seconds until the device of the result has done all its work."""
     began = perf_counter()
-    rows = target.score({slot: tree})[slot]
-    _wait(rows.device)
-    return perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    """Wait until the device has finished all its work."""
+    device = act().device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    return perf_counter() - began
 
 
 def _chain(random: Random, target: Target, width: int) -> Tree:
@@ -202,10 +202,10 @@ def measure_bandwidth(device: torch.device) -> float:
     """
     moved, kernels = _kernels(device)
     attempts = (kernel for kernel in kernels for _ in range(_BANDWIDTH_REPEATS))
-    return max(_rate(kernel, moved, device) for kernel in attempts)
+    return max(moved / _seconds(kernel) / 1e9 for kernel in attempts)
 
 
-def _kernels(device: torch.device) -> tuple[int, list[Callable[[], object]]]:
+def _kernels(device: torch.device) -> tuple[int, list[Callable[[], torch.Tensor]]]:
     """Bytes that each kernel moves, and the kernels."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
@@ -217,7 +217,7 @@ def _kernels(device: torch.device) -> tuple[int, list[Callable[[], object]]]:
     return matrix.nbytes, list(_read_kernels(matrix))
 
 
-def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], object]]:
+def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], torch.Tensor]]:
     """Ways to read every entry of `matrix` [rows, columns] once."""
     flat, vector = matrix.flatten(), torch.ones(matrix.shape[1])
     yield flat.sum
@@ -231,14 +231,6 @@ def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], object]]:
         packed = operators._reorder_linear_weight(matrix, 4)
         four = torch.ones(4, matrix.shape[1])
         yield lambda: operators._linear_pointwise(four, packed, None, "none", [], "")
-
-
-def _rate(kernel: Callable[[], object], moved: int, device: torch.device) -> float:
-    """GB/s of a kernel that moves `moved` bytes."""
-    began = perf_counter()
-    kernel()
-    _wait(device)
-    return moved / (perf_counter() - began) / 1e9
 
 
 def _buffer_bytes(spare: int | None) -> int:
