@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline.drafters.attention_rows import Stretches
+from paceline.drafters.chimera_levels import encoded
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, MedusaConfig
 from paceline.drafters.medusa_heads import HeadModule, MedusaHeads, OutputHead
+from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
 from paceline.records import WordTable
@@ -66,6 +69,11 @@ def small_chimera(config: ChimeraConfig, noise: float = 1.0) -> ChimeraModel:
     )
     found: ChimeraModel = shaken(model, noise)
     return found
+
+
+def greens_of(model: ChimeraModel) -> NgramCache:
+    """Where its drafts look green states up: nothing is kept."""
+    return NgramCache(partial(encoded, model), 0)
 
 
 def small_eagle(config: EagleConfig, noise: float = 1.0) -> EagleModel:

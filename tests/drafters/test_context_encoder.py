@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.trained_heads import HIDDEN, VOCAB, learned, small_chimera, texts
+from tests.trained_heads import HIDDEN, VOCAB, greens_of, learned, small_chimera, texts
 
 from paceline.drafters.chimera_levels import ModuleLevels
 from paceline.drafters.chimera_model import ChimeraModel
@@ -30,16 +30,16 @@ def drafted(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and draft states [heads, …] after `point`, the way a drafter gets them; the text is
     read `chunk` tokens at a time."""
-    order, levels = model.config.order, ModuleLevels(model, 1)
+    order, levels = model.config.order, ModuleLevels(model, greens_of(model), 1)
 
     def green(*ends: int) -> torch.Tensor:
         return model.green(torch.tensor([last_ngram(tokens[: end + 1], order) for end in ends]))
 
     for first in range(0, point + 1, chunk):
         places = range(first, min(first + chunk, point + 1))
-        levels.read(matures[: places.stop], list(green(*places)))
+        levels.take(matures[: places.stop], list(green(*places)))
     assert levels.length == point + 1
-    levels.begin()
+    levels.restart()
     logits, states = [], []
     for depth in range(model.config.heads):
         found = levels.drafts(depth, list(green(point + 1 + depth)), [depth - 1])
@@ -132,18 +132,18 @@ def test_branches_do_not_see_one_another() -> None:
     """Siblings, and nodes below them, drafted at once or one branch after the other."""
     model = small_chimera(ChimeraConfig(heads=3))
     tokens, matures = texts(1, 10)
-    levels = ModuleLevels(model, 256)
-    levels.read(matures[0], list(model.green(ngrams(tokens, 3)[0])))
+    levels = ModuleLevels(model, greens_of(model), 256)
+    levels.take(matures[0], list(model.green(ngrams(tokens, 3)[0])))
     nodes = [*torch.randn(6, HIDDEN, generator=torch.Generator().manual_seed(5))]
     parents = [-1, 0, 0, 1, 2, 2]
-    levels.begin()
+    levels.restart()
     tree = torch.cat(
         [levels.drafts(0, nodes[:1], [-1]), levels.drafts(1, nodes[1:3], [0, 0]),
          levels.drafts(2, nodes[3:], parents[3:])]
     )  # fmt: skip
     for leaf in range(3, 6):
         chain = [0, parents[leaf], leaf]
-        levels.begin()
+        levels.restart()
         for depth, node in enumerate(chain):
             found = levels.drafts(depth, nodes[node : node + 1], [depth - 1])
             torch.testing.assert_close(found[0], tree[node], atol=1e-5, rtol=1e-4)
@@ -154,16 +154,16 @@ def test_a_context_can_go_back_and_on() -> None:
     model = small_chimera(ChimeraConfig(heads=2))
     tokens, matures = texts(1, 14)
     greens = [*model.green(ngrams(tokens, 3)[0])]
-    straight, winding = ModuleLevels(model, 256), ModuleLevels(model, 2)
-    straight.read(matures[0, :9], greens[:9])
-    winding.read(matures[0, :4], greens[:4])
-    winding.begin()
+    straight, winding = (ModuleLevels(model, greens_of(model), room) for room in (256, 2))
+    straight.take(matures[0, :9], greens[:9])
+    winding.take(matures[0, :4], greens[:4])
+    winding.restart()
     winding.drafts(0, greens[5:6], [-1])
-    winding.read(torch.cat([matures[0, :4], matures[0, 9:]]), greens[9:])
+    winding.take(torch.cat([matures[0, :4], matures[0, 9:]]), greens[9:])
     winding.keep(4)
-    winding.read(matures[0, :9], greens[4:9])
+    winding.take(matures[0, :9], greens[4:9])
     for each in (straight, winding):
-        each.begin()
+        each.restart()
     one, other = (each.drafts(0, greens[9:10], [-1]) for each in (straight, winding))
     torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 

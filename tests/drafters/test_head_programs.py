@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.c_library import needs_library
-from tests.trained_heads import HIDDEN, VOCAB, small_chimera, small_medusa
+from tests.trained_heads import HIDDEN, VOCAB, greens_of, small_chimera, small_medusa
 
 from paceline.drafters.chimera_levels import (
     Levels,
@@ -52,23 +52,23 @@ def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) 
     rng = random.Random(0)
     pairs: list[tuple[Levels, Levels]] = []
     for _ in range(2):
-        program = levels_of(model, capacity=1)
+        program = levels_of(model, greens_of(model), capacity=1)
         assert isinstance(program, ProgramLevels)
-        pairs.append((program, ModuleLevels(model, capacity=1)))
+        pairs.append((program, ModuleLevels(model, greens_of(model), capacity=1)))
     for _ in range(12):
         pair = rng.choice(pairs)
         known = pair[0].length
         count = rng.randrange(0 if known else 1, 40)
         states, greens = torch.randn(known + count, HIDDEN), torch.randn(count, HIDDEN)
         for each in pair:
-            each.read(states, list(greens))
-            each.begin()
+            each.take(states, list(greens))
+            each.restart()
         assert pair[0].length == pair[1].length
         nodes = [-1]
         first = 0
         for depth in range(config.heads):
             greens = torch.randn(len(nodes), HIDDEN)
-            found, expected = (each.grow(depth, list(greens), nodes, 4) for each in pair)
+            found, expected = (each.guess(depth, list(greens), nodes, 4) for each in pair)
             assert_alike(found, expected, 1e-4)
             level = range(first, first + len(nodes))
             first += len(nodes)
@@ -115,8 +115,8 @@ def test_what_has_no_program_stays_with_its_modules() -> None:
         small_chimera(ChimeraConfig(heads=2, form=form)).ready("fastest", compile_chimera)
         for form in ("full", "compact")
     )
-    assert isinstance(levels_of(full), ModuleLevels)
-    assert isinstance(levels_of(compact), ProgramLevels)
+    assert isinstance(levels_of(full, greens_of(full)), ModuleLevels)
+    assert isinstance(levels_of(compact, greens_of(compact)), ProgramLevels)
 
 
 @torch.no_grad()

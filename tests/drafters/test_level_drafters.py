@@ -29,15 +29,15 @@ TINY = "tiny"
 SIZES = {"hidden": 32, "vocab": VOCAB, "fingerprint": TINY}
 FIXED = {"depth": 3, "least": 0.0}
 
-Made = Callable[[CausalLMTarget], LevelDrafter[Any]]
+Made = Callable[[CausalLMTarget], LevelDrafter]
 
 
-def eagle(target: CausalLMTarget, **config: Any) -> LevelDrafter[Any]:
+def eagle(target: CausalLMTarget, **config: Any) -> LevelDrafter:
     folder = str(saved_eagle(**SIZES, **config))
     return Eagle(Host(target, TINY, clock=Ticking(1e-3)), parts=folder, **FIXED)
 
 
-def chimera(target: CausalLMTarget) -> LevelDrafter[Any]:
+def chimera(target: CausalLMTarget) -> LevelDrafter:
     folder = str(saved_chimera(**SIZES))
     return Chimera(Host(target, TINY, clock=Ticking(1e-3)), parts=folder, **FIXED)
 
@@ -45,7 +45,7 @@ def chimera(target: CausalLMTarget) -> LevelDrafter[Any]:
 def step_by_step(make: Made) -> Made:
     """Drafts are not made in one call, as on a GPU."""
 
-    def made(target: CausalLMTarget) -> LevelDrafter[Any]:
+    def made(target: CausalLMTarget) -> LevelDrafter:
         drafter = make(target)
         programs = drafter._model.programs  # type: ignore[attr-defined]
         if programs is not None:
@@ -58,7 +58,7 @@ def step_by_step(make: Made) -> Made:
 def by_modules(make: Made) -> Made:
     """Drafts are made by the modules alone, as without the library."""
 
-    def made(target: CausalLMTarget) -> LevelDrafter[Any]:
+    def made(target: CausalLMTarget) -> LevelDrafter:
         drafter = make(target)
         drafter._model.programs = None  # type: ignore[attr-defined]
         return drafter
@@ -82,7 +82,7 @@ def target() -> CausalLMTarget:
 
 
 @torch.no_grad()
-def drafts(drafter: LevelDrafter[Any], target: CausalLMTarget, text: list[int]) -> Tree:
+def drafts(drafter: LevelDrafter, target: CausalLMTarget, text: list[int]) -> Tree:
     """What is proposed where the target has read all but the last token."""
     drafter.observe_states(own_states(target.model, text[:-1]))
     return drafter.propose(12)

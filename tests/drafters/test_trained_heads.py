@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.trained_heads import (
     HIDDEN,
     VOCAB,
+    greens_of,
     learned,
     output_head,
     save_chimera,
@@ -124,7 +125,7 @@ def medusa_scores(parts: MedusaParts, weights: HeadWeights) -> torch.Tensor:
 def chimera_scores(parts: ChimeraParts, weights: HeadWeights) -> torch.Tensor:
     opened = parts.open(shown(), weights)
     ngram = torch.tensor([[3, 1, 2]])[:, : parts.config.order]
-    rows = ModuleLevels(opened, 256).drafts(0, list(opened.green(ngram)), [-1])
+    rows = ModuleLevels(opened, greens_of(opened), 256).drafts(0, list(opened.green(ngram)), [-1])
     return opened.logits(0, torch.ones(HIDDEN), rows)
 
 

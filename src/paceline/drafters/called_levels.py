@@ -14,13 +14,21 @@ from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import EPSILON, DraftBlock
 from paceline.drafters.guesses import FoundTree
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
-from paceline.drafters.level_drafter import TextLevels
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import HeadModule
+from paceline.drafters.text_levels import TextLevels
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.builder import Builder, Columns, Rotary, layer_of, merged
+from paceline.kernels.programs.buffers import PassBuffers
+from paceline.kernels.programs.builder import (
+    Builder,
+    Columns,
+    GivenRows,
+    Rotary,
+    layer_of,
+    merged,
+)
 from paceline.kernels.programs.program import CacheLayer, TableAddresses
 from paceline.kernels.programs.steps import Join, Operand
 from paceline.records import WordTable
@@ -32,13 +40,15 @@ Floats = NDArray[np.float32]
 class BlockPrograms(ABC):
     """The parts of `model` as programs, with layers of this kind. block: its own.
 
-    rotary: of the programs. call: a draft by them in one call; None if unavailable.
+    rotary: of the programs. call: a draft by them in one call; None if unavailable. layers: of the
+    cache, the first of a text's columns in each and the step to the next.
 
     Raises UnpackableError for a kind that is unavailable here.
     """
 
     model: HeadModule
     call: LevelCall | None = None
+    layers: Sequence[tuple[int, int]] = ((0, 1),)
 
     def __init__(
         self,
@@ -58,10 +68,6 @@ class BlockPrograms(ABC):
         self._join = layer_of(kind, [block.join.weight])
         self._gates = layer_of(kind, [block.gate.weight, block.up.weight])
         self._down = layer_of(kind, [block.down.weight])
-
-    @abstractmethod
-    def layers_of(self, held: torch.Tensor) -> list[CacheLayer]:
-        """Layers of the cache in `held`, see `TextLevels`."""
 
     @abstractmethod
     def lend(self, one: native.Chimera | native.Eagle, rows: int) -> object:
@@ -127,13 +133,11 @@ class LevelCall:
 
 
 class CalledLevels(TextLevels):
-    """Levels that `call` of their programs can grow. per_place: columns for each token."""
+    """Levels that programs compute, or `call` of these grows, over the text's own cache."""
 
     _programs: BlockPrograms
-    per_place = 1
 
-    def __init__(self, programs: BlockPrograms, columns: torch.Tensor) -> None:
-        super().__init__(columns)
+    def _use(self, programs: BlockPrograms) -> None:
         self._programs = programs
         self.most_fresh = 0 if programs.call is None else programs.call.most_fresh
         self._find()
@@ -171,6 +175,37 @@ class CalledLevels(TextLevels):
         """Point to the memory of this text: texts share `one`."""
         one.layers = ctypes.addressof(self._addresses)
 
+    def _given(self, program: GivenRows, slots: range) -> Floats:
+        """Memory for what a program reads of rows with these slots."""
+        self._room_for(slots.stop)
+        program.use_cache(self._layers)
+        return program.given(len(slots))
+
+    def _run_text(self, program: GivenRows, count: int) -> Floats:
+        """The output for the next `count` rows of the text."""
+        places = np.arange(self.length, self.length + count)
+        self.length += count
+
+        def see(rows: PassBuffers) -> None:
+            rows.positions[:count] = rows.slots[:count] = places
+            rows.count[:count] = places + 1
+
+        return program.run(count, self.length, see)
+
+    def _run_nodes(self, program: GivenRows, slots: range, seen: Sequence[Sequence[int]]) -> Floats:
+        """The output for nodes with these slots. seen: columns of the draft that each sees."""
+        count = len(slots)
+
+        def see(rows: PassBuffers) -> None:
+            rows.slots[:count], rows.count[:count] = slots, self.per_place * self.length
+            rows.positions[:count] = self._places(seen)
+            begin = 0
+            for row, own in enumerate(seen):
+                rows.extra[begin : begin + len(own)] = own
+                rows.begins[row + 1] = begin = begin + len(own)
+
+        return program.run(count, slots.stop, see)
+
     def _room_for(self, places: int) -> None:
         """Make room for the columns of a text and its draft, `places` together."""
         if self._make_room(self.per_place * places):
@@ -178,5 +213,9 @@ class CalledLevels(TextLevels):
 
     def _find(self) -> None:
         """Find the layers of the text's cache where they are now."""
-        self._layers = layers = self._programs.layers_of(self._held)
+        keys, values = self._held
+        self._layers = layers = [
+            CacheLayer(keys[:, :, begin::step], values[:, :, begin::step])
+            for begin, step in self._programs.layers
+        ]
         self._addresses = (native.Layer * len(layers))(*(layer.as_native() for layer in layers))

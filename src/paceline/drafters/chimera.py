@@ -14,25 +14,19 @@ before, so a tree grows level by level, as long as that pays.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from paceline.chains import ChainEnd
-from paceline.drafters.chimera_levels import Levels, encoded, levels_of, restored
-from paceline.drafters.guesses import Guesses
+from paceline.drafters.chimera_levels import encoded, levels_of, restored
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
-from paceline.drafters.level_tree import BeamSettings, LevelTree, grown
-from paceline.drafters.ngram_cache import CacheCounts, Encode, Ngram, NgramCache, State, last_ngram
+from paceline.drafters.level_tree import BeamSettings
+from paceline.drafters.ngram_cache import CacheCounts, Encode, Ngram, NgramCache, State
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import whole
 from paceline.drafters.trained_heads import ChimeraParts
-from paceline.tree import ROOT, Tree
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class ChimeraSettings(BeamSettings):
         check_parts(ChimeraParts, self.parts)
 
 
-class Chimera(LevelDrafter[Levels]):
+class Chimera(LevelDrafter):
     """Drafter with a trained draft model on the target's states.
 
     host: the model it was trained for, which must expose its hidden states.
@@ -71,11 +65,8 @@ class Chimera(LevelDrafter[Levels]):
         own = replace(settings or ChimeraSettings(), **changes)
         found = find_parts(ChimeraParts, own.parts, host.fingerprint)
         self._model = model = found.open(host, own.weights)
-        super().__init__(host, model, own, partial(levels_of, model), found.config.heads)
         self.promise = found.promise
         encode: Encode = partial(encoded, model)
-        self._order = found.config.order
-        self._ngram: Callable[[Sequence[int]], Ngram] = partial(last_ngram, order=self._order)
 
         def made_beforehand() -> dict[Ngram, State]:
             ngrams = [tuple(ids) for ids in found.common_ngrams(own.dictionary)]
@@ -93,33 +84,10 @@ class Chimera(LevelDrafter[Levels]):
         # States encoded for one text serve the next ones, and those beside it.
         key = (NgramCache, id(model), own.cache, own.dictionary, own.spill)
         self._greens: NgramCache = host.learn(key, store)
-        self._root: Sequence[State] = ()  # the green state of the root
+        new_levels = partial(levels_of, model, self._greens)
+        super().__init__(host, model, own, new_levels, found.config.heads)
 
     @property
     def lookups(self) -> CacheCounts:
         """Where states of n-grams were found so far, by all drafters that share the store."""
         return self._greens.counts
-
-    def _read(self, levels: Levels, text: Sequence[int], states: torch.Tensor) -> None:
-        known, read = levels.length, len(states)
-        ends = range(known + 1, read + 2)  # the root's, too: missing ones are encoded together
-        last = [text[max(0, end - self._order) : end] for end in ends]
-        greens = self._greens.states([self._ngram(tokens) for tokens in last])
-        levels.read(states, greens[:-1])
-        self._root = greens[-1:]
-
-    def _grown(self, levels: Levels, budget: int, end: ChainEnd) -> tuple[Tree, int]:
-        # The last tokens up to continued nodes.
-        paths = {ROOT: tuple(self._text[-self._order :])}
-        levels.begin()
-
-        def grow(tree: LevelTree, level: Sequence[int], parents: Sequence[int]) -> Guesses:
-            if level == [ROOT]:
-                return levels.grow(0, self._root, parents, self._beam.ranks)
-            for node in level:
-                paths[node] = (*paths[tree.parents[node]], tree.tokens[node])
-            depth = len(paths[level[0]]) - len(paths[ROOT])
-            found = self._greens.states([self._ngram(paths[node]) for node in level])
-            return levels.grow(depth, found, parents, self._beam.ranks)
-
-        return grown(self._beam, budget, end, grow)

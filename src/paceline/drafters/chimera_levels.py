@@ -6,36 +6,88 @@ module, calling torch's operators takes longer than their computation.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from paceline.drafters.attention_rows import Columns
-from paceline.drafters.called_levels import CalledLevels, Floats
+from paceline.drafters.called_levels import CalledLevels
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms
 from paceline.drafters.guesses import Guesses, guesses_of, guesses_of_program
-from paceline.drafters.level_drafter import TextLevels
-from paceline.drafters.ngram_cache import Ngram, State
-from paceline.kernels.programs.buffers import PassBuffers
+from paceline.drafters.ngram_cache import Ngram, NgramCache, State, last_ngram
+from paceline.drafters.text_levels import TextLevels
 
 
-class ModuleLevels(TextLevels):
-    """Runs the modules of `model` one after the other. capacity: see `Context`."""
+class Levels(TextLevels):
+    """What Chimera keeps of one text, and a draft after it. greens: where green states are kept."""
 
-    def __init__(self, model: ChimeraModel, capacity: int) -> None:
-        config = model.config
-        shape = 2, 1, config.kv_heads, 2 * max(capacity, 1), config.head_size
-        super().__init__(model.encoder.mature_norm.new_zeros(shape))
-        self._model = model
-        self._mature = torch.empty(0)
-        self.begin()
+    per_place = 2
 
-    @torch.no_grad()
-    def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
+    def __init__(self, model: ChimeraModel, greens: NgramCache, capacity: int) -> None:
+        super().__init__(model.config, model.device, capacity)
+        self._model, self._greens = model, greens
+        self._root: Sequence[State] = ()  # its green state
+        self._paths: list[Sequence[int]] = []  # by node, the root first: the last tokens up to it
+
+    def read(self, text: Sequence[int], states: torch.Tensor) -> None:
+        """See `TextLevels.read`."""
+        order = self._model.config.order
+        ends = range(self.length + 1, len(states) + 2)  # the root's, too: encoded together
+        greens = self._states([text[max(0, end - order) : end] for end in ends])
+        self.take(states, greens[:-1])
+        self._root, self._paths = greens[-1:], [tuple(text[-order:])]
+
+    def begin(self, ranks: int) -> Guesses:
+        """See `TextLevels.begin`."""
+        self.restart()
+        self._paths = self._paths[:1]
+        return self.guess(0, self._root, [-1], ranks)
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+        """See `TextLevels.grow`."""
+        before = [self._paths[parent] for parent in parents]
+        paths = [(*path, token) for path, token in zip(before, tokens, strict=True)]
+        self._paths += paths
+        depth = len(paths[0]) - len(self._paths[0])
+        return self.guess(depth, self._states(paths), parents, ranks)
+
+    def _states(self, paths: Sequence[Sequence[int]]) -> list[State]:
+        """The green states of the n-grams that paths end with."""
+        order = self._model.config.order
+        return self._greens.states([last_ngram(path, order) for path in paths])
+
+    @abstractmethod
+    def take(self, states: torch.Tensor, greens: Sequence[State]) -> None:
         """Take over what the target has read. states: [n, hidden] of all n tokens, n >= `length`
         and n >= 1. greens: the green states of those beyond `length`."""
+
+    def restart(self) -> None:
+        """Begin a draft. Its first node is the root, at depth 0."""
+        self._sees = []
+
+    @abstractmethod
+    def guess(
+        self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
+    ) -> Guesses:
+        """Add the m nodes of the next level, and make `ranks` guesses after each.
+
+        greens: the green states of the n-grams that end with the nodes' tokens. parents: the number
+        of each node's parent, added in an earlier call; -1 for the root, which comes first and
+        alone. Nodes are numbered in the order they are added.
+        """
+
+
+class ModuleLevels(Levels):
+    """Runs the modules of `model` one after the other."""
+
+    _end = 0  # columns in use
+    _last: tuple[torch.Tensor, torch.Tensor]  # draft states of the last level, and their places
+
+    @torch.no_grad()
+    def take(self, states: torch.Tensor, greens: Sequence[State]) -> None:
+        """See `Levels.take`."""
         self._mature = states[-1].clone()  # a view would keep all states of the target
         if not greens:
             return
@@ -46,55 +98,38 @@ class ModuleLevels(TextLevels):
         self._put(2 * self.length + 1, encoder.green(_rows_of(greens), places), 2)
         self.length = end
 
-    def begin(self) -> None:
-        """Begin a draft. Its first node is the root, at depth 0."""
+    def restart(self) -> None:
+        """See `Levels.restart`."""
+        super().restart()
         self._end = 2 * self.length
-        # By node: the slots it sees after the text's, and the slot of its draft state.
-        self._sees: list[list[int]] = []
-        self._slots: list[int] = []
-        self._pending: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @torch.no_grad()
-    def grow(
+    def guess(
         self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
-        """Add the nodes of the next level, see `drafts`, and make `ranks` guesses after each."""
+        """See `Levels.guess`."""
         states = self.drafts(depth, greens, parents)
         logits = self._model.logits(depth, self._mature, states)
         return guesses_of(logits, ranks, self._model.token_ids, self._noise_at(depth))
 
     @torch.no_grad()
     def drafts(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> torch.Tensor:
-        """Add m nodes and return their draft states [m, hidden].
-
-        greens: the green states of the n-grams that end with the nodes' tokens. parents: the number
-        of each node's parent, added in an earlier call; -1 for the root, which comes first and
-        alone. Nodes are numbered in the order they are added.
-        """
+        """Add m nodes, as `guess` does, and return their draft states [m, hidden]."""
         encoder, rows = self._model.encoder, _rows_of(greens)
-        if self._pending is not None:  # now nodes follow the last draft states
-            last, at = self._pending
-            self._slots += range(self._end, self._end + last.shape[1])
+        if depth:  # now nodes follow the last draft states
+            last, at = self._last
+            for slot, above in enumerate(self._sees[-last.shape[1] :], start=self._end):
+                above.append(slot)
             self._put(self._end, encoder.mature(last, at))
-        first = self._end
-        for slot, parent in enumerate(parents, start=first):
-            above = [] if parent < 0 else [*self._sees[parent], self._slots[parent]]
-            self._sees.append([*above, slot])
+        for slot, parent in enumerate(parents, start=self._end):
+            self._sees.append([*(self._sees[parent] if depth else ()), slot])
         places = torch.full((1, len(parents)), self.length + depth, device=rows.device)
-        self._put(first, encoder.green(rows, places))
-        columns = self._held[0][:, :, : self._end], self._held[1][:, :, : self._end]
-        sees = self._mask(len(parents)).to(rows.device)
-        drafts: torch.Tensor = encoder(rows, places, columns, sees)
-        self._pending = drafts, places
+        self._put(self._end, encoder.green(rows, places))
+        keys, values = self._held[..., : self._end, :]
+        sees = torch.from_numpy(self._mask(len(parents), self._end))[None].to(rows.device)
+        drafts: torch.Tensor = encoder(rows, places, (keys, values), sees)
+        self._last = drafts, places
         return drafts[0]
-
-    def _mask(self, count: int) -> torch.Tensor:
-        """[1, count, columns] bool: what the last `count` nodes see."""
-        sees = np.zeros((1, count, self._end), dtype=bool)  # indexing a tensor is slow
-        sees[..., : 2 * self.length] = True
-        for row, slots in enumerate(self._sees[-count:]):
-            sees[0, row, slots] = True
-        return torch.from_numpy(sees)
 
     def _put(self, first: int, columns: Columns, step: int = 1) -> None:
         """Write columns to slots first, first + step, …"""
@@ -104,95 +139,58 @@ class ModuleLevels(TextLevels):
             held[:, :, first : self._end : step] = new
 
 
-class ProgramLevels(CalledLevels):
-    """Runs programs over the text's own cache. capacity: see `ModuleLevels`.
+class ProgramLevels(CalledLevels, Levels):
+    """Runs programs over the text's own cache.
 
     Slot 2n of the cache is the mature (or draft) column of place n, slot 2n + 1 its green one.
     Nodes take the places after the text, in the order they are added.
     """
 
     _programs: ChimeraPrograms
-    per_place = 2
 
-    def __init__(self, programs: ChimeraPrograms, model: ChimeraModel, capacity: int) -> None:
-        config, room = model.config, max(capacity, 1) + 64
-        shape = 2, 1, config.kv_heads, 2 * room, config.head_size
-        super().__init__(programs, torch.zeros(shape, dtype=torch.float32, device="cpu"))
-        self._token_list = model.token_list
-        self._mature = np.empty(0, dtype=np.float32)
-        self._sees: list[list[int]] = []  # by node: its ancestors' slots and its own
+    def __init__(
+        self, programs: ChimeraPrograms, model: ChimeraModel, greens: NgramCache, capacity: int
+    ) -> None:
+        super().__init__(model, greens, capacity)
+        self._use(programs)
 
-    def read(self, states: torch.Tensor, greens: Sequence[State]) -> None:
-        """See `ModuleLevels.read`."""
+    def take(self, states: torch.Tensor, greens: Sequence[State]) -> None:
+        """See `Levels.take`."""
         # No torch from here on: after a pass of the target has evicted it from the caches, one
         # operator of torch takes longer than a small program.
         numbers = states.float().numpy()
         self._mature = numbers[-1].copy()  # a view would keep all states of the target
+        program, hidden = self._programs.read, len(self._mature)
         for first in range(0, len(greens), AT_ONCE):
-            self._read(numbers[self.length :], greens[first : first + AT_ONCE])
+            some = greens[first : first + AT_ONCE]
+            slots = range(self.length, self.length + len(some))
+            given = self._given(program, slots)
+            given[:, :hidden] = numbers[slots.start : slots.stop]
+            for row, green in enumerate(some):
+                given[row, hidden:] = green
+            self._run_text(program, len(some))
 
-    def _read(self, matures: Floats, greens: Sequence[State]) -> None:
-        count, hidden = len(greens), matures.shape[1]
-        end = self.length + count
-        self._room_for(end)
-        program = self._programs.read
-        program.use_cache(self._layers)
-        given = program.given(count)
-        given[:, :hidden] = matures[:count]
-        for row, green in enumerate(greens):
-            given[row, hidden:] = green
-
-        def see(rows: PassBuffers) -> None:
-            for row in range(count):
-                rows.positions[row] = rows.slots[row] = self.length + row
-
-        program.run(count, end, see)
-        self.length = end
-
-    def begin(self) -> None:
-        """See `ModuleLevels.begin`."""
-        self._sees = []
-
-    def grow(
+    def guess(
         self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
-        """See `ModuleLevels.grow`."""
-        count, first = len(parents), self.length + len(self._sees)
-        self._room_for(first + count)
-        for place, parent in enumerate(parents, start=first):
-            above = [] if parent < 0 else self._sees[parent]
-            self._sees.append([*above, 2 * place, 2 * place + 1])
-        position, seen = self.length + depth, self._sees[-count:]
-
-        def see(rows: PassBuffers) -> None:
-            rows.positions[:count], rows.count[:count] = position, 2 * self.length
-            begin = 0
-            for row, slots in enumerate(seen):
-                end = begin + len(slots) - 1
-                rows.slots[row] = first + row
-                # Its own draft state is not known yet.
-                rows.extra[begin:end] = [*slots[:-2], slots[-1]]
-                rows.begins[row + 1] = begin = end
-
-        program, hidden = self._programs.levels[depth], len(self._mature)
-        program.use_cache(self._layers)
-        given = program.given(count)
+        """See `Levels.guess`."""
+        slots, program = self._placed(parents), self._programs.levels[depth]
+        given, hidden = self._given(program, slots), len(self._mature)
         given[:, hidden:] = self._mature
         for row, green in enumerate(greens):
             given[row, :hidden] = green
-        program.run(count, position + 1, see)
-        return guesses_of_program(program, count, ranks, self._token_list, self._noise_at(depth))
+        # Their own draft states are not known yet.
+        seen = [[*own[:-2], own[-1]] for own in self._sees[-len(slots) :]]
+        self._run_nodes(program, slots, seen)
+        ids, noise = self._model.token_list, self._noise_at(depth)
+        return guesses_of_program(program, len(slots), ranks, ids, noise)
 
 
-Levels = ModuleLevels | ProgramLevels
-"""What Chimera keeps of one text, and a draft after it."""
-
-
-def levels_of(model: ChimeraModel, capacity: int = 256) -> Levels:
+def levels_of(model: ChimeraModel, greens: NgramCache, capacity: int = 256) -> Levels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
     if isinstance(model.programs, ChimeraPrograms):
-        return ProgramLevels(model.programs, model, capacity)
-    return ModuleLevels(model, capacity)
+        return ProgramLevels(model.programs, model, greens, capacity)
+    return ModuleLevels(model, greens, capacity)
 
 
 def encoded(model: ChimeraModel, ngrams: Sequence[Ngram]) -> Sequence[State]:

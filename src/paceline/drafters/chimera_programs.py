@@ -18,7 +18,6 @@ from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.builder import Builder, GivenRows, can_attend, layer_of
-from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Function, Join
 
 AT_ONCE = 256
@@ -27,8 +26,7 @@ _MOST_FRESH = 8
 """Most new tokens that the call of a draft takes over; a prompt is read in calls of its own."""
 _MOST_LEVELS = _MOST_ORDER = 8  # MOST_LEVELS, MOST_ORDER
 _WORDS_KEPT = 2048
-# Layers of the cache: all slots, odd ones, even ones.
-_ALL, _GREEN, _MATURE = range(3)
+_ALL, _GREEN, _MATURE = range(3)  # layers of the cache
 
 
 class ChimeraPrograms(BlockPrograms):
@@ -43,6 +41,7 @@ class ChimeraPrograms(BlockPrograms):
     """
 
     model: ChimeraModel
+    layers = (0, 1), (1, 2), (0, 2)  # all slots, odd ones, even ones
 
     def __init__(
         self,
@@ -71,14 +70,6 @@ class ChimeraPrograms(BlockPrograms):
             one, run = native.Chimera(order=bottom.order), kernels().draft_chimera
             limits = bottom.order, _MOST_FRESH, len(heads)
             self.call = LevelCall(self, model.words, one, run, *limits)
-
-    def layers_of(self, held: torch.Tensor) -> list[CacheLayer]:
-        """See `BlockPrograms.layers_of`; held: [2, 1, KV heads, columns, head size]."""
-        keys, values = held
-        return [
-            CacheLayer(keys[:, :, begin::step], values[:, :, begin::step])
-            for begin, step in ((0, 1), (1, 2), (0, 2))
-        ]
 
     def lend(self, one: native.Chimera | native.Eagle, rows: int) -> object:
         """See `BlockPrograms.lend`."""

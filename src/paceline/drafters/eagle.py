@@ -17,16 +17,11 @@ while the chance that one of the continued nodes is right is worth its measured 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
-
-from paceline.chains import ChainEnd
 from paceline.drafters.eagle_graphs import levels_of
-from paceline.drafters.eagle_levels import Levels
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.drafters.level_tree import BeamSettings
@@ -35,7 +30,6 @@ from paceline.drafters.settings import whole
 from paceline.drafters.trained_heads import EagleParts
 from paceline.planning.draft_length import LONGEST
 from paceline.protocols import LAYER_OUTPUTS
-from paceline.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class EagleSettings(BeamSettings):
         check_parts(EagleParts, self.parts)
 
 
-class Eagle(LevelDrafter[Levels]):
+class Eagle(LevelDrafter):
     """Drafter with a trained block on the target's features.
 
     host: the model it was trained for, which must expose its hidden states.
@@ -70,10 +64,3 @@ class Eagle(LevelDrafter[Levels]):
         if found.config.layers:
             self.layers = found.config.layers
             self.requires |= {LAYER_OUTPUTS}
-
-    def _read(self, levels: Levels, text: Sequence[int], states: torch.Tensor) -> None:
-        if levels.length < len(states):
-            levels.read(text, states)
-
-    def _grown(self, levels: Levels, budget: int, end: ChainEnd) -> tuple[Tree, int]:
-        return levels.grown(self._beam, budget, end)

@@ -16,11 +16,12 @@ import torch
 from numpy.typing import ArrayLike
 
 from paceline.chains import ChainEnd
-from paceline.drafters.eagle_levels import ROOM, Levels, ModuleLevels, ProgramLevels
+from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import EaglePrograms
 from paceline.drafters.guesses import Guesses, RecordedGuesses, RecordedNoise
 from paceline.drafters.level_tree import BeamSettings
+from paceline.drafters.text_levels import ROOM
 from paceline.kernels import cuda_graph
 from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.kernels.fixed_inputs import FixedInputs
@@ -41,7 +42,7 @@ class EagleGraphs:
 class RecordedDraft:
     """Drafts in tensors that never move.
 
-    columns: keys and values [2, KV heads, room, head size], of a text and of the draft after it.
+    columns: keys and values [2, 1, KV heads, room, head size], of a text and of the draft after it.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class RecordedDraft:
     ) -> None:
         config, new = model.config, model.feature_norm.new_zeros
         self._model = model
-        self.columns = new(2, config.kv_heads, room, config.head_size)
+        self.columns = new(2, 1, config.kv_heads, room, config.head_size)
         self._features = new(_MOST_FRESH, model.width)
         self._outputs = new(1 + LONGEST * beam, model.hidden_size)  # of nodes, the root first
         noise = RecordedNoise(model.feature_norm, model.outputs)
@@ -73,7 +74,7 @@ class RecordedDraft:
         """
         count = len(tokens)
         self._features[:count] = features
-        sees = np.arange(self.columns.shape[2]) < first + count
+        sees = np.arange(self.columns.shape[-2]) < first + count
         rows = range(count)
         places = range(first, first + count)
         self._text.fill([*(_filled(each, _MOST_FRESH) for each in (tokens, places, rows)), sees])
@@ -129,22 +130,23 @@ class GraphLevels(ModuleLevels):
         draft.columns.copy_(self._held)
         tokens = text[first + 1 : last + 1]
         self._after_root = draft.read(tokens, first, states[first:], self._noise_at(0))
-        self._held[:, :, first:last] = draft.columns[:, :, first:last]
-        self.length, self._sees = last, [[]]
+        self._held[..., first:last, :] = draft.columns[..., first:last, :]
+        self.length = last
         return self.grown(settings, budget, end)
 
     def begin(self, ranks: int) -> Guesses:
-        """See `Levels.begin`."""
+        """See `TextLevels.begin`."""
+        self._sees = [[]]
         return self._after_root
 
     @torch.no_grad()
     def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
-        """See `Levels.grow`."""
-        slots, count = self._placed(parents), len(self._sees)
-        numbers, sees = range(count - len(parents), count), self._mask(len(parents), self.room)
-        nodes = tokens, self._places(len(parents)), slots, parents, numbers
-        found = self._draft.grow(nodes, sees, self._noise_at(len(self._sees[-1])))
-        count = len(parents)
+        """See `TextLevels.grow`."""
+        count, before, slots = len(parents), len(self._sees), self._placed(parents)
+        places = self._places(self._sees[before:])
+        nodes = tokens, places, slots, parents, range(before, before + count)
+        noise = self._noise_at(len(self._sees[-1]))
+        found = self._draft.grow(nodes, self._mask(count, self.room), noise)
         return Guesses(found.tokens[:count], found.probabilities[:count])
 
     def _make_room(self, columns: int) -> bool:

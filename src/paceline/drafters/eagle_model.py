@@ -96,15 +96,15 @@ class EagleModel(HeadModule, DraftBlock):
         self, held: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, slots: torch.Tensor
     ) -> None:
         """Write the columns of rows [n, hidden] at places [n] to slots [n] of `held`, keys and
-        values [2, KV heads, room, head size]."""
+        values [2, 1, KV heads, room, head size]."""
         for one, new in zip(held, self.columns(rows[None], places[None])):
-            one.index_copy_(1, slots, new[0])
+            one.index_copy_(2, slots, new)
 
     def outputs_with(
         self, held: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, sees: torch.Tensor
     ) -> torch.Tensor:
         """Outputs [n, hidden] of rows [n, hidden] that see these columns of `held`: [n, room]."""
-        keys, values = held[:, None]
+        keys, values = held
         return self.outputs_of(rows[None], places[None], (keys, values), sees[None])[0]
 
     def columns(self, rows: torch.Tensor, places: torch.Tensor) -> Columns:

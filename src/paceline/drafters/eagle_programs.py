@@ -14,7 +14,6 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.builder import Builder, can_attend, layer_of
-from paceline.kernels.programs.program import CacheLayer
 from paceline.kernels.programs.steps import Operand
 from paceline.planning.draft_length import LONGEST
 
@@ -51,11 +50,6 @@ class EaglePrograms(BlockPrograms):
         if model.words is not None:
             one, run = native.Eagle(width=model.width), kernels().draft_eagle
             self.call = LevelCall(self, model.words, one, run, 0, _MOST_FRESH, LONGEST)
-
-    def layers_of(self, held: torch.Tensor) -> list[CacheLayer]:
-        """See `BlockPrograms.layers_of`; held: [2, KV heads, columns, head size]."""
-        keys, values = held[:, None]
-        return [CacheLayer(keys, values)]
 
     def lend(self, one: native.Chimera | native.Eagle, rows: int) -> object:
         """See `BlockPrograms.lend`."""

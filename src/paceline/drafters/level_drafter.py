@@ -6,17 +6,16 @@ one call; otherwise it grows step by step.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
 import torch
 
-from paceline.chains import ChainEnd, certain_end
+from paceline.chains import certain_end
 from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.host import Host
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import HeadModule
+from paceline.drafters.text_levels import TextLevels
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.prefix import common_prefix
 from paceline.protocols import HIDDEN_STATES, Drafter
@@ -26,70 +25,7 @@ from paceline.tree import EMPTY, Tree
 _HEARD = 8  # most levels that get the noise of draws
 
 
-class TextLevels:
-    """What is kept of one text, and a draft after it.
-
-    columns: memory for keys and values [2, …, columns, head size], those of the text first; those
-    of a draft are overwritten when the text continues.
-
-    length: tokens read by the target that were taken over. ahead: how many tokens after its own
-    decide what is kept of one. most_fresh: most new ones that `draft` takes over. noise: float32
-    [levels, outputs], of the target's draws at the places of the next draft's first levels; None
-    for none.
-    """
-
-    ahead = 0
-    most_fresh = 0
-    noise: torch.Tensor | None = None
-
-    def __init__(self, columns: torch.Tensor) -> None:
-        self.length = 0
-        self._held = columns
-
-    @property
-    def room(self) -> int:
-        """Columns that memory is allocated for."""
-        return self._held.shape[-2]
-
-    def keep(self, length: int) -> None:
-        """Keep only what was taken over of the first `length` tokens."""
-        self.length = min(self.length, length)
-
-    def draft(
-        self,
-        text: Sequence[int],
-        states: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-    ) -> tuple[Tree, int] | None:
-        """A whole draft of at most `budget` nodes, and its number of levels; None if it has to grow
-        step by step.
-
-        text: from the first token that is read, with its root. states: [n, width] of all but the
-        root; new ones, at most `most_fresh`, are taken over first.
-        """
-        return None
-
-    def _noise_at(self, level: int) -> torch.Tensor | None:
-        """Noise [outputs] for a level, counted from 0."""
-        return None if self.noise is None or level >= len(self.noise) else self.noise[level]
-
-    def _make_room(self, columns: int) -> bool:
-        """Make room; returns whether memory had to move."""
-        *others, room, size = self._held.shape
-        if columns <= room:
-            return False
-        wider = self._held.new_zeros(*others, max(columns, 2 * room), size)
-        wider[..., :room, :] = self._held
-        self._held = wider
-        return True
-
-
-LevelsT = TypeVar("LevelsT", bound=TextLevels)
-
-
-class LevelDrafter(Drafter, Generic[LevelsT]):
+class LevelDrafter(Drafter):
     """Drafter that grows trees level by level. Of a long prompt, it reads only the end.
 
     model: what guesses. new_levels: makes those of a text, with room for this many tokens at first.
@@ -105,7 +41,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         host: Host,
         model: HeadModule,
         settings: BeamSettings,
-        new_levels: Callable[[int], LevelsT],
+        new_levels: Callable[[int], TextLevels],
         most: int = LONGEST,
     ) -> None:
         self._beam = settings
@@ -121,7 +57,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         self._noise = DrawNoise(model, host.target.vocab_size)
         self._text: list[int] = []
         self._first = 0  # place of the first token that is read
-        self._levels: LevelsT | None = None  # made for the first draft of a text
+        self._levels: TextLevels | None = None  # made for the first draft of a text
         self._seen: torch.Tensor | None = None
 
     def start(self, text: TextStart) -> None:
@@ -172,7 +108,7 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         # A prompt is read beforehand; the few new tokens of a round, in the draft's own call.
         beforehand = unread > levels.most_fresh
         if beforehand:
-            self._read(levels, text, states)
+            levels.read(text, states)
             began = self._clock()
         if self._length is None:
             end = certain_end(0.0, self._depth)
@@ -182,8 +118,8 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
         found = levels.draft(text, states, budget, self._beam, end)
         if found is None:
             if not beforehand:
-                self._read(levels, text, states)
-            found = self._grown(levels, budget, end)
+                levels.read(text, states)
+            found = levels.grown(self._beam, budget, end)
         self._tree, self._given = found[0], self._clock()
         if self._length is not None:
             self._length.drafted(1e3 * (self._given - began) / found[1], 1)
@@ -204,15 +140,6 @@ class LevelDrafter(Drafter, Generic[LevelsT]):
             now = self._clock()
             spent = 1e3 * (now - self._given), 1e3 * (now - asked)
             length.played(*spent, len(said), len(self._text))
-
-    @abstractmethod
-    def _read(self, levels: LevelsT, text: Sequence[int], states: torch.Tensor) -> None:
-        """Take over what the target has read since the last draft, if anything. See
-        `TextLevels.draft`."""
-
-    @abstractmethod
-    def _grown(self, levels: LevelsT, budget: int, end: ChainEnd) -> tuple[Tree, int]:
-        """What `TextLevels.draft` returns, grown level by level after `_read`."""
 
 
 def _claims_by_level(tree: Tree) -> list[float]:

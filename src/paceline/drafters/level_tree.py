@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.chains import ChainEnd
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
-from paceline.tree import ROOT, Tree
+from paceline.tree import ROOT
 
 MOST_BEAM = 256
 """Memory for the logits of so many rows is kept."""
@@ -75,34 +74,3 @@ class LevelTree:
         chances, level = self.path_chances, range(self._first, len(self.tokens))
         best = sorted(level, key=lambda node: -chances[node])[:beam]
         return sorted(node for node in best if chances[node] >= least)
-
-
-def grown(
-    settings: BeamSettings,
-    budget: int,
-    end: ChainEnd,
-    grow: Callable[[LevelTree, Sequence[int], Sequence[int]], Guesses],
-) -> tuple[Tree, int]:
-    """The `budget` likeliest nodes, and how many levels were grown until `end`. grow: guesses after
-    nodes of the tree, first after `ROOT`. It gets the numbers of their parents among the nodes that
-    it was asked for, from 0, the root's; -1 for the root."""
-    tree, level, levels = LevelTree(), [ROOT], 0
-    numbers: dict[int, int] = {}
-    shares, before = list[float](), 1.0
-    while True:
-        parents = [numbers[tree.parents[node]] if numbers else -1 for node in level]
-        numbers |= {node: place for place, node in enumerate(level, start=len(numbers))}
-        tree.add(level, grow(tree, level, parents))
-        levels += 1
-        if levels >= min(len(end.least), budget):
-            break
-        level = tree.likeliest(settings.beam, max(settings.least, end.worth))
-        likely = sum(tree.path_chances[node] for node in level)
-        if not likely:
-            break
-        shares.append(likely / before)
-        if not end.goes_on(shares):
-            break
-        before = likely
-    found = Tree(tuple(tree.tokens), tuple(tree.parents), tuple(tree.path_chances))
-    return found.prune(budget), levels

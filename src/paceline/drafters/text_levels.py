@@ -1,0 +1,142 @@
+"""What a drafter that grows trees level by level keeps of a text, and how its trees grow."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.chains import ChainEnd
+from paceline.drafters.guesses import Guesses
+from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
+from paceline.drafters.level_tree import BeamSettings, LevelTree
+from paceline.tree import ROOT, Tree
+
+ROOM = 64
+"""Columns per kind, for drafts after a text."""
+
+
+class TextLevels(ABC):
+    """What is kept of one text, and a draft after it. capacity: tokens to make room for at first.
+
+    length: tokens read by the target that were taken over. ahead: how many tokens after its own
+    decide what is kept of one. per_place: columns for each token. most_fresh: most new tokens that
+    `draft` takes over. noise: float32 [levels, outputs], of the target's draws at the places of the
+    next draft's first levels; None for none.
+    """
+
+    ahead = 0
+    per_place = 1
+    most_fresh = 0
+    noise: torch.Tensor | None = None
+
+    def __init__(
+        self, config: ChimeraConfig | EagleConfig, device: torch.device, capacity: int
+    ) -> None:
+        self.length = 0
+        # Keys and values, those of the text first; those of a draft are overwritten when the text
+        # continues.
+        shape = 2, 1, config.kv_heads, self.per_place * (capacity + ROOM), config.head_size
+        self._held = torch.zeros(shape, dtype=torch.float32, device=device)
+        # By node, the root first: columns of the draft on the path to it.
+        self._sees: list[list[int]] = []
+
+    @property
+    def room(self) -> int:
+        """Columns that memory is allocated for."""
+        return self._held.shape[-2]
+
+    def keep(self, length: int) -> None:
+        """Keep only what was taken over of the first `length` tokens."""
+        self.length = min(self.length, length)
+
+    @abstractmethod
+    def read(self, text: Sequence[int], states: torch.Tensor) -> None:
+        """Take over what the target has read, if anything is new; see `draft`."""
+
+    @abstractmethod
+    def begin(self, ranks: int) -> Guesses:
+        """Begin a draft after `read`: guess after the root, node 0. ranks: guesses after each
+        node."""
+
+    @abstractmethod
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+        """Add the next level, nodes with these tokens and parents, and guess after each. Nodes are
+        numbered in the order they are added."""
+
+    def draft(
+        self,
+        text: Sequence[int],
+        states: torch.Tensor,
+        budget: int,
+        settings: BeamSettings,
+        end: ChainEnd,
+    ) -> tuple[Tree, int] | None:
+        """A whole draft of at most `budget` nodes, and its number of levels; None if it has to grow
+        step by step.
+
+        text: from the first token that is read, with its root. states: [n, width] of all but the
+        root; new ones, at most `most_fresh`, are taken over first.
+        """
+        return None
+
+    def grown(self, settings: BeamSettings, budget: int, end: ChainEnd) -> tuple[Tree, int]:
+        """What `draft` returns, grown level by level after `read`, until `end`."""
+        tree, numbers = LevelTree(), {ROOT: 0}
+        tree.add([ROOT], self.begin(settings.ranks))
+        levels, before, shares = 1, 1.0, list[float]()
+        while levels < min(len(end.least), budget):
+            level = tree.likeliest(settings.beam, max(settings.least, end.worth))
+            likely = sum(tree.path_chances[node] for node in level)
+            if not likely:
+                break
+            shares.append(likely / before)
+            if not end.goes_on(shares):
+                break
+            before = likely
+            parents = [numbers[tree.parents[node]] for node in level]
+            numbers |= {node: place for place, node in enumerate(level, start=len(numbers))}
+            tokens = [tree.tokens[node] for node in level]
+            tree.add(level, self.grow(tokens, parents, settings.ranks))
+            levels += 1
+        found = Tree(tuple(tree.tokens), tuple(tree.parents), tuple(tree.path_chances))
+        return found.prune(budget), levels
+
+    def _noise_at(self, level: int) -> torch.Tensor | None:
+        """Noise [outputs] for a level, counted from 0."""
+        return None if self.noise is None or level >= len(self.noise) else self.noise[level]
+
+    def _placed(self, parents: Sequence[int]) -> range:
+        """Slots of new nodes with these parents, -1 for the root where it is new."""
+        first = self.length + len(self._sees) - self.ahead
+        slots = range(first, first + len(parents))
+        for slot, parent in zip(slots, parents, strict=True):
+            above = self._sees[parent] if parent >= 0 else []
+            columns = range(self.per_place * slot, self.per_place * (slot + 1))
+            self._sees.append([*above, *columns])
+        return slots
+
+    def _places(self, seen: Sequence[Sequence[int]]) -> list[int]:
+        """Places of nodes that see these columns of the draft."""
+        return [self.length - self.ahead + len(own) // self.per_place for own in seen]
+
+    def _mask(self, count: int, columns: int) -> NDArray[np.bool_]:
+        """Which of the first `columns` columns each of the last `count` nodes sees."""
+        sees = np.zeros((count, columns), dtype=np.bool_)  # indexing a tensor is slow
+        sees[:, : self.per_place * self.length] = True
+        for row, own in enumerate(self._sees[-count:]):
+            sees[row, own] = True
+        return sees
+
+    def _make_room(self, columns: int) -> bool:
+        """Make room; returns whether memory had to move."""
+        *others, room, size = self._held.shape
+        if columns <= room:
+            return False
+        wider = self._held.new_zeros(*others, max(columns, 2 * room), size)
+        wider[..., :room, :] = self._held
+        self._held = wider
+        return True
