@@ -39,7 +39,6 @@ def drafted(
         places = range(first, min(first + chunk, point + 1))
         levels.take(matures[: places.stop], list(green(*places)))
     assert levels.length == point + 1
-    levels.restart()
     logits, states = [], []
     for depth in range(model.config.heads):
         found = levels.drafts(depth, list(green(point + 1 + depth)), [depth - 1])
@@ -136,14 +135,12 @@ def test_branches_do_not_see_one_another() -> None:
     levels.take(matures[0], list(model.green(ngrams(tokens, 3)[0])))
     nodes = [*torch.randn(6, HIDDEN, generator=torch.Generator().manual_seed(5))]
     parents = [-1, 0, 0, 1, 2, 2]
-    levels.restart()
     tree = torch.cat(
         [levels.drafts(0, nodes[:1], [-1]), levels.drafts(1, nodes[1:3], [0, 0]),
          levels.drafts(2, nodes[3:], parents[3:])]
     )  # fmt: skip
     for leaf in range(3, 6):
         chain = [0, parents[leaf], leaf]
-        levels.restart()
         for depth, node in enumerate(chain):
             found = levels.drafts(depth, nodes[node : node + 1], [depth - 1])
             torch.testing.assert_close(found[0], tree[node], atol=1e-5, rtol=1e-4)
@@ -157,13 +154,10 @@ def test_a_context_can_go_back_and_on() -> None:
     straight, winding = (ModuleLevels(model, greens_of(model), room) for room in (256, 2))
     straight.take(matures[0, :9], greens[:9])
     winding.take(matures[0, :4], greens[:4])
-    winding.restart()
     winding.drafts(0, greens[5:6], [-1])
     winding.take(torch.cat([matures[0, :4], matures[0, 9:]]), greens[9:])
     winding.keep(4)
     winding.take(matures[0, :9], greens[4:9])
-    for each in (straight, winding):
-        each.restart()
     one, other = (each.drafts(0, greens[9:10], [-1]) for each in (straight, winding))
     torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 

@@ -21,7 +21,7 @@ from paceline.drafters.chimera_levels import (
 from paceline.drafters.chimera_programs import compile_chimera
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import ChimeraConfig, MedusaConfig
-from paceline.drafters.medusa_heads import compile_medusa
+from paceline.drafters.medusa_heads import MedusaPrograms, compile_medusa
 from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
 
 pytestmark = needs_library
@@ -62,7 +62,6 @@ def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) 
         states, greens = torch.randn(known + count, HIDDEN), torch.randn(count, HIDDEN)
         for each in pair:
             each.take(states, list(greens))
-            each.restart()
         assert pair[0].length == pair[1].length
         nodes = [-1]
         first = 0
@@ -124,5 +123,6 @@ def test_a_tree_of_medusa_takes_one_call_for_states_of_any_precision() -> None:
     heads = small_medusa(MedusaConfig(heads=3)).ready("native")
     heads.programs = compile_medusa(heads, FloatLinear)
     state = torch.randn(1, HIDDEN).bfloat16()
-    found = heads.tree(state, 6, 3)
-    assert found is not None and found == heads.tree(state.float(), 6, 3)
+    assert isinstance(heads.programs, MedusaPrograms)
+    found = heads.programs.tree(state, 6, 3)
+    assert found is not None and found == heads.programs.tree(state.float(), 6, 3)

@@ -110,7 +110,7 @@ class DraftBlock(nn.Module):
         norm: torch.Tensor,
         columns: Columns,
         sees: torch.Tensor,
-        own: Sequence[Columns],
+        own: Sequence[Columns] = (),
     ) -> torch.Tensor:
         """Outputs [batch, n, hidden] of rows. columns, sees, own: see `_attended`."""
         query = self._turns(self._split(self.query(normal(states, norm))), places)

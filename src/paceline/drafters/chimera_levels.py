@@ -41,7 +41,6 @@ class Levels(TextLevels):
 
     def begin(self, ranks: int) -> Guesses:
         """See `TextLevels.begin`."""
-        self.restart()
         self._paths = self._paths[:1]
         return self.guess(0, self._root, [-1], ranks)
 
@@ -63,15 +62,12 @@ class Levels(TextLevels):
         """Take over what the target has read. states: [n, hidden] of all n tokens, n >= `length`
         and n >= 1. greens: the green states of those beyond `length`."""
 
-    def restart(self) -> None:
-        """Begin a draft. Its first node is the root, at depth 0."""
-        self._sees = []
-
     @abstractmethod
     def guess(
         self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
-        """Add the m nodes of the next level, and make `ranks` guesses after each.
+        """Add the m nodes of the next level, and make `ranks` guesses after each. Depth 0 begins a
+        draft; its one node is the root.
 
         greens: the green states of the n-grams that end with the nodes' tokens. parents: the number
         of each node's parent, added in an earlier call; -1 for the root, which comes first and
@@ -82,7 +78,7 @@ class Levels(TextLevels):
 class ModuleLevels(Levels):
     """Runs the modules of `model` one after the other."""
 
-    _end = 0  # columns in use
+    _end: int  # columns in use
     _last: tuple[torch.Tensor, torch.Tensor]  # draft states of the last level, and their places
 
     @torch.no_grad()
@@ -97,11 +93,6 @@ class ModuleLevels(Levels):
         self._put(2 * self.length, encoder.mature(matures, places), 2)
         self._put(2 * self.length + 1, encoder.green(_rows_of(greens), places), 2)
         self.length = end
-
-    def restart(self) -> None:
-        """See `Levels.restart`."""
-        super().restart()
-        self._end = 2 * self.length
 
     @torch.no_grad()
     def guess(
@@ -121,6 +112,8 @@ class ModuleLevels(Levels):
             for slot, above in enumerate(self._sees[-last.shape[1] :], start=self._end):
                 above.append(slot)
             self._put(self._end, encoder.mature(last, at))
+        else:
+            self._sees, self._end = [], 2 * self.length
         for slot, parent in enumerate(parents, start=self._end):
             self._sees.append([*(self._sees[parent] if depth else ()), slot])
         places = torch.full((1, len(parents)), self.length + depth, device=rows.device)
@@ -174,6 +167,7 @@ class ProgramLevels(CalledLevels, Levels):
         self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
     ) -> Guesses:
         """See `Levels.guess`."""
+        self._sees = self._sees if depth else []
         slots, program = self._placed(parents), self._programs.levels[depth]
         given, hidden = self._given(program, slots), len(self._mature)
         given[:, hidden:] = self._mature

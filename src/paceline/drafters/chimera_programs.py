@@ -12,7 +12,6 @@ from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.called_levels import BlockPrograms, Floats, LevelCall
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.context_encoder import NgramEncoder
-from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
@@ -129,16 +128,16 @@ class ChimeraPrograms(BlockPrograms):
         return build.program(build.product(read, self._head))
 
 
-def compile_chimera(module: HeadModule, kind: type[BlockLinear]) -> ChimeraPrograms | None:
+def compile_chimera(model: ChimeraModel, kind: type[BlockLinear]) -> ChimeraPrograms | None:
     """Programs for compact heads without blocks on an n-gram encoder; see `HeadModule.ready`."""
-    if not isinstance(module, ChimeraModel) or not isinstance(module.bottom, NgramEncoder):
-        return None
-    config = module.config
+    config = model.config
     attends = can_attend(config.attention_heads, config.kv_heads)
     if config.form != "compact" or config.layers or not attends:
         return None
+    if not isinstance(model.bottom, NgramEncoder):
+        return None
     heads = [
         [layer.weight for layer in head.modules() if isinstance(layer, PlainLinear)]
-        for head in module.own_heads
+        for head in model.own_heads
     ]
-    return ChimeraPrograms(module, module.bottom, heads, kind)
+    return ChimeraPrograms(model, model.bottom, heads, kind)

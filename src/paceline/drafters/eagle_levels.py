@@ -59,10 +59,9 @@ class ModuleLevels(Levels):
         rows = self._model.rows_of_text(states[first:].float(), tokens)
         places = torch.arange(first, end, device=states.device)
         self._make_room(end)
-        self._model.store(self._held, rows, places, places)
+        # Nobody needs the outputs of the others.
         sees = torch.ones(1, end, dtype=torch.bool, device=states.device)
-        last, held = rows[-1:], self._held[..., :end, :]  # nobody needs the outputs of the others
-        self._root = self._model.outputs_with(held, last, places[-1:], sees)
+        self._root = self._model.run(self._held[..., :end, :], rows, places, places, sees)
         self.length = end
 
     @torch.no_grad()
@@ -75,8 +74,8 @@ class ModuleLevels(Levels):
         places = torch.tensor(self._places(self._sees[-len(parents) :]), device=device)
         sees = torch.from_numpy(self._mask(len(parents), slots.stop)).to(device)
         self._make_room(slots.stop)
-        self._model.store(self._held, rows, places, torch.tensor(slots, device=device))
-        outputs = self._model.outputs_with(self._held[..., : slots.stop, :], rows, places, sees)
+        held, own = self._held[..., : slots.stop, :], torch.tensor(slots, device=device)
+        outputs = self._model.run(held, rows, places, own, sees)
         self._outputs = torch.cat([self._outputs, outputs])
         return self._guessed(outputs, ranks, self._noise_at(len(self._sees[-1])))
 

@@ -17,8 +17,6 @@ outputs and embeddings are normalised before they meet, each with its own scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
@@ -92,40 +90,21 @@ class EagleModel(HeadModule, DraftBlock):
         found: torch.Tensor = self.enter(torch.cat([normal(before, norm), words], dim=-1))
         return found
 
-    def store(
-        self, held: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, slots: torch.Tensor
-    ) -> None:
-        """Write the columns of rows [n, hidden] at places [n] to slots [n] of `held`, keys and
-        values [2, 1, KV heads, room, head size]."""
-        for one, new in zip(held, self.columns(rows[None], places[None])):
-            one.index_copy_(2, slots, new)
-
-    def outputs_with(
-        self, held: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, sees: torch.Tensor
-    ) -> torch.Tensor:
-        """Outputs [n, hidden] of rows [n, hidden] that see these columns of `held`: [n, room]."""
-        keys, values = held
-        return self.outputs_of(rows[None], places[None], (keys, values), sees[None])[0]
-
-    def columns(self, rows: torch.Tensor, places: torch.Tensor) -> Columns:
-        """Keys and values of rows [batch, n, hidden] at places int64 [batch, n]."""
-        return self._columns(rows, places, self.row_norm)
-
-    def outputs_of(
+    def run(
         self,
+        held: torch.Tensor,
         rows: torch.Tensor,
         places: torch.Tensor,
-        columns: Columns,
+        slots: torch.Tensor,
         sees: torch.Tensor,
-        own: Sequence[Columns] = (),
     ) -> torch.Tensor:
-        """Outputs [batch, n, hidden] of rows of the same shape at places int64 [batch, n].
-
-        columns: shared by all rows. sees: [batch, n, columns] bool, which of them each row sees.
-        own: each holds one column per row, seen by that row alone. A row sees its own column, in
-        `columns` or in `own`.
-        """
-        return self._outputs(rows, places, self.row_norm, columns, sees, own)
+        """Outputs [m, hidden] of the last m of rows [n, hidden] at places int64 [n], whose columns
+        are written to slots [n] of `held` first, keys and values [2, 1, KV heads, room, head size].
+        sees: [m, room] bool, which columns each of the m rows sees, its own included."""
+        for one, new in zip(held, self._columns(rows[None], places[None], self.row_norm)):
+            one.index_copy_(2, slots, new)
+        last, at = rows[None, -len(sees) :], places[None, -len(sees) :]
+        return self._outputs(last, at, self.row_norm, (held[0], held[1]), sees[None])[0]
 
     def ends(self, outputs: torch.Tensor) -> torch.Tensor:
         """What the target's output head reads of outputs [..., hidden]."""
@@ -153,13 +132,13 @@ class EagleModel(HeadModule, DraftBlock):
         """
         tokens, points = texts.tokens, texts.points
         rows = self.rows_of_text(texts.features.float(), tokens.roll(-1, dims=1))
-        columns, own = self.columns(rows, texts.position), list[Columns]()
+        columns, own = self._columns(rows, texts.position, self.row_norm), list[Columns]()
         at = texts.position.gather(1, points)
         rows = rows.gather(1, points[..., None].expand(-1, -1, rows.shape[-1]))
-        found = [self.outputs_of(rows, at, columns, texts.sees)]
+        found = [self._outputs(rows, at, self.row_norm, columns, texts.sees)]
         for step in range(1, steps):
             ahead = (points + 1 + step).clamp(max=tokens.shape[1] - 1)
             rows = self.rows_of_guesses(found[-1], tokens.gather(1, ahead))
-            own.append(self.columns(rows, at + step))
-            found.append(self.outputs_of(rows, at + step, columns, texts.sees, own))
+            own.append(self._columns(rows, at + step, self.row_norm))
+            found.append(self._outputs(rows, at + step, self.row_norm, columns, texts.sees, own))
         return found

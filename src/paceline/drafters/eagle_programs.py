@@ -9,7 +9,6 @@ import torch
 from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.called_levels import BlockPrograms, LevelCall
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
@@ -82,10 +81,8 @@ class EaglePrograms(BlockPrograms):
         return build.product(both, self._enter)
 
 
-def compile_eagle(module: HeadModule, kind: type[BlockLinear]) -> EaglePrograms | None:
+def compile_eagle(model: EagleModel, kind: type[BlockLinear]) -> EaglePrograms | None:
     """See `HeadModule.ready`."""
-    if not isinstance(module, EagleModel):
+    if not can_attend(model.config.attention_heads, model.config.kv_heads):
         return None
-    if not can_attend(module.config.attention_heads, module.config.kv_heads):
-        return None
-    return EaglePrograms(module, kind)
+    return EaglePrograms(model, kind)

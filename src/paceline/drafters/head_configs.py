@@ -125,6 +125,7 @@ class EagleConfig:
     biases: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))  # a list, where JSON is read
         check_least(self, 1, "steps", "attention_heads", "kv_heads", "intermediate")
         check_least(self, 2, "head_size")
         check_least(self, 0, "vocabulary")

@@ -15,6 +15,7 @@ import torch
 from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
+from paceline.drafters.medusa_heads import MedusaPrograms
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import Settings, whole
 from paceline.drafters.trained_heads import MedusaParts
@@ -94,8 +95,9 @@ class Medusa(Drafter):
         if self._state is None or budget < 1:
             return EMPTY
         noise = self._noise.rows(self._length, self._heads.config.heads)
-        if self._table is None:
-            tree = self._heads.tree(self._state, budget, self._ranks, noise)
+        programs = self._heads.programs
+        if self._table is None and isinstance(programs, MedusaPrograms):
+            tree = programs.tree(self._state, budget, self._ranks, noise)
             if tree is not None:
                 return tree
         guesses = self._heads.guess(self._state, self._ranks, noise)

@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
@@ -35,7 +33,7 @@ from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.kernels.linear import PlainLinear, UnpackableError
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, GivenRows, layer_of
+from paceline.kernels.programs.builder import Builder, layer_of
 from paceline.kernels.programs.steps import Function, Join
 from paceline.records import WordTable
 from paceline.tree import Tree
@@ -143,50 +141,43 @@ class HeadModule(nn.Module):
 
 class MedusaPrograms:
     """Compact heads as two programs: their residual blocks on one state, and the output head on the
-    results.
+    results. Layers are of this kind."""
 
-    block: weights [heads, hidden, hidden] and biases [heads, hidden] as a layer of all heads.
-    head: the output head, for `token_ids` as in `HeadModule`. hidden: size of a state.
-    """
-
-    def __init__(
-        self, block: BlockLinear, head: BlockLinear, hidden: int, token_ids: torch.Tensor | None
-    ) -> None:
-        self._hidden = hidden
+    def __init__(self, heads: MedusaHeads, kind: type[BlockLinear]) -> None:
+        count, hidden = heads.config.heads, heads.hidden_size
+        weights, biases = heads.blocks.weight[0], heads.blocks.bias[0].flatten()
         build = Builder(hidden)
-        changed = build.product(build.given, block)
+        changed = build.product(build.given, layer_of(kind, list(weights), biases))
         # The state is repeated for each head.
         self._blocks = build.program(build.map(changed, Join.PLUS, build.given, Function.SILU))
         build = Builder(hidden)
-        self._head = build.program(build.product(build.given, head))
-        heads = block.out_features // hidden
-        self._parts = self._blocks.part(1), self._head.part(heads)
-        self._found = FoundTree(head.out_features, token_ids)
-        blocks, of_heads = (part.native for part in self._parts)
-        self._one = native.Medusa(blocks=blocks, head=of_heads, heads=heads, hidden=hidden)
+        self._head = build.program(build.product(build.given, heads.shared_layer(kind)))
+        self._parts = self._blocks.part(1), self._head.part(count)
+        self._found, self._tokens = FoundTree(heads.outputs, heads.token_ids), heads.token_list
+        blocks, head = (part.native for part in self._parts)
+        self._one = native.Medusa(blocks=blocks, head=head, heads=count, hidden=hidden)
 
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
     ) -> Tree | None:
-        """The likeliest paths over all heads, see `candidate_tree.likeliest`, in one call.
-
-        state: float32 [1, hidden]. noise: see `FoundTree.native`. None for more heads than the
-        library supports.
+        """The `budget` likeliest paths over all heads after a state [1, hidden], by the heads'
+        confidence in `ranks` guesses each, see `candidate_tree.likeliest`, in one call. noise:
+        [heads, outputs], see `DrawNoise`. None for more heads than the library supports.
         """
-        one = self._one
+        one, state = self._one, state.float()
         if one.heads > _MOST_HEADS:
             return None
         one.state, one.guesses = state.data_ptr(), self._found.native(budget, ranks, noise)
         kernels().draft_medusa(ctypes.addressof(one))
         return self._found.tree(one.guesses.nodes)
 
-    def run(self, state: NDArray[np.float32]) -> GivenRows:
-        """[1, hidden] -> the program that has just computed logits [heads, outputs]."""
-        self._blocks.given(1)[:] = state
-        changed = self._blocks.run(1).reshape(-1, self._hidden)
+    def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None) -> Guesses:
+        """See `MedusaHeads.guess`."""
+        self._blocks.given(1)[:] = state.float().numpy()
+        changed = self._blocks.run(1).reshape(self._one.heads, -1)
         self._head.given(len(changed))[:] = changed
         self._head.run(len(changed))
-        return self._head
+        return guesses_of_program(self._head, len(changed), ranks, self._tokens, noise)
 
 
 class MedusaHeads(HeadModule):
@@ -224,27 +215,13 @@ class MedusaHeads(HeadModule):
             return torch.bmm(found, self.output.mT) + self._bias
         return found
 
-    def tree(
-        self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
-    ) -> Tree | None:
-        """The `budget` likeliest paths over all heads after a state [1, hidden], by the heads'
-        confidence in `ranks` guesses each; None if that takes more than one call. noise: [heads,
-        outputs], see `DrawNoise`."""
-        programs = self.programs
-        if not isinstance(programs, MedusaPrograms):
-            return None
-        return programs.tree(state.float(), budget, ranks, noise)
-
     @torch.no_grad()
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None = None) -> Guesses:
         """The `ranks` likeliest tokens of each head after the state [1, hidden] of the last token
-        that the target has read. noise: see `tree`."""
-        if isinstance(self.programs, MedusaPrograms):
-            head = self.programs.run(state.float().numpy())
-            return guesses_of_program(head, self.config.heads, ranks, self.token_list, noise)
+        that the target has read. noise: [heads, outputs], see `DrawNoise`."""
         if self.programs is None and (recorder := cuda_graph.recorder_for(self.device)) is not None:
             self.programs = MedusaGraph(self, recorder)
-        if isinstance(self.programs, MedusaGraph):
+        if isinstance(self.programs, MedusaPrograms | MedusaGraph):
             return self.programs.guess(state, ranks, noise)
         return guesses_of(self(state)[0], ranks, self.token_ids, noise)
 
@@ -270,12 +247,8 @@ class MedusaGraph:
         return found
 
 
-def compile_medusa(module: HeadModule, kind: type[BlockLinear]) -> MedusaPrograms | None:
+def compile_medusa(heads: MedusaHeads, kind: type[BlockLinear]) -> MedusaPrograms | None:
     """Programs for compact heads of one layer; see `HeadModule.ready`."""
-    if not isinstance(module, MedusaHeads):
+    if heads.config.form != "compact" or heads.config.layers != 1:
         return None
-    if module.config.form != "compact" or module.config.layers != 1:
-        return None
-    blocks = module.blocks
-    block = layer_of(kind, list(blocks.weight[0]), blocks.bias[0].flatten())
-    return MedusaPrograms(block, module.shared_layer(kind), module.hidden_size, module.token_ids)
+    return MedusaPrograms(heads, kind)
