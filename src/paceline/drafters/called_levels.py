@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +32,6 @@ from paceline.kernels.programs.builder import (
 )
 from paceline.kernels.programs.program import CacheLayer, TableAddresses
 from paceline.kernels.programs.steps import Join, Operand
-from paceline.records import WordTable
 from paceline.tree import Tree
 
 Floats = NDArray[np.float32]
@@ -40,24 +40,26 @@ Floats = NDArray[np.float32]
 class BlockPrograms(ABC):
     """The parts of `model` as programs, with layers of this kind. block: its own.
 
-    rotary: of the programs. call: a draft by them in one call; None if unavailable. layers: of the
-    cache, the first of a text's columns in each and the step to the next.
+    rotary: of the programs. layers: of the cache, the first of a text's columns in each and the
+    step to the next.
+
+    call: makes a draft by them, for any text, of what the library is given at this address; None if
+    unavailable. one: what it is given. before, most_fresh: tokens of a text that are read before
+    the new ones, and most new ones. most_levels: of a draft. tables, end, found, text: memory that
+    `one` points to.
 
     Raises UnpackableError for a kind that is unavailable here.
     """
 
     model: HeadModule
-    call: LevelCall | None = None
     layers: Sequence[tuple[int, int]] = ((0, 1),)
+    call: Callable[[int], None] | None = None
+    one: Any
+    most_fresh = 0
 
-    def __init__(
-        self,
-        model: HeadModule,
-        block: DraftBlock,
-        config: ChimeraConfig | EagleConfig,
-        kind: type[BlockLinear],
-    ) -> None:
-        self.model, self._hidden = model, model.hidden_size
+    def __init__(self, model: HeadModule, block: DraftBlock, kind: type[BlockLinear]) -> None:
+        config: ChimeraConfig | EagleConfig = model.config
+        self.model, self._hidden, self._room = model, model.hidden_size, 0
         self.rotary = Rotary(config.head_size, config.rotary_base)
         self._inner_norm = block.inner_norm
         self._heads = config.kv_heads, config.head_size
@@ -69,8 +71,29 @@ class BlockPrograms(ABC):
         self._gates = layer_of(kind, [block.gate.weight, block.up.weight])
         self._down = layer_of(kind, [block.down.weight])
 
+    def _allow(
+        self, call: Callable[[int], None], one: Any, before: int, most_fresh: int, levels: int
+    ) -> None:
+        """Make drafts in one call, if the library can read the target's embeddings."""
+        words = self.model.words
+        if words is None:
+            return
+        self.call, self.one = call, one
+        self.before, self.most_fresh, self.most_levels = before, most_fresh, levels
+        self.tables, self.end = TableAddresses(self.rotary), NativeEnd()
+        self.found = FoundTree(self.model.outputs, self.model.token_ids)
+        self.text = (ctypes.c_int64 * (before + most_fresh))()
+        one.hidden, one.text = words.hidden, ctypes.addressof(self.text)
+        one.words, one.words_format, one.words_count = words.address, words.format, words.count
+
+    def make_room(self, beam: int) -> None:
+        """Have memory for the new tokens, the root, and levels of `beam` nodes."""
+        rows = max(beam, 1 + self.most_fresh)
+        if rows > self._room:
+            self._room, self._lent = rows, self._lend(rows)
+
     @abstractmethod
-    def lend(self, one: native.Chimera | native.Eagle, rows: int) -> object:
+    def _lend(self, rows: int) -> object:
         """Let `one` find the programs with memory for `rows` rows; returns what must be held."""
 
     def _store(self, build: Builder, states: Operand, norm: torch.Tensor, layer: int = 0) -> None:
@@ -97,50 +120,10 @@ class BlockPrograms(ABC):
         build.store(keys, values, Columns(layer, *self._heads))
 
 
-class LevelCall:
-    """Memory to draft with programs in one call, for any text.
-
-    words: the target's embeddings. one: what the library is given, the address of which `run`
-    takes. before, most_fresh: tokens of a text that are read before the new ones, and most new
-    ones. levels: most levels. tables, end, found, text: memory that `one` points to.
-    """
-
-    def __init__(
-        self,
-        programs: BlockPrograms,
-        words: WordTable,
-        one: native.Chimera | native.Eagle,
-        run: Callable[[int], None],
-        before: int,
-        most_fresh: int,
-        levels: int,
-    ) -> None:
-        self.one, self.run = one, run
-        self.before, self.most_fresh, self.levels = before, most_fresh, levels
-        self._programs, self._rows = programs, 0
-        self._words = words  # held for the library
-        self.tables, self.end = TableAddresses(programs.rotary), NativeEnd()
-        self.found = FoundTree(programs.model.outputs, programs.model.token_ids)
-        self.text = (ctypes.c_int64 * (before + most_fresh))()
-        one.hidden, one.text = words.hidden, ctypes.addressof(self.text)
-        one.words, one.words_format, one.words_count = words.address, words.format, words.count
-
-    def make_room(self, beam: int) -> None:
-        """Give the programs memory for the new tokens, the root, and levels of `beam` nodes."""
-        rows = max(beam, 1 + self.most_fresh)
-        if rows > self._rows:
-            self._rows, self._lent = rows, self._programs.lend(self.one, rows)
-
-
 class CalledLevels(TextLevels):
     """Levels that programs compute, or `call` of these grows, over the text's own cache."""
 
     _programs: BlockPrograms
-
-    def _use(self, programs: BlockPrograms) -> None:
-        self._programs = programs
-        self.most_fresh = 0 if programs.call is None else programs.call.most_fresh
-        self._find()
 
     def draft(
         self,
@@ -151,33 +134,33 @@ class CalledLevels(TextLevels):
         end: ChainEnd,
     ) -> tuple[Tree, int] | None:
         """See `TextLevels.draft`: in one call, except for prompts and very short texts."""
-        call, fresh = self._programs.call, len(states) - self.length
-        if call is None or fresh > call.most_fresh or len(text) < call.before + fresh:
+        by, fresh = self._programs, len(states) - self.length
+        if by.call is None or fresh > by.most_fresh or len(text) < by.before + fresh:
             return None
         if states.dtype != torch.float32 or states.stride(-1) != 1:
             return None
-        one, depth, count = call.one, min(len(end.least), call.levels), call.before + fresh
-        self._room_for(len(states) + depth * settings.beam)
-        call.make_room(settings.beam)
-        call.tables.extend(one, len(states) + depth)
-        call.text[:count] = list(text[len(text) - count :])
+        one, depth, count = by.one, min(len(end.least), by.most_levels), by.before + fresh
+        self._make_room(self.per_place * (len(states) + depth * settings.beam))
+        by.make_room(settings.beam)
+        by.tables.extend(one, len(states) + depth)
+        by.text[:count] = list(text[len(text) - count :])
         one.depth, one.length, one.fresh = depth, self.length, fresh
         one.beam, one.least = settings.beam, max(settings.least, end.worth)
         one.states, one.states_stride = states.data_ptr(), states.stride(0)
-        one.end = call.end.address(end)
-        one.guesses = call.found.native(budget, settings.ranks, self.noise)
+        one.end = by.end.address(end)
+        one.guesses = by.found.native(budget, settings.ranks, self.noise)
         self._point(one)
-        call.run(ctypes.addressof(one))
+        by.call(ctypes.addressof(one))
         self.length = len(states)
-        return call.found.tree(one.guesses.nodes), one.grown
+        return by.found.tree(one.guesses.nodes), one.grown
 
-    def _point(self, one: native.Chimera | native.Eagle) -> None:
+    def _point(self, one: Any) -> None:
         """Point to the memory of this text: texts share `one`."""
         one.layers = ctypes.addressof(self._addresses)
 
     def _given(self, program: GivenRows, slots: range) -> Floats:
         """Memory for what a program reads of rows with these slots."""
-        self._room_for(slots.stop)
+        self._make_room(self.per_place * slots.stop)
         program.use_cache(self._layers)
         return program.given(len(slots))
 
@@ -206,16 +189,12 @@ class CalledLevels(TextLevels):
 
         return program.run(count, slots.stop, see)
 
-    def _room_for(self, places: int) -> None:
-        """Make room for the columns of a text and its draft, `places` together."""
-        if self._make_room(self.per_place * places):
-            self._find()
-
-    def _find(self) -> None:
-        """Find the layers of the text's cache where they are now."""
+    def _moved(self) -> None:
+        self._programs = programs = self._model.programs
+        self.most_fresh = 0 if programs.call is None else programs.most_fresh
         keys, values = self._held
         self._layers = layers = [
             CacheLayer(keys[:, :, begin::step], values[:, :, begin::step])
-            for begin, step in self._programs.layers
+            for begin, step in programs.layers
         ]
         self._addresses = (native.Layer * len(layers))(*(layer.as_native() for layer in layers))

@@ -23,11 +23,12 @@ from paceline.drafters.text_levels import TextLevels
 class Levels(TextLevels):
     """What Chimera keeps of one text, and a draft after it. greens: where green states are kept."""
 
+    _model: ChimeraModel
     per_place = 2
 
     def __init__(self, model: ChimeraModel, greens: NgramCache, capacity: int) -> None:
-        super().__init__(model.config, model.device, capacity)
-        self._model, self._greens = model, greens
+        super().__init__(model, capacity)
+        self._greens = greens
         self._root: Sequence[State] = ()  # its green state
         self._paths: list[Sequence[int]] = []  # by node, the root first: the last tokens up to it
 
@@ -141,12 +142,6 @@ class ProgramLevels(CalledLevels, Levels):
 
     _programs: ChimeraPrograms
 
-    def __init__(
-        self, programs: ChimeraPrograms, model: ChimeraModel, greens: NgramCache, capacity: int
-    ) -> None:
-        super().__init__(model, greens, capacity)
-        self._use(programs)
-
     def take(self, states: torch.Tensor, greens: Sequence[State]) -> None:
         """See `Levels.take`."""
         # No torch from here on: after a pass of the target has evicted it from the caches, one
@@ -183,7 +178,7 @@ class ProgramLevels(CalledLevels, Levels):
 def levels_of(model: ChimeraModel, greens: NgramCache, capacity: int = 256) -> Levels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
     if isinstance(model.programs, ChimeraPrograms):
-        return ProgramLevels(model.programs, model, greens, capacity)
+        return ProgramLevels(model, greens, capacity)
     return ModuleLevels(model, greens, capacity)
 
 

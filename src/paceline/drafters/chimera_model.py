@@ -64,7 +64,7 @@ class ChimeraModel(HeadModule):
         bottom: nn.Module | None = None,
     ) -> None:
         super().__init__(head, token_ids)
-        self.config = config
+        self.config: ChimeraConfig = config
         hidden = self.hidden_size
         if bottom is None and config.bottom == "ngram":
             bottom = NgramEncoder(config.order, hidden, embed, config.rank)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from paceline.drafters.attention_rows import EPSILON
-from paceline.drafters.called_levels import BlockPrograms, Floats, LevelCall
+from paceline.drafters.called_levels import BlockPrograms, Floats
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.context_encoder import NgramEncoder
 from paceline.kernels.block_layers import BlockLinear
@@ -50,7 +50,7 @@ class ChimeraPrograms(BlockPrograms):
         kind: type[BlockLinear],
     ) -> None:
         encoder = model.encoder
-        super().__init__(model, encoder, model.config, kind)
+        super().__init__(model, encoder, kind)
         self._head = model.shared_layer(kind)
         self._order, self._words = bottom.order, dict[int, Floats]()
         self._embed = bottom.embeddings
@@ -64,14 +64,12 @@ class ChimeraPrograms(BlockPrograms):
             self._built_level([layer_of(kind, [one]) for one in weights], depth + 1 == len(heads))
             for depth, weights in enumerate(heads)
         ]
-        supported = len(heads) <= _MOST_LEVELS and bottom.order <= _MOST_ORDER
-        if model.words is not None and supported:
-            one, run = native.Chimera(order=bottom.order), kernels().draft_chimera
-            limits = bottom.order, _MOST_FRESH, len(heads)
-            self.call = LevelCall(self, model.words, one, run, *limits)
+        if len(heads) <= _MOST_LEVELS and bottom.order <= _MOST_ORDER:
+            one, limits = native.Chimera(order=bottom.order), (_MOST_FRESH, len(heads))
+            self._allow(kernels().draft_chimera, one, bottom.order, *limits)
 
-    def lend(self, one: native.Chimera | native.Eagle, rows: int) -> object:
-        """See `BlockPrograms.lend`."""
+    def _lend(self, rows: int) -> object:
+        one = self.one
         green, read, *levels = (each.part(rows) for each in (self.green, self.read, *self.levels))
         of_levels = (native.Part * len(levels))(*(level.native for level in levels))
         one.green, one.read, one.levels = green.native, read.native, ctypes.addressof(of_levels)

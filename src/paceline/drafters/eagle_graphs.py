@@ -147,8 +147,8 @@ class GraphLevels(ModuleLevels):
         found = self._draft.grow(nodes, self._mask(count, self.room), noise)
         return Guesses(found.tokens[:count], found.probabilities[:count])
 
-    def _make_room(self, columns: int) -> bool:
-        return super()._make_room(_rounded(columns))
+    def _make_room(self, columns: int) -> None:
+        super()._make_room(_rounded(columns))
 
 
 def levels_of(model: EagleModel, capacity: int = 256) -> Levels:
@@ -158,7 +158,7 @@ def levels_of(model: EagleModel, capacity: int = 256) -> Levels:
     if isinstance(model.programs, EagleGraphs):
         return GraphLevels(model.programs, model, capacity)
     if isinstance(model.programs, EaglePrograms):
-        return ProgramLevels(model.programs, model, capacity)
+        return ProgramLevels(model, capacity)
     return ModuleLevels(model, capacity)
 
 

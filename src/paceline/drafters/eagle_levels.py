@@ -14,7 +14,6 @@ from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import AT_ONCE, EaglePrograms
 from paceline.drafters.guesses import Guesses, guesses_of_program
 from paceline.drafters.text_levels import TextLevels
-from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.builder import GivenRows
 
 
@@ -25,16 +24,13 @@ class Levels(TextLevels):
     come after these. The text has `length` rows.
     """
 
+    _model: EagleModel
     # Outputs [n, hidden] of the root, and of all nodes.
     _root: Any
     _outputs: Any
     # A row reads the token after its feature. So the root's is always read again: a draft needs its
     # output, which is not kept.
     ahead = 1
-
-    def __init__(self, model: EagleModel, capacity: int) -> None:
-        super().__init__(model.config, model.device, capacity)
-        self._model = model
 
     def begin(self, ranks: int) -> Guesses:
         """See `TextLevels.begin`."""
@@ -88,9 +84,8 @@ class ProgramLevels(CalledLevels, Levels):
 
     _programs: EaglePrograms
 
-    def __init__(self, programs: EaglePrograms, model: EagleModel, capacity: int) -> None:
+    def __init__(self, model: EagleModel, capacity: int) -> None:
         super().__init__(model, capacity)
-        self._use(programs)
         self._root = np.zeros((1, model.hidden_size), dtype=np.float32)
 
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
@@ -129,6 +124,6 @@ class ProgramLevels(CalledLevels, Levels):
     def _put_words(self, tokens: Sequence[int], given: np.ndarray) -> None:
         given[:] = self._model.embeddings(torch.tensor(tokens, device="cpu")).float().numpy()
 
-    def _point(self, one: native.Chimera | native.Eagle) -> None:
+    def _point(self, one: Any) -> None:
         super()._point(one)
         one.root = self._root.ctypes.data

@@ -46,7 +46,8 @@ class EagleModel(HeadModule, DraftBlock):
         token_ids: torch.Tensor | None = None,
     ) -> None:
         super().__init__(head, token_ids)
-        self.config, hidden = config, self.hidden_size
+        self.config: EagleConfig = config
+        hidden = self.hidden_size
         self.width = hidden * max(1, len(config.layers))
         self._embed = (embed,)  # a tuple keeps it out of the module's own parts
         if config.layers:

@@ -7,7 +7,7 @@ from functools import reduce
 import torch
 
 from paceline.drafters.attention_rows import EPSILON
-from paceline.drafters.called_levels import BlockPrograms, LevelCall
+from paceline.drafters.called_levels import BlockPrograms
 from paceline.drafters.eagle_model import EagleModel
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
@@ -33,7 +33,7 @@ class EaglePrograms(BlockPrograms):
     model: EagleModel
 
     def __init__(self, model: EagleModel, kind: type[BlockLinear]) -> None:
-        super().__init__(model, model, model.config, kind)
+        super().__init__(model, model, kind)
         self._fuse = layer_of(kind, [model.fuse.weight]) if model.config.layers else None
         self._enter = layer_of(kind, [model.enter.weight])
         build, rows = self._rows_of_text()
@@ -46,12 +46,11 @@ class EaglePrograms(BlockPrograms):
         build = Builder(self._hidden)
         ends = build.normal(build.given, model.last_norm, EPSILON)
         self.head = build.program(build.product(ends, model.shared_layer(kind)))
-        if model.words is not None:
-            one, run = native.Eagle(width=model.width), kernels().draft_eagle
-            self.call = LevelCall(self, model.words, one, run, 0, _MOST_FRESH, LONGEST)
+        one = native.Eagle(width=model.width)
+        self._allow(kernels().draft_eagle, one, 0, _MOST_FRESH, LONGEST)
 
-    def lend(self, one: native.Chimera | native.Eagle, rows: int) -> object:
-        """See `BlockPrograms.lend`."""
+    def _lend(self, rows: int) -> object:
+        one = self.one
         parts = [each.part(rows) for each in (self.read, self.grow, self.head)]
         one.read, one.grow, one.head = (part.native for part in parts)
         return parts

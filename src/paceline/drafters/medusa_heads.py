@@ -8,7 +8,7 @@ numbers at 576 x 49,152); a compact one stores the blocks alone (0.3 million).
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Self
 
@@ -87,6 +87,8 @@ class HeadModule(nn.Module):
     states. device: where these must be.
     """
 
+    config: Any
+
     def __init__(self, head: OutputHead, token_ids: torch.Tensor | None) -> None:
         super().__init__()
         weight, bias = head
@@ -103,13 +105,6 @@ class HeadModule(nn.Module):
         """[..., hidden] -> [..., outputs], by the target's own output head."""
         found: torch.Tensor = self._head(states.to(self._dtype))
         return found
-
-    def load(self, tensors: Mapping[str, torch.Tensor]) -> Self:
-        """Load trained parts, in any precision; all must be present. Returns itself."""
-        with torch.no_grad():
-            for name, part in self.named_parameters():
-                part.copy_(tensors[name])
-        return self
 
     def ready(self, weights: HeadWeights = "fastest", compiled: Compile | None = None) -> Self:
         """Prepare to guess, with linear layers of this kind; parameters are frozen. Returns itself.
@@ -191,7 +186,7 @@ class MedusaHeads(HeadModule):
         self, config: MedusaConfig, head: OutputHead, token_ids: torch.Tensor | None = None
     ) -> None:
         super().__init__(head, token_ids)
-        self.config = config
+        self.config: MedusaConfig = config
         if config.layers:
             self.blocks = ResidualBlocks(config.heads, config.layers, self.hidden_size)
         if config.form == "full":

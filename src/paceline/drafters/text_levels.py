@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from paceline.chains import ChainEnd
 from paceline.drafters.guesses import Guesses
-from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.drafters.level_tree import BeamSettings, LevelTree
+from paceline.drafters.medusa_heads import HeadModule
 from paceline.tree import ROOT, Tree
 
 ROOM = 64
@@ -20,7 +21,8 @@ ROOM = 64
 
 
 class TextLevels(ABC):
-    """What is kept of one text, and a draft after it. capacity: tokens to make room for at first.
+    """What `model` keeps of one text, and a draft after it. capacity: tokens to make room for at
+    first.
 
     length: tokens read by the target that were taken over. ahead: how many tokens after its own
     decide what is kept of one. per_place: columns for each token. most_fresh: most new tokens that
@@ -33,16 +35,16 @@ class TextLevels(ABC):
     most_fresh = 0
     noise: torch.Tensor | None = None
 
-    def __init__(
-        self, config: ChimeraConfig | EagleConfig, device: torch.device, capacity: int
-    ) -> None:
-        self.length = 0
+    def __init__(self, model: HeadModule, capacity: int) -> None:
+        self._model: Any = model
+        self.length, config = 0, model.config
         # Keys and values, those of the text first; those of a draft are overwritten when the text
         # continues.
         shape = 2, 1, config.kv_heads, self.per_place * (capacity + ROOM), config.head_size
-        self._held = torch.zeros(shape, dtype=torch.float32, device=device)
+        self._held = torch.zeros(shape, dtype=torch.float32, device=model.device)
         # By node, the root first: columns of the draft on the path to it.
         self._sees: list[list[int]] = []
+        self._moved()
 
     @property
     def room(self) -> int:
@@ -131,12 +133,13 @@ class TextLevels(ABC):
             sees[row, own] = True
         return sees
 
-    def _make_room(self, columns: int) -> bool:
-        """Make room; returns whether memory had to move."""
+    def _make_room(self, columns: int) -> None:
         *others, room, size = self._held.shape
-        if columns <= room:
-            return False
-        wider = self._held.new_zeros(*others, max(columns, 2 * room), size)
-        wider[..., :room, :] = self._held
-        self._held = wider
-        return True
+        if columns > room:
+            wider = self._held.new_zeros(*others, max(columns, 2 * room), size)
+            wider[..., :room, :] = self._held
+            self._held = wider
+            self._moved()
+
+    def _moved(self) -> None:
+        """Take note that the memory of columns is elsewhere."""

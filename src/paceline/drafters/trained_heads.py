@@ -50,9 +50,9 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
             module: ModuleT = type(self).module(self.config, head, target.embed, self.token_ids)
             if self.reads_words:
                 module.words = target.word_table()
-            return self, module.float().load(in_floats(self.tensors)).ready(
-                weights, type(self).compiled
-            )
+            # Token ids are no part of it.
+            module.float().load_state_dict(in_floats(self.tensors), strict=False)
+            return self, module.ready(weights, type(self).compiled)
 
         # Kept with these parts, so that nothing else gets their id.
         found: tuple[object, ModuleT] = host.share((id(self), weights), made)
