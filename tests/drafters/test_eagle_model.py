@@ -19,11 +19,13 @@ from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import EagleConfig
+from paceline.drafters.level_tree import BeamSettings
 from paceline.errors import ModelError
 from paceline.kernels.block_layers import FloatLinear
 
 CONFIGS = [EagleConfig(), EagleConfig(layers=(1, 2, 5), vocabulary=9, biases=True)]
 STEPS = 4
+FOUR = BeamSettings(ranks=4)
 
 
 def a_text(model: EagleModel, length: int = 14) -> tuple[torch.Tensor, torch.Tensor]:
@@ -33,10 +35,10 @@ def a_text(model: EagleModel, length: int = 14) -> tuple[torch.Tensor, torch.Ten
     return tokens, torch.randn(1, length, model.width, generator=noise)
 
 
-def chain(levels: Levels, tokens: list[int], ranks: int = 4) -> list[Guesses]:
+def chain(levels: Levels, tokens: list[int]) -> list[Guesses]:
     """What is guessed after the root and after each of these tokens in a row."""
-    found = [levels.begin(ranks)]
-    found += [levels.grow([token], [node], ranks) for node, token in enumerate(tokens)]
+    found = [levels.begin()]
+    found += [levels.grow([token], [node]) for node, token in enumerate(tokens)]
     return found
 
 
@@ -47,7 +49,7 @@ def test_level_by_level_is_all_at_once(config: EagleConfig) -> None:
     model = small_eagle(config)
     tokens, features = a_text(model)
     whole = unrolled(model, tokens, features, STEPS)
-    levels = levels_of(model, capacity=1)
+    levels = levels_of(model, FOUR, capacity=1)
     for known in (1, 2, 6, 7, 10):
         text = tokens[0, : known + 1].tolist()
         levels.read(text, features[0, :known])
@@ -56,8 +58,8 @@ def test_level_by_level_is_all_at_once(config: EagleConfig) -> None:
             expected = model.guess(whole[step][0, known - 1 : known], 4)
             assert guesses.tokens == expected.tokens
             assert guesses.probabilities[0] == pytest.approx(expected.probabilities[0], abs=1e-5)
-        stray = levels.begin(2).tokens[0]
-        levels.grow(stray, [0, 0], 2)
+        stray = levels.begin().tokens[0]
+        levels.grow(stray[:2], [0, 0])
 
 
 @torch.no_grad()
@@ -114,9 +116,9 @@ def test_texts_beside_one_another_do_not_see_one_another() -> None:
 def test_programs_guess_what_the_modules_guess(config: EagleConfig) -> None:
     """Texts of several lengths in turn, with trees of any shape below them."""
     model = small_eagle(config).ready("native")
-    modules = [ModuleLevels(model, capacity=1) for _ in range(2)]
+    modules = [ModuleLevels(model, FOUR, capacity=1) for _ in range(2)]
     model.programs = compile_eagle(model, FloatLinear)
-    programs = [levels_of(model, capacity=1) for _ in range(2)]
+    programs = [levels_of(model, FOUR, capacity=1) for _ in range(2)]
     assert all(isinstance(each, ProgramLevels) for each in programs)
     rng, (tokens, features) = random.Random(0), a_text(model, 700)
     for _ in range(10):
@@ -127,12 +129,12 @@ def test_programs_guess_what_the_modules_guess(config: EagleConfig) -> None:
         text = tokens[0, : known + 1].tolist()
         for each in pair:
             each.read(text, features[0, :known])
-        assert_alike(*(each.begin(4) for each in pair))
+        assert_alike(*(each.begin() for each in pair))
         nodes = 1
         for _ in range(4):
             parents = [rng.randrange(nodes) for _ in range(rng.randrange(1, 6))]
             said = [rng.randrange(VOCAB) for _ in parents]
-            assert_alike(*(each.grow(said, parents, 4) for each in pair))
+            assert_alike(*(each.grow(said, parents) for each in pair))
             nodes += len(parents)
 
 
@@ -141,7 +143,7 @@ def test_programs_guess_what_the_modules_guess(config: EagleConfig) -> None:
 def test_a_long_prompt_is_read_as_its_pieces_are() -> None:
     model = small_eagle(EagleConfig()).ready("fastest", compile_eagle)
     tokens, features = a_text(model, 1400)
-    whole, pieces = levels_of(model), levels_of(model)
+    whole, pieces = levels_of(model, FOUR), levels_of(model, FOUR)
     whole.read(tokens[0].tolist(), features[0, :-1])
     for known in (1, 700, 703, 1399):
         pieces.read(tokens[0, : known + 1].tolist(), features[0, :known])

@@ -21,10 +21,13 @@ from paceline.drafters.chimera_levels import (
 from paceline.drafters.chimera_programs import compile_chimera
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import ChimeraConfig, MedusaConfig
+from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import MedusaPrograms, compile_medusa
 from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
 
 pytestmark = needs_library
+
+FOUR = BeamSettings(ranks=4)
 
 CHIMERA = [
     ChimeraConfig(heads=3),
@@ -52,9 +55,9 @@ def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) 
     rng = random.Random(0)
     pairs: list[tuple[Levels, Levels]] = []
     for _ in range(2):
-        program = levels_of(model, greens_of(model), capacity=1)
+        program = levels_of(model, FOUR, greens_of(model), capacity=1)
         assert isinstance(program, ProgramLevels)
-        pairs.append((program, ModuleLevels(model, greens_of(model), capacity=1)))
+        pairs.append((program, ModuleLevels(model, FOUR, greens_of(model), capacity=1)))
     for _ in range(12):
         pair = rng.choice(pairs)
         known = pair[0].length
@@ -67,7 +70,7 @@ def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) 
         first = 0
         for depth in range(config.heads):
             greens = torch.randn(len(nodes), HIDDEN)
-            found, expected = (each.guess(depth, list(greens), nodes, 4) for each in pair)
+            found, expected = (each.guess(depth, list(greens), nodes) for each in pair)
             assert_alike(found, expected, 1e-4)
             level = range(first, first + len(nodes))
             first += len(nodes)
@@ -114,8 +117,8 @@ def test_what_has_no_program_stays_with_its_modules() -> None:
         small_chimera(ChimeraConfig(heads=2, form=form)).ready("fastest", compile_chimera)
         for form in ("full", "compact")
     )
-    assert isinstance(levels_of(full, greens_of(full)), ModuleLevels)
-    assert isinstance(levels_of(compact, greens_of(compact)), ProgramLevels)
+    assert isinstance(levels_of(full, FOUR, greens_of(full)), ModuleLevels)
+    assert isinstance(levels_of(compact, FOUR, greens_of(compact)), ProgramLevels)
 
 
 @torch.no_grad()

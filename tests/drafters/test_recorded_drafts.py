@@ -40,9 +40,9 @@ class Text:
         self.random, self.noise = random.Random(seed), torch.Generator().manual_seed(seed)
         self.model = model
         self.tokens, self.features = [0], torch.randn(0, model.width)
-        found = levels_of(model, capacity=1)
+        found = levels_of(model, BeamSettings(), capacity=1)
         assert isinstance(found, GraphLevels)
-        self.graphs, self.modules = found, ModuleLevels(model, capacity=1)
+        self.graphs, self.modules = found, ModuleLevels(model, BeamSettings(), capacity=1)
 
     def grow(self, count: int) -> None:
         self.tokens += [self.random.randrange(VOCAB) for _ in range(count)]
@@ -61,14 +61,13 @@ class Text:
         noise = torch.randn(levels, self.model.outputs, generator=self.noise) if sampled else None
         end = certain_end(0.0, levels)
         self.graphs.noise = self.modules.noise = noise
-        if self.modules.length < len(self.features):
-            self.modules.read(self.tokens, self.features)
+        self.graphs.settings = self.modules.settings = settings
+        self.modules.read(self.tokens, self.features)
         if len(self.features) - self.graphs.length > self.graphs.most_fresh:
             self.graphs.read(self.tokens, self.features)
-        expected, _ = self.modules.grown(settings, BUDGET, end)
-        drafted = self.graphs.draft(self.tokens, self.features, BUDGET, settings, end)
-        assert drafted is not None
-        return drafted[0], expected
+        expected, _ = self.modules.grown(BUDGET, end)
+        drafted, _ = self.graphs.draft(self.tokens, self.features, BUDGET, end)
+        return drafted, expected
 
 
 def same(found: Tree, expected: Tree) -> bool:

@@ -28,6 +28,7 @@ from paceline.drafters.chimera_levels import ModuleLevels
 from paceline.drafters.guesses import guesses_of
 from paceline.drafters.head_configs import ChimeraConfig, HeadWeights, MedusaConfig
 from paceline.drafters.host import Host
+from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.parts import find_parts
 from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.errors import ModelError, UsageError
@@ -125,7 +126,8 @@ def medusa_scores(parts: MedusaParts, weights: HeadWeights) -> torch.Tensor:
 def chimera_scores(parts: ChimeraParts, weights: HeadWeights) -> torch.Tensor:
     opened = parts.open(shown(), weights)
     ngram = torch.tensor([[3, 1, 2]])[:, : parts.config.order]
-    rows = ModuleLevels(opened, greens_of(opened), 256).drafts(0, list(opened.green(ngram)), [-1])
+    levels = ModuleLevels(opened, BeamSettings(), greens_of(opened), 256)
+    rows = levels.drafts(0, list(opened.green(ngram)), [-1])
     return opened.logits(0, torch.ones(HIDDEN), rows)
 
 

@@ -15,7 +15,6 @@ from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import EPSILON, DraftBlock
 from paceline.drafters.guesses import FoundTree
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
-from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.drafters.text_levels import TextLevels
 from paceline.kernels.block_layers import BlockLinear
@@ -126,19 +125,14 @@ class CalledLevels(TextLevels):
     _programs: BlockPrograms
 
     def draft(
-        self,
-        text: Sequence[int],
-        states: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-    ) -> tuple[Tree, int] | None:
+        self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
+    ) -> tuple[Tree, int]:
         """See `TextLevels.draft`: in one call, except for prompts and very short texts."""
-        by, fresh = self._programs, len(states) - self.length
-        if by.call is None or fresh > by.most_fresh or len(text) < by.before + fresh:
-            return None
-        if states.dtype != torch.float32 or states.stride(-1) != 1:
-            return None
+        by, settings, fresh = self._programs, self.settings, len(states) - self.length
+        fits = states.dtype == torch.float32 and states.stride(-1) == 1
+        if by.call is None or not fits or len(text) < by.before + fresh:
+            self.read(text, states)
+            return self.grown(budget, end)
         one, depth, count = by.one, min(len(end.least), by.most_levels), by.before + fresh
         self._make_room(self.per_place * (len(states) + depth * settings.beam))
         by.make_room(settings.beam)

@@ -84,7 +84,7 @@ class Chimera(LevelDrafter):
         # States encoded for one text serve the next ones, and those beside it.
         key = (NgramCache, id(model), own.cache, own.dictionary, own.spill)
         self._greens: NgramCache = host.learn(key, store)
-        new_levels = partial(levels_of, model, self._greens)
+        new_levels = partial(levels_of, model, own, self._greens)
         super().__init__(host, model, own, new_levels, found.config.heads)
 
     @property

@@ -16,6 +16,7 @@ from paceline.drafters.called_levels import CalledLevels
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms
 from paceline.drafters.guesses import Guesses, guesses_of, guesses_of_program
+from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.ngram_cache import Ngram, NgramCache, State, last_ngram
 from paceline.drafters.text_levels import TextLevels
 
@@ -26,8 +27,10 @@ class Levels(TextLevels):
     _model: ChimeraModel
     per_place = 2
 
-    def __init__(self, model: ChimeraModel, greens: NgramCache, capacity: int) -> None:
-        super().__init__(model, capacity)
+    def __init__(
+        self, model: ChimeraModel, settings: BeamSettings, greens: NgramCache, capacity: int
+    ) -> None:
+        super().__init__(model, settings, capacity)
         self._greens = greens
         self._root: Sequence[State] = ()  # its green state
         self._paths: list[Sequence[int]] = []  # by node, the root first: the last tokens up to it
@@ -40,18 +43,18 @@ class Levels(TextLevels):
         self.take(states, greens[:-1])
         self._root, self._paths = greens[-1:], [tuple(text[-order:])]
 
-    def begin(self, ranks: int) -> Guesses:
+    def begin(self) -> Guesses:
         """See `TextLevels.begin`."""
         self._paths = self._paths[:1]
-        return self.guess(0, self._root, [-1], ranks)
+        return self.guess(0, self._root, [-1])
 
-    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
         """See `TextLevels.grow`."""
         before = [self._paths[parent] for parent in parents]
         paths = [(*path, token) for path, token in zip(before, tokens, strict=True)]
         self._paths += paths
         depth = len(paths[0]) - len(self._paths[0])
-        return self.guess(depth, self._states(paths), parents, ranks)
+        return self.guess(depth, self._states(paths), parents)
 
     def _states(self, paths: Sequence[Sequence[int]]) -> list[State]:
         """The green states of the n-grams that paths end with."""
@@ -64,11 +67,9 @@ class Levels(TextLevels):
         and n >= 1. greens: the green states of those beyond `length`."""
 
     @abstractmethod
-    def guess(
-        self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
-    ) -> Guesses:
-        """Add the m nodes of the next level, and make `ranks` guesses after each. Depth 0 begins a
-        draft; its one node is the root.
+    def guess(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> Guesses:
+        """Add the m nodes of the next level, and guess after each. Depth 0 begins a draft; its one
+        node is the root.
 
         greens: the green states of the n-grams that end with the nodes' tokens. parents: the number
         of each node's parent, added in an earlier call; -1 for the root, which comes first and
@@ -96,13 +97,12 @@ class ModuleLevels(Levels):
         self.length = end
 
     @torch.no_grad()
-    def guess(
-        self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
-    ) -> Guesses:
+    def guess(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> Guesses:
         """See `Levels.guess`."""
         states = self.drafts(depth, greens, parents)
         logits = self._model.logits(depth, self._mature, states)
-        return guesses_of(logits, ranks, self._model.token_ids, self._noise_at(depth))
+        ids, noise = self._model.token_ids, self._noise_at(depth)
+        return guesses_of(logits, self.settings.ranks, ids, noise)
 
     @torch.no_grad()
     def drafts(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> torch.Tensor:
@@ -158,9 +158,7 @@ class ProgramLevels(CalledLevels, Levels):
                 given[row, hidden:] = green
             self._run_text(program, len(some))
 
-    def guess(
-        self, depth: int, greens: Sequence[State], parents: Sequence[int], ranks: int
-    ) -> Guesses:
+    def guess(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> Guesses:
         """See `Levels.guess`."""
         self._sees = self._sees if depth else []
         slots, program = self._placed(parents), self._programs.levels[depth]
@@ -172,14 +170,16 @@ class ProgramLevels(CalledLevels, Levels):
         seen = [[*own[:-2], own[-1]] for own in self._sees[-len(slots) :]]
         self._run_nodes(program, slots, seen)
         ids, noise = self._model.token_list, self._noise_at(depth)
-        return guesses_of_program(program, len(slots), ranks, ids, noise)
+        return guesses_of_program(program, len(slots), self.settings.ranks, ids, noise)
 
 
-def levels_of(model: ChimeraModel, greens: NgramCache, capacity: int = 256) -> Levels:
+def levels_of(
+    model: ChimeraModel, settings: BeamSettings, greens: NgramCache, capacity: int = 256
+) -> Levels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
     if isinstance(model.programs, ChimeraPrograms):
-        return ProgramLevels(model, greens, capacity)
-    return ModuleLevels(model, greens, capacity)
+        return ProgramLevels(model, settings, greens, capacity)
+    return ModuleLevels(model, settings, greens, capacity)
 
 
 def encoded(model: ChimeraModel, ngrams: Sequence[Ngram]) -> Sequence[State]:

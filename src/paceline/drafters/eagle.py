@@ -59,7 +59,7 @@ class Eagle(LevelDrafter):
         own = replace(settings or EagleSettings(), **changes)
         found = find_parts(EagleParts, own.parts, host.fingerprint)
         self._model = found.open(host, own.weights)
-        super().__init__(host, self._model, own, partial(levels_of, self._model))
+        super().__init__(host, self._model, own, partial(levels_of, self._model, own))
         self.promise = found.promise
         if found.config.layers:
             self.layers = found.config.layers

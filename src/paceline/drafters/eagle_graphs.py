@@ -107,21 +107,19 @@ class GraphLevels(ModuleLevels):
     """Drafts in recordings; prompts are read by the modules. capacity: tokens to make room for at
     first."""
 
-    def __init__(self, graphs: EagleGraphs, model: EagleModel, capacity: int) -> None:
-        super().__init__(model, _rounded(capacity + ROOM) - ROOM)
+    def __init__(
+        self, graphs: EagleGraphs, model: EagleModel, settings: BeamSettings, capacity: int
+    ) -> None:
+        super().__init__(model, settings, _rounded(capacity + ROOM) - ROOM)
         self.most_fresh = _MOST_FRESH
         self._graphs = graphs
 
     @torch.no_grad()
     def draft(
-        self,
-        text: Sequence[int],
-        states: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-    ) -> tuple[Tree, int] | None:
+        self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
+    ) -> tuple[Tree, int]:
         """See `TextLevels.draft`."""
+        settings = self.settings
         first, last = min(self.length, len(states) - 1), len(states)
         self._make_room(last + len(end.least) * settings.beam)
         self._draft = draft = self._graphs.draft(self.room, settings.beam, settings.ranks)
@@ -130,15 +128,15 @@ class GraphLevels(ModuleLevels):
         self._after_root = draft.read(tokens, first, states[first:], self._noise_at(0))
         self._held[..., first:last, :] = draft.columns[..., first:last, :]
         self.length = last
-        return self.grown(settings, budget, end)
+        return self.grown(budget, end)
 
-    def begin(self, ranks: int) -> Guesses:
+    def begin(self) -> Guesses:
         """See `TextLevels.begin`."""
         self._sees = [[]]
         return self._after_root
 
     @torch.no_grad()
-    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
         """See `TextLevels.grow`."""
         count, before, slots = len(parents), len(self._sees), self._placed(parents)
         places = self._places(self._sees[before:])
@@ -151,15 +149,15 @@ class GraphLevels(ModuleLevels):
         super()._make_room(_rounded(columns))
 
 
-def levels_of(model: EagleModel, capacity: int = 256) -> Levels:
+def levels_of(model: EagleModel, settings: BeamSettings, capacity: int = 256) -> Levels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
     if model.programs is None and (recorder := cuda_graph.recorder_for(model.device)) is not None:
         model.programs = EagleGraphs(model, recorder)
     if isinstance(model.programs, EagleGraphs):
-        return GraphLevels(model.programs, model, capacity)
+        return GraphLevels(model.programs, model, settings, capacity)
     if isinstance(model.programs, EaglePrograms):
-        return ProgramLevels(model, capacity)
-    return ModuleLevels(model, capacity)
+        return ProgramLevels(model, settings, capacity)
+    return ModuleLevels(model, settings, capacity)
 
 
 def _filled(rows: ArrayLike, count: int) -> np.ndarray:

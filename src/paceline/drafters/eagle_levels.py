@@ -13,6 +13,7 @@ from paceline.drafters.called_levels import CalledLevels, Floats
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import AT_ONCE, EaglePrograms
 from paceline.drafters.guesses import Guesses, guesses_of_program
+from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.text_levels import TextLevels
 from paceline.kernels.programs.builder import GivenRows
 
@@ -32,14 +33,14 @@ class Levels(TextLevels):
     # output, which is not kept.
     ahead = 1
 
-    def begin(self, ranks: int) -> Guesses:
+    def begin(self) -> Guesses:
         """See `TextLevels.begin`."""
         self._sees, self._outputs = [[]], self._root
-        return self._guessed(self._root, ranks, self._noise_at(0))
+        return self._guessed(self._root)
 
     @abstractmethod
-    def _guessed(self, outputs: Any, ranks: int, noise: torch.Tensor | None) -> Guesses:
-        """Guesses after nodes with these outputs."""
+    def _guessed(self, outputs: Any) -> Guesses:
+        """Guesses after the last nodes, which have these outputs."""
 
 
 class ModuleLevels(Levels):
@@ -61,7 +62,7 @@ class ModuleLevels(Levels):
         self.length = end
 
     @torch.no_grad()
-    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
         """See `TextLevels.grow`."""
         device = self._outputs.device
         said = torch.tensor(tokens, device=device)
@@ -73,10 +74,11 @@ class ModuleLevels(Levels):
         held, own = self._held[..., : slots.stop, :], torch.tensor(slots, device=device)
         outputs = self._model.run(held, rows, places, own, sees)
         self._outputs = torch.cat([self._outputs, outputs])
-        return self._guessed(outputs, ranks, self._noise_at(len(self._sees[-1])))
+        return self._guessed(outputs)
 
-    def _guessed(self, outputs: Any, ranks: int, noise: torch.Tensor | None) -> Guesses:
-        return self._model.guess(outputs, ranks, noise)
+    def _guessed(self, outputs: Any) -> Guesses:
+        noise = self._noise_at(len(self._sees[-1]))
+        return self._model.guess(outputs, self.settings.ranks, noise)
 
 
 class ProgramLevels(CalledLevels, Levels):
@@ -84,8 +86,8 @@ class ProgramLevels(CalledLevels, Levels):
 
     _programs: EaglePrograms
 
-    def __init__(self, model: EagleModel, capacity: int) -> None:
-        super().__init__(model, capacity)
+    def __init__(self, model: EagleModel, settings: BeamSettings, capacity: int) -> None:
+        super().__init__(model, settings, capacity)
         self._root = np.zeros((1, model.hidden_size), dtype=np.float32)
 
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
@@ -104,22 +106,22 @@ class ProgramLevels(CalledLevels, Levels):
         self._put_words(text[first + 1 : end + 1], given[:, self._model.width :])
         return self._run_text(program, end - first)
 
-    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
         """See `TextLevels.grow`."""
         slots, program, hidden = self._placed(parents), self._programs.grow, self._model.hidden_size
         given = self._given(program, slots)
         given[:, :hidden] = self._outputs[list(parents)]
         self._put_words(tokens, given[:, hidden:])
-        seen = self._sees[-len(parents) :]
-        outputs = self._run_nodes(program, slots, seen)
+        outputs = self._run_nodes(program, slots, self._sees[-len(parents) :])
         self._outputs = np.concatenate([self._outputs, outputs])
-        return self._guessed(outputs, ranks, self._noise_at(len(seen[0])))
+        return self._guessed(outputs)
 
-    def _guessed(self, outputs: Any, ranks: int, noise: torch.Tensor | None) -> Guesses:
+    def _guessed(self, outputs: Any) -> Guesses:
         head, count = self._programs.head, len(outputs)
         head.given(count)[:] = outputs
         head.run(count)
-        return guesses_of_program(head, count, ranks, self._model.token_list, noise)
+        ids, noise = self._model.token_list, self._noise_at(len(self._sees[-1]))
+        return guesses_of_program(head, count, self.settings.ranks, ids, noise)
 
     def _put_words(self, tokens: Sequence[int], given: np.ndarray) -> None:
         given[:] = self._model.embeddings(torch.tensor(tokens, device="cpu")).float().numpy()

@@ -1,7 +1,6 @@
 """What EAGLE and Chimera share: trees that grow level by level from states that the target exposes.
 
-Each level is guessed after the guesses of the one before. If the levels can, they make a draft in
-one call; otherwise it grows step by step.
+Each level is guessed after the guesses of the one before, see `paceline.drafters.text_levels`.
 """
 
 from __future__ import annotations
@@ -106,8 +105,7 @@ class LevelDrafter(Drafter):
             self._first = len(states) - unread
         text, states = self._text[self._first :], states[self._first :]
         # A prompt is read beforehand; the few new tokens of a round, in the draft's own call.
-        beforehand = unread > levels.most_fresh
-        if beforehand:
+        if not levels.most_fresh or unread > levels.most_fresh:
             levels.read(text, states)
             began = self._clock()
         if self._length is None:
@@ -115,14 +113,10 @@ class LevelDrafter(Drafter):
         else:
             end = self._length.end((), worth=self._length.worth)
         levels.noise = self._noise.rows(len(self._text), min(len(end.least), _HEARD))
-        found = levels.draft(text, states, budget, self._beam, end)
-        if found is None:
-            if not beforehand:
-                levels.read(text, states)
-            found = levels.grown(self._beam, budget, end)
-        self._tree, self._given = found[0], self._clock()
+        self._tree, grown = levels.draft(text, states, budget, end)
+        self._given = self._clock()
         if self._length is not None:
-            self._length.drafted(1e3 * (self._given - began) / found[1], 1)
+            self._length.drafted(1e3 * (self._given - began) / grown, 1)
         return self._tree
 
     def observe(self, round: Round) -> None:

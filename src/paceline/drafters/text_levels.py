@@ -21,8 +21,8 @@ ROOM = 64
 
 
 class TextLevels(ABC):
-    """What `model` keeps of one text, and a draft after it. capacity: tokens to make room for at
-    first.
+    """What `model` keeps of one text, and a draft after it. settings: of the draft. capacity:
+    tokens to make room for at first.
 
     length: tokens read by the target that were taken over. ahead: how many tokens after its own
     decide what is kept of one. per_place: columns for each token. most_fresh: most new tokens that
@@ -35,8 +35,9 @@ class TextLevels(ABC):
     most_fresh = 0
     noise: torch.Tensor | None = None
 
-    def __init__(self, model: HeadModule, capacity: int) -> None:
+    def __init__(self, model: HeadModule, settings: BeamSettings, capacity: int) -> None:
         self._model: Any = model
+        self.settings = settings
         self.length, config = 0, model.config
         # Keys and values, those of the text first; those of a draft are overwritten when the text
         # continues.
@@ -60,35 +61,29 @@ class TextLevels(ABC):
         """Take over what the target has read, if anything is new; see `draft`."""
 
     @abstractmethod
-    def begin(self, ranks: int) -> Guesses:
-        """Begin a draft after `read`: guess after the root, node 0. ranks: guesses after each
-        node."""
+    def begin(self) -> Guesses:
+        """Begin a draft after `read`: guess after the root, node 0."""
 
     @abstractmethod
-    def grow(self, tokens: Sequence[int], parents: Sequence[int], ranks: int) -> Guesses:
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
         """Add the next level, nodes with these tokens and parents, and guess after each. Nodes are
         numbered in the order they are added."""
 
     def draft(
-        self,
-        text: Sequence[int],
-        states: torch.Tensor,
-        budget: int,
-        settings: BeamSettings,
-        end: ChainEnd,
-    ) -> tuple[Tree, int] | None:
-        """A whole draft of at most `budget` nodes, and its number of levels; None if it has to grow
-        step by step.
+        self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
+    ) -> tuple[Tree, int]:
+        """A whole draft of at most `budget` nodes, and its number of levels, which are grown until
+        `end`.
 
         text: from the first token that is read, with its root. states: [n, width] of all but the
         root; new ones, at most `most_fresh`, are taken over first.
         """
-        return None
+        return self.grown(budget, end)
 
-    def grown(self, settings: BeamSettings, budget: int, end: ChainEnd) -> tuple[Tree, int]:
-        """What `draft` returns, grown level by level after `read`, until `end`."""
-        tree, numbers = LevelTree(), {ROOT: 0}
-        tree.add([ROOT], self.begin(settings.ranks))
+    def grown(self, budget: int, end: ChainEnd) -> tuple[Tree, int]:
+        """What `draft` returns, grown step by step after `read`."""
+        tree, numbers, settings = LevelTree(), {ROOT: 0}, self.settings
+        tree.add([ROOT], self.begin())
         levels, before, shares = 1, 1.0, list[float]()
         while levels < min(len(end.least), budget):
             level = tree.likeliest(settings.beam, max(settings.least, end.worth))
@@ -102,7 +97,7 @@ class TextLevels(ABC):
             parents = [numbers[tree.parents[node]] for node in level]
             numbers |= {node: place for place, node in enumerate(level, start=len(numbers))}
             tokens = [tree.tokens[node] for node in level]
-            tree.add(level, self.grow(tokens, parents, settings.ranks))
+            tree.add(level, self.grow(tokens, parents))
             levels += 1
         found = Tree(tuple(tree.tokens), tuple(tree.parents), tuple(tree.path_chances))
         return found.prune(budget), levels
