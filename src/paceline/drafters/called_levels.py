@@ -34,6 +34,7 @@ from paceline.kernels.programs.steps import Join, Operand
 from paceline.tree import Tree
 
 Floats = NDArray[np.float32]
+Seen = Sequence[Sequence[int]]
 
 
 class BlockPrograms(ABC):
@@ -152,35 +153,28 @@ class CalledLevels(TextLevels):
         """Point to the memory of this text: texts share `one`."""
         one.layers = ctypes.addressof(self._addresses)
 
-    def _given(self, program: GivenRows, slots: range) -> Floats:
-        """Memory for what a program reads of rows with these slots."""
-        self._make_room(self.per_place * slots.stop)
-        program.use_cache(self._layers)
-        return program.given(len(slots))
-
-    def _run_text(self, program: GivenRows, count: int) -> Floats:
-        """The output for the next `count` rows of the text."""
-        places = np.arange(self.length, self.length + count)
-        self.length += count
+    def _run(
+        self, program: GivenRows, numbers: Sequence[Floats], slots: range, seen: Seen | None = None
+    ) -> Floats:
+        """The output of a program for rows with these numbers [rows, …], side by side. seen:
+        columns of the draft that each sees, for nodes; None for rows of the text."""
+        count, places = len(slots), np.arange(slots.start, slots.stop)
 
         def see(rows: PassBuffers) -> None:
-            rows.positions[:count] = rows.slots[:count] = places
-            rows.count[:count] = places + 1
-
-        return program.run(count, self.length, see)
-
-    def _run_nodes(self, program: GivenRows, slots: range, seen: Sequence[Sequence[int]]) -> Floats:
-        """The output for nodes with these slots. seen: columns of the draft that each sees."""
-        count = len(slots)
-
-        def see(rows: PassBuffers) -> None:
-            rows.slots[:count], rows.count[:count] = slots, self.per_place * self.length
+            rows.slots[:count] = places
+            if seen is None:
+                rows.positions[:count], rows.count[:count] = places, places + 1
+                return
             rows.positions[:count] = self._places(seen)
+            rows.count[:count] = self.per_place * self.length
             begin = 0
             for row, own in enumerate(seen):
                 rows.extra[begin : begin + len(own)] = own
                 rows.begins[row + 1] = begin = begin + len(own)
 
+        self._make_room(self.per_place * slots.stop)
+        program.use_cache(self._layers)
+        np.concatenate(numbers, axis=1, out=program.given(count))
         return program.run(count, slots.stop, see)
 
     def _moved(self) -> None:

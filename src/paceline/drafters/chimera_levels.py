@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from paceline.drafters.attention_rows import Columns
@@ -148,27 +149,20 @@ class ProgramLevels(CalledLevels, Levels):
         # operator of torch takes longer than a small program.
         numbers = states.float().numpy()
         self._mature = numbers[-1].copy()  # a view would keep all states of the target
-        program, hidden = self._programs.read, len(self._mature)
         for first in range(0, len(greens), AT_ONCE):
-            some = greens[first : first + AT_ONCE]
+            some = np.stack(greens[first : first + AT_ONCE])
             slots = range(self.length, self.length + len(some))
-            given = self._given(program, slots)
-            given[:, :hidden] = numbers[slots.start : slots.stop]
-            for row, green in enumerate(some):
-                given[row, hidden:] = green
-            self._run_text(program, len(some))
+            self._run(self._programs.read, [numbers[slots.start : slots.stop], some], slots)
+            self.length = slots.stop
 
     def guess(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> Guesses:
         """See `Levels.guess`."""
         self._sees = self._sees if depth else []
         slots, program = self._placed(parents), self._programs.levels[depth]
-        given, hidden = self._given(program, slots), len(self._mature)
-        given[:, hidden:] = self._mature
-        for row, green in enumerate(greens):
-            given[row, :hidden] = green
+        numbers = [np.stack(greens), np.tile(self._mature, (len(slots), 1))]
         # Their own draft states are not known yet.
         seen = [[*own[:-2], own[-1]] for own in self._sees[-len(slots) :]]
-        self._run_nodes(program, slots, seen)
+        self._run(program, numbers, slots, seen)
         ids, noise = self._model.token_list, self._noise_at(depth)
         return guesses_of_program(program, len(slots), self.settings.ranks, ids, noise)
 

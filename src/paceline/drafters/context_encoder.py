@@ -115,8 +115,7 @@ class ContextEncoder(DraftBlock):
         self.green_norm = nn.Parameter(torch.ones(hidden))
         self.inner_norm = nn.Parameter(torch.ones(hidden))
         self._add_layers(config, hidden)
-        ends = nn.Parameter(torch.ones(hidden)) if config.final_norm else None
-        self.register_parameter("output_norm", ends)
+        self.output_norm = nn.Parameter(torch.ones(hidden)) if config.final_norm else None
 
     def mature(self, states: torch.Tensor, places: torch.Tensor) -> Columns:
         """Columns of mature or draft states [batch, n, hidden] at places int64 [batch, n]."""

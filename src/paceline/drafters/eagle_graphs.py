@@ -53,7 +53,7 @@ class RecordedDraft:
         self.columns = new(2, 1, config.kv_heads, room, config.head_size)
         self._features = new(_MOST_FRESH, model.width)
         self._outputs = new(1 + LONGEST * beam, model.hidden_size)  # of nodes, the root first
-        noise = RecordedNoise(model.feature_norm, model.outputs)
+        noise = RecordedNoise(model.device, model.outputs)
         # Tokens, places and features of rows; then what the root's row sees.
         rows = [(_MOST_FRESH,)] * 3
         self._text = FixedInputs(rows, [(1, room)], model.device, pinned=True)

@@ -100,19 +100,16 @@ class ProgramLevels(CalledLevels, Levels):
 
     def _run_rows(self, program: GivenRows, text: Sequence[int], states: torch.Tensor) -> Floats:
         """Run a program over the rows of the text that come after its first `length`."""
-        first, end = self.length, len(states)
-        given = self._given(program, range(first, end))
-        given[:, : self._model.width] = states[first:].float().numpy()
-        self._put_words(text[first + 1 : end + 1], given[:, self._model.width :])
-        return self._run_text(program, end - first)
+        slots = range(self.length, len(states))
+        words = self._words(text[slots.start + 1 : slots.stop + 1])
+        self.length = slots.stop
+        return self._run(program, [states[slots.start :].float().numpy(), words], slots)
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
         """See `TextLevels.grow`."""
-        slots, program, hidden = self._placed(parents), self._programs.grow, self._model.hidden_size
-        given = self._given(program, slots)
-        given[:, :hidden] = self._outputs[list(parents)]
-        self._put_words(tokens, given[:, hidden:])
-        outputs = self._run_nodes(program, slots, self._sees[-len(parents) :])
+        slots, numbers = self._placed(parents), [self._outputs[list(parents)], self._words(tokens)]
+        seen = self._sees[-len(parents) :]
+        outputs = self._run(self._programs.grow, numbers, slots, seen)
         self._outputs = np.concatenate([self._outputs, outputs])
         return self._guessed(outputs)
 
@@ -123,8 +120,10 @@ class ProgramLevels(CalledLevels, Levels):
         ids, noise = self._model.token_list, self._noise_at(len(self._sees[-1]))
         return guesses_of_program(head, count, self.settings.ranks, ids, noise)
 
-    def _put_words(self, tokens: Sequence[int], given: np.ndarray) -> None:
-        given[:] = self._model.embeddings(torch.tensor(tokens, device="cpu")).float().numpy()
+    def _words(self, tokens: Sequence[int]) -> Floats:
+        words = self._model.embeddings(torch.tensor(tokens, device="cpu"))
+        found: Floats = words.float().numpy()
+        return found
 
     def _point(self, one: Any) -> None:
         super()._point(one)

@@ -126,10 +126,11 @@ class FoundTree:
 
 
 class RecordedNoise:
-    """Noise of this shape, device and dtype, or none, where recordings read it; see `DrawNoise`."""
+    """Noise of this shape, or none, where recordings read it; see `DrawNoise`."""
 
-    def __init__(self, like: torch.Tensor, *shape: int) -> None:
-        self.rows, self._any = like.new_zeros(shape), False
+    def __init__(self, device: torch.device, *shape: int) -> None:
+        self.rows = torch.zeros(shape, dtype=torch.float32, device=device)
+        self._any = False
 
     def put(self, noise: torch.Tensor | None) -> None:
         """Replace it."""

@@ -85,8 +85,7 @@ class ChimeraConfig:
     biases: bool = False
 
     def __post_init__(self) -> None:
-        sizes = ("heads", "attention_heads", "kv_heads", "head_size", "intermediate")
-        check_least(self, 1, "order", *sizes)
+        check_least(self, 1, "heads", "order")
         check_least(self, 0, "layers", "vocabulary", "rank")
         check_choice(self, form=Form, bottom=Bottom)
         if self.order > 5:
@@ -126,8 +125,7 @@ class EagleConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))  # a list, where JSON is read
-        check_least(self, 1, "steps", "attention_heads", "kv_heads", "intermediate")
-        check_least(self, 2, "head_size")
+        check_least(self, 1, "steps")
         check_least(self, 0, "vocabulary")
         _check_attention(self)
         if min(self.layers, default=1) < 1 or list(self.layers) != sorted(set(self.layers)):
@@ -153,6 +151,7 @@ def check_least(config: object, least: int, *names: str) -> None:
 
 
 def _check_attention(config: ChimeraConfig | EagleConfig) -> None:
+    check_least(config, 1, "attention_heads", "kv_heads", "head_size", "intermediate")
     if config.attention_heads % config.kv_heads or config.head_size % 2:
         raise ModelError(
             f"attention_heads must be a multiple of kv_heads, and head_size even, got "

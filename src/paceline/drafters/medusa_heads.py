@@ -226,9 +226,9 @@ class MedusaGraph:
     them."""
 
     def __init__(self, heads: MedusaHeads, recorder: GraphRecorder) -> None:
-        like = torch.empty(0, device=heads.device)
-        self._state = state = like.new_zeros(1, heads.hidden_size)
-        rows = RecordedNoise(like, heads.config.heads, heads.outputs)
+        shape, device = (1, heads.hidden_size), heads.device
+        self._state = state = torch.zeros(shape, dtype=torch.float32, device=device)
+        rows = RecordedNoise(device, heads.config.heads, heads.outputs)
         self._by_ranks = cache(
             lambda ranks: RecordedGuesses(
                 lambda: heads(state)[0], ranks, heads.token_ids, rows, recorder
