@@ -31,7 +31,7 @@ def drafted(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and draft states [heads, …] after `point`, the way a drafter gets them; the text is
     read `chunk` tokens at a time."""
-    order, levels = model.config.order, ModuleLevels(model, BeamSettings(), greens_of(model), 1)
+    order, levels = model.config.order, ModuleLevels(model, BeamSettings(), greens_of(model))
 
     def green(*ends: int) -> torch.Tensor:
         return model.green(torch.tensor([last_ngram(tokens[: end + 1], order) for end in ends]))
@@ -132,7 +132,7 @@ def test_branches_do_not_see_one_another() -> None:
     """Siblings, and nodes below them, drafted at once or one branch after the other."""
     model = small_chimera(ChimeraConfig(heads=3))
     tokens, matures = texts(1, 10)
-    levels = ModuleLevels(model, BeamSettings(), greens_of(model), 256)
+    levels = ModuleLevels(model, BeamSettings(), greens_of(model))
     levels.take(matures[0], list(model.green(ngrams(tokens, 3)[0])))
     nodes = [*torch.randn(6, HIDDEN, generator=torch.Generator().manual_seed(5))]
     parents = [-1, 0, 0, 1, 2, 2]
@@ -152,9 +152,7 @@ def test_a_context_can_go_back_and_on() -> None:
     model = small_chimera(ChimeraConfig(heads=2))
     tokens, matures = texts(1, 14)
     greens = [*model.green(ngrams(tokens, 3)[0])]
-    straight, winding = (
-        ModuleLevels(model, BeamSettings(), greens_of(model), room) for room in (256, 2)
-    )
+    straight, winding = (ModuleLevels(model, BeamSettings(), greens_of(model)) for _ in range(2))
     straight.take(matures[0, :9], greens[:9])
     winding.take(matures[0, :4], greens[:4])
     winding.drafts(0, greens[5:6], [-1])

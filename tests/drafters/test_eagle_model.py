@@ -49,7 +49,7 @@ def test_level_by_level_is_all_at_once(config: EagleConfig) -> None:
     model = small_eagle(config)
     tokens, features = a_text(model)
     whole = unrolled(model, tokens, features, STEPS)
-    levels = levels_of(model, FOUR, capacity=1)
+    levels = levels_of(model, FOUR)
     for known in (1, 2, 6, 7, 10):
         text = tokens[0, : known + 1].tolist()
         levels.read(text, features[0, :known])
@@ -116,9 +116,9 @@ def test_texts_beside_one_another_do_not_see_one_another() -> None:
 def test_programs_guess_what_the_modules_guess(config: EagleConfig) -> None:
     """Texts of several lengths in turn, with trees of any shape below them."""
     model = small_eagle(config).ready("native")
-    modules = [ModuleLevels(model, FOUR, capacity=1) for _ in range(2)]
+    modules = [ModuleLevels(model, FOUR) for _ in range(2)]
     model.programs = compile_eagle(model, FloatLinear)
-    programs = [levels_of(model, FOUR, capacity=1) for _ in range(2)]
+    programs = [levels_of(model, FOUR) for _ in range(2)]
     assert all(isinstance(each, ProgramLevels) for each in programs)
     rng, (tokens, features) = random.Random(0), a_text(model, 700)
     for _ in range(10):

@@ -55,9 +55,9 @@ def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) 
     rng = random.Random(0)
     pairs: list[tuple[Levels, Levels]] = []
     for _ in range(2):
-        program = levels_of(model, FOUR, greens_of(model), capacity=1)
+        program = levels_of(model, FOUR, greens_of(model))
         assert isinstance(program, ProgramLevels)
-        pairs.append((program, ModuleLevels(model, FOUR, greens_of(model), capacity=1)))
+        pairs.append((program, ModuleLevels(model, FOUR, greens_of(model))))
     for _ in range(12):
         pair = rng.choice(pairs)
         known = pair[0].length

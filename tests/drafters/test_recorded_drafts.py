@@ -40,9 +40,9 @@ class Text:
         self.random, self.noise = random.Random(seed), torch.Generator().manual_seed(seed)
         self.model = model
         self.tokens, self.features = [0], torch.randn(0, model.width)
-        found = levels_of(model, BeamSettings(), capacity=1)
+        found = levels_of(model, BeamSettings())
         assert isinstance(found, GraphLevels)
-        self.graphs, self.modules = found, ModuleLevels(model, BeamSettings(), capacity=1)
+        self.graphs, self.modules = found, ModuleLevels(model, BeamSettings())
 
     def grow(self, count: int) -> None:
         self.tokens += [self.random.randrange(VOCAB) for _ in range(count)]

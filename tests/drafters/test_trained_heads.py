@@ -126,7 +126,7 @@ def medusa_scores(parts: MedusaParts, weights: HeadWeights) -> torch.Tensor:
 def chimera_scores(parts: ChimeraParts, weights: HeadWeights) -> torch.Tensor:
     opened = parts.open(shown(), weights)
     ngram = torch.tensor([[3, 1, 2]])[:, : parts.config.order]
-    levels = ModuleLevels(opened, BeamSettings(), greens_of(opened), 256)
+    levels = ModuleLevels(opened, BeamSettings(), greens_of(opened))
     rows = levels.drafts(0, list(opened.green(ngram)), [-1])
     return opened.logits(0, torch.ones(HIDDEN), rows)
 

@@ -28,10 +28,8 @@ class Levels(TextLevels):
     _model: ChimeraModel
     per_place = 2
 
-    def __init__(
-        self, model: ChimeraModel, settings: BeamSettings, greens: NgramCache, capacity: int
-    ) -> None:
-        super().__init__(model, settings, capacity)
+    def __init__(self, model: ChimeraModel, settings: BeamSettings, greens: NgramCache) -> None:
+        super().__init__(model, settings)
         self._greens = greens
         self._root: Sequence[State] = ()  # its green state
         self._paths: list[Sequence[int]] = []  # by node, the root first: the last tokens up to it
@@ -167,13 +165,11 @@ class ProgramLevels(CalledLevels, Levels):
         return guesses_of_program(program, len(slots), self.settings.ranks, ids, noise)
 
 
-def levels_of(
-    model: ChimeraModel, settings: BeamSettings, greens: NgramCache, capacity: int = 256
-) -> Levels:
+def levels_of(model: ChimeraModel, settings: BeamSettings, greens: NgramCache) -> Levels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
     if isinstance(model.programs, ChimeraPrograms):
-        return ProgramLevels(model, settings, greens, capacity)
-    return ModuleLevels(model, settings, greens, capacity)
+        return ProgramLevels(model, settings, greens)
+    return ModuleLevels(model, settings, greens)
 
 
 def encoded(model: ChimeraModel, ngrams: Sequence[Ngram]) -> Sequence[State]:

@@ -21,7 +21,6 @@ from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import EaglePrograms
 from paceline.drafters.guesses import Guesses, RecordedGuesses, RecordedNoise
 from paceline.drafters.level_tree import BeamSettings
-from paceline.drafters.text_levels import ROOM
 from paceline.kernels import cuda_graph
 from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.kernels.fixed_inputs import FixedInputs
@@ -104,14 +103,12 @@ class RecordedDraft:
 
 
 class GraphLevels(ModuleLevels):
-    """Drafts in recordings; prompts are read by the modules. capacity: tokens to make room for at
-    first."""
+    """Drafts in recordings; prompts are read by the modules."""
 
-    def __init__(
-        self, graphs: EagleGraphs, model: EagleModel, settings: BeamSettings, capacity: int
-    ) -> None:
-        super().__init__(model, settings, _rounded(capacity + ROOM) - ROOM)
-        self.most_fresh = _MOST_FRESH
+    most_fresh = _MOST_FRESH
+
+    def __init__(self, graphs: EagleGraphs, model: EagleModel, settings: BeamSettings) -> None:
+        super().__init__(model, settings)
         self._graphs = graphs
 
     @torch.no_grad()
@@ -145,27 +142,23 @@ class GraphLevels(ModuleLevels):
         found = self._draft.grow(nodes, self._mask(count, self.room), noise)
         return Guesses(found.tokens[:count], found.probabilities[:count])
 
-    def _make_room(self, columns: int) -> None:
-        super()._make_room(_rounded(columns))
+    def _roomy(self, columns: int) -> int:
+        """Few numbers, so that few shapes are recorded."""
+        return max(_LEAST_ROOM, 1 << (columns - 1).bit_length())
 
 
-def levels_of(model: EagleModel, settings: BeamSettings, capacity: int = 256) -> Levels:
+def levels_of(model: EagleModel, settings: BeamSettings) -> Levels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
     if model.programs is None and (recorder := cuda_graph.recorder_for(model.device)) is not None:
         model.programs = EagleGraphs(model, recorder)
     if isinstance(model.programs, EagleGraphs):
-        return GraphLevels(model.programs, model, settings, capacity)
+        return GraphLevels(model.programs, model, settings)
     if isinstance(model.programs, EaglePrograms):
-        return ProgramLevels(model, settings, capacity)
-    return ModuleLevels(model, settings, capacity)
+        return ProgramLevels(model, settings)
+    return ModuleLevels(model, settings)
 
 
 def _filled(rows: ArrayLike, count: int) -> np.ndarray:
     """The same rows; the last is repeated until there are `count`."""
     given = np.asarray(rows)
     return np.concatenate([given, given[-1:].repeat(count - len(given), axis=0)])
-
-
-def _rounded(columns: int) -> int:
-    """Few numbers, so that few shapes are recorded."""
-    return max(_LEAST_ROOM, 1 << (columns - 1).bit_length())

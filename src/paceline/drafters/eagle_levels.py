@@ -86,8 +86,8 @@ class ProgramLevels(CalledLevels, Levels):
 
     _programs: EaglePrograms
 
-    def __init__(self, model: EagleModel, settings: BeamSettings, capacity: int) -> None:
-        super().__init__(model, settings, capacity)
+    def __init__(self, model: EagleModel, settings: BeamSettings) -> None:
+        super().__init__(model, settings)
         self._root = np.zeros((1, model.hidden_size), dtype=np.float32)
 
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:

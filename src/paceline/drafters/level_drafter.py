@@ -27,8 +27,7 @@ _HEARD = 8  # most levels that get the noise of draws
 class LevelDrafter(Drafter):
     """Drafter that grows trees level by level. Of a long prompt, it reads only the end.
 
-    model: what guesses. new_levels: makes those of a text, with room for this many tokens at first.
-    most: levels of a tree.
+    model: what guesses. new_levels: makes those of a text. most: levels of a tree.
 
     Drafters of a host with the same model and beam share what they learn about the depth that pays.
     """
@@ -40,7 +39,7 @@ class LevelDrafter(Drafter):
         host: Host,
         model: HeadModule,
         settings: BeamSettings,
-        new_levels: Callable[[int], TextLevels],
+        new_levels: Callable[[], TextLevels],
         most: int = LONGEST,
     ) -> None:
         self._beam = settings
@@ -56,7 +55,7 @@ class LevelDrafter(Drafter):
         self._noise = DrawNoise(model, host.target.vocab_size)
         self._text: list[int] = []
         self._first = 0  # place of the first token that is read
-        self._levels: TextLevels | None = None  # made for the first draft of a text
+        self._levels = new_levels()
         self._seen: torch.Tensor | None = None
 
     def start(self, text: TextStart) -> None:
@@ -66,13 +65,12 @@ class LevelDrafter(Drafter):
         self._text = list(text.context)
         self._noise = self._noise.for_text(text.sampler)
         self._seen, self._asked = None, None
-        if 2 * same < before:
-            self._levels = None
-        elif self._levels is not None:
-            # The target has not read the root.
-            kept = min(same, len(self._text) - 1) - self._levels.ahead - self._first
-            self._levels.keep(max(0, kept))
-        if self._levels is None or not self._levels.length:
+        if not before or 2 * same < before:
+            self._levels = self._new_levels()
+        # The target has not read the root.
+        kept = min(same, len(self._text) - 1) - self._levels.ahead - self._first
+        self._levels.keep(max(0, kept))
+        if not self._levels.length:
             self._first = 0
 
     def stop(self) -> None:
@@ -81,7 +79,7 @@ class LevelDrafter(Drafter):
 
     def unread(self) -> int:
         """See `Drafter.unread`."""
-        unread = len(self._text) - 1 - self._first - (self._levels.length if self._levels else 0)
+        unread = len(self._text) - 1 - self._first - self._levels.length
         return min(unread, self._beam.context or unread)
 
     def observe_states(self, states: torch.Tensor) -> None:
@@ -94,10 +92,7 @@ class LevelDrafter(Drafter):
         states = self._seen
         if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
-        unread = self.unread()
-        if self._levels is None:
-            self._levels = self._new_levels(unread + 1)
-        levels, began = self._levels, self._clock()
+        unread, levels, began = self.unread(), self._levels, self._clock()
         if self._asked is None:
             self._asked = began
         if self._first + levels.length + unread < len(states):  # too many to read all

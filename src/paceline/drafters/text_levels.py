@@ -16,13 +16,11 @@ from paceline.drafters.level_tree import BeamSettings, LevelTree
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.tree import ROOT, Tree
 
-ROOM = 64
-"""Columns per kind, for drafts after a text."""
+_ROOM = 64  # tokens, those of drafts after a text
 
 
 class TextLevels(ABC):
-    """What `model` keeps of one text, and a draft after it. settings: of the draft. capacity:
-    tokens to make room for at first.
+    """What `model` keeps of one text, and a draft after it. settings: of the draft.
 
     length: tokens read by the target that were taken over. ahead: how many tokens after its own
     decide what is kept of one. per_place: columns for each token. most_fresh: most new tokens that
@@ -35,13 +33,13 @@ class TextLevels(ABC):
     most_fresh = 0
     noise: torch.Tensor | None = None
 
-    def __init__(self, model: HeadModule, settings: BeamSettings, capacity: int) -> None:
+    def __init__(self, model: HeadModule, settings: BeamSettings) -> None:
         self._model: Any = model
         self.settings = settings
         self.length, config = 0, model.config
         # Keys and values, those of the text first; those of a draft are overwritten when the text
-        # continues.
-        shape = 2, 1, config.kv_heads, self.per_place * (capacity + ROOM), config.head_size
+        # continues. Memory is allocated when it is needed.
+        shape = 2, 1, config.kv_heads, 0, config.head_size
         self._held = torch.zeros(shape, dtype=torch.float32, device=model.device)
         # By node, the root first: columns of the draft on the path to it.
         self._sees: list[list[int]] = []
@@ -131,10 +129,14 @@ class TextLevels(ABC):
     def _make_room(self, columns: int) -> None:
         *others, room, size = self._held.shape
         if columns > room:
-            wider = self._held.new_zeros(*others, max(columns, 2 * room), size)
+            wider = self._held.new_zeros(*others, self._roomy(columns), size)
             wider[..., :room, :] = self._held
             self._held = wider
             self._moved()
+
+    def _roomy(self, columns: int) -> int:
+        """More columns than these, so that memory seldom moves."""
+        return max(columns + self.per_place * _ROOM, 2 * self.room)
 
     def _moved(self) -> None:
         """Take note that the memory of columns is elsewhere."""
