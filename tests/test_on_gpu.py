@@ -79,9 +79,9 @@ def test_drafts_are_captured() -> None:
     generate(own, eagle, prompt, 100, budget=8)
     graphs = eagle._model.programs
     assert isinstance(graphs, EagleGraphs)
-    works = [
-        each._work for draft in graphs._drafts.values() for each in (draft._root, draft._nodes)
-    ]
-    assert len(works) == 4
+    assert graphs.draft.cache_info().currsize == 2
+    drafts = [graphs.draft(room, eagle._beam.beam, eagle._beam.ranks) for room in (256, 512)]
+    works = [each._work for draft in drafts for each in (draft._root, draft._nodes)]
+    assert graphs.draft.cache_info().currsize == 2
     assert [each.failed for each in works] == [None] * 4
     assert all(each.recorded for each in works)

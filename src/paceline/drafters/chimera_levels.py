@@ -167,9 +167,8 @@ class ProgramLevels(CalledLevels, Levels):
 
 def levels_of(model: ChimeraModel, settings: BeamSettings, greens: NgramCache) -> Levels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
-    if isinstance(model.programs, ChimeraPrograms):
-        return ProgramLevels(model, settings, greens)
-    return ModuleLevels(model, settings, greens)
+    kind = ModuleLevels if model.programs is None else ProgramLevels
+    return kind(model, settings, greens)
 
 
 def encoded(model: ChimeraModel, ngrams: Sequence[Ngram]) -> Sequence[State]:

@@ -25,10 +25,10 @@ class DrawNoise:
 
     def __init__(self, to: HeadModule, vocabulary: int, sampler: Sampler | None = None) -> None:
         self._to, self._vocabulary = to, vocabulary
-        self._sampler = None if sampler is None or sampler.draws_likeliest else sampler
         # What it depends on besides the position.
-        drawn = self._sampler
-        self._source = None if drawn is None else (drawn.seed, drawn.noise_scale)
+        self._source: tuple[int, float] | None = None
+        if sampler is not None and not sampler.draws_likeliest:
+            self._source = sampler.seed, sampler.noise_scale
         self._rows: dict[int, torch.Tensor] = {}
 
     def for_text(self, sampler: Sampler | None) -> DrawNoise:
@@ -40,20 +40,20 @@ class DrawNoise:
 
     def rows(self, position: int, count: int) -> torch.Tensor | None:
         """The noise at `count` positions, float32 [count, outputs]; None for none."""
-        if self._sampler is None:
+        if self._source is None:
             return None
         wanted = range(position, position + count)
         # Each row is made once: drafts overlap.
         known = {place: row for place, row in self._rows.items() if place >= position}
-        known |= {at: self._row(self._sampler, at) for at in wanted if at not in known}
+        known |= {at: self._row(*self._source, at) for at in wanted if at not in known}
         self._rows = known
         return torch.stack([known[place] for place in wanted])
 
-    def _row(self, sampler: Sampler, position: int) -> torch.Tensor:
+    def _row(self, seed: int, scale: float, position: int) -> torch.Tensor:
         ids, device = self._to.token_ids, self._to.device
         tokens = slice(self._to.outputs) if ids is None else ids
-        found = noise_of_draw(sampler.seed, position, self._vocabulary, tokens, device)
-        return (sampler.noise_scale * found).float().to(device)
+        found = noise_of_draw(seed, position, self._vocabulary, tokens, device)
+        return (scale * found).float().to(device)
 
 
 def noise_of_draw(

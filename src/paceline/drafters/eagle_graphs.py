@@ -8,8 +8,9 @@ recordings read them, as texts take turns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -107,19 +108,15 @@ class GraphLevels(ModuleLevels):
 
     most_fresh = _MOST_FRESH
 
-    def __init__(self, graphs: EagleGraphs, model: EagleModel, settings: BeamSettings) -> None:
-        super().__init__(model, settings)
-        self._graphs = graphs
-
     @torch.no_grad()
     def draft(
         self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
     ) -> tuple[Tree, int]:
         """See `TextLevels.draft`."""
-        settings = self.settings
+        graphs, settings = cast(EagleGraphs, self._model.programs), self.settings
         first, last = min(self.length, len(states) - 1), len(states)
         self._make_room(last + len(end.least) * settings.beam)
-        self._draft = draft = self._graphs.draft(self.room, settings.beam, settings.ranks)
+        self._draft = draft = graphs.draft(self.room, settings.beam, settings.ranks)
         draft.columns.copy_(self._held)
         tokens = text[first + 1 : last + 1]
         self._after_root = draft.read(tokens, first, states[first:], self._noise_at(0))
@@ -147,15 +144,18 @@ class GraphLevels(ModuleLevels):
         return max(_LEAST_ROOM, 1 << (columns - 1).bit_length())
 
 
+_LEVELS: Mapping[type, type[Levels]] = {
+    EagleGraphs: GraphLevels,
+    EaglePrograms: ProgramLevels,
+    type(None): ModuleLevels,
+}
+
+
 def levels_of(model: EagleModel, settings: BeamSettings) -> Levels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
     if model.programs is None and (recorder := cuda_graph.recorder_for(model.device)) is not None:
         model.programs = EagleGraphs(model, recorder)
-    if isinstance(model.programs, EagleGraphs):
-        return GraphLevels(model.programs, model, settings)
-    if isinstance(model.programs, EaglePrograms):
-        return ProgramLevels(model, settings)
-    return ModuleLevels(model, settings)
+    return _LEVELS[type(model.programs)](model, settings)
 
 
 def _filled(rows: ArrayLike, count: int) -> np.ndarray:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import reduce
 
-import torch
-
 from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.called_levels import BlockPrograms
 from paceline.drafters.eagle_model import EagleModel
@@ -36,12 +34,12 @@ class EaglePrograms(BlockPrograms):
         super().__init__(model, model, kind)
         self._fuse = layer_of(kind, [model.fuse.weight]) if model.config.layers else None
         self._enter = layer_of(kind, [model.enter.weight])
-        build, rows = self._rows_of_text()
+        build, rows = self._rows(of_text=True)
         self._store(build, rows, model.row_norm)
         self.store = build.program()
-        build, rows = self._rows_of_text()
+        build, rows = self._rows(of_text=True)
         self.read = build.program(self._outputs(build, rows, model.row_norm))
-        build, rows = self._rows_of_guesses()
+        build, rows = self._rows(of_text=False)
         self.grow = build.program(self._outputs(build, rows, model.row_norm))
         build = Builder(self._hidden)
         ends = build.normal(build.given, model.last_norm, EPSILON)
@@ -55,29 +53,21 @@ class EaglePrograms(BlockPrograms):
         one.read, one.grow, one.head = (part.native for part in parts)
         return parts
 
-    def _rows_of_text(self) -> tuple[Builder, Operand]:
+    def _rows(self, of_text: bool) -> tuple[Builder, Operand]:
+        """Rows by what comes before them and their words, side by side in what is given."""
         model, hidden = self.model, self._hidden
-        build = Builder(model.width + hidden, self.rotary)
-        features = build.part(build.given, 0, model.width)
-        if self._fuse is not None:
+        width, norm = (model.width, model.feature_norm) if of_text else (hidden, model.own_norm)
+        build = Builder(width + hidden, self.rotary)
+        before = build.part(build.given, 0, width)
+        if of_text and self._fuse is not None:
             taps = [
-                build.normal(build.part(build.given, place * hidden, hidden), norm, EPSILON)
-                for place, norm in enumerate(model.tap_norms)
+                build.normal(build.part(build.given, place * hidden, hidden), scale, EPSILON)
+                for place, scale in enumerate(model.tap_norms)
             ]
-            features = build.product(reduce(build.beside, taps), self._fuse)
-        return build, self._rows(build, features, model.feature_norm)
-
-    def _rows_of_guesses(self) -> tuple[Builder, Operand]:
-        build = Builder(2 * self._hidden, self.rotary)
-        before = build.part(build.given, 0, self._hidden)
-        return build, self._rows(build, before, self.model.own_norm)
-
-    def _rows(self, build: Builder, before: Operand, norm: torch.Tensor) -> Operand:
-        """Rows by what comes before them and their words, the last numbers given."""
-        words = build.part(build.given, build.given.period - self._hidden, self._hidden)
-        words = build.normal(words, self.model.word_norm, EPSILON)
+            before = build.product(reduce(build.beside, taps), self._fuse)
+        words = build.normal(build.part(build.given, width, hidden), model.word_norm, EPSILON)
         both = build.beside(build.normal(before, norm, EPSILON), words)
-        return build.product(both, self._enter)
+        return build, build.product(both, self._enter)
 
 
 def compile_eagle(model: EagleModel, kind: type[BlockLinear]) -> EaglePrograms | None:

@@ -116,19 +116,17 @@ class LevelDrafter(Drafter):
 
     def observe(self, round: Round) -> None:
         """Continue the text, and learn what another level is worth."""
-        if self._length is not None and self._asked is not None:
-            self._learn(self._length, self._asked, round)
+        length, asked, said = self._length, self._asked, round.path.tokens
+        if length is not None and asked is not None:
+            claims = _claims_by_level(self._tree)
+            length.judge(claims[: len(said)], len(self._tree.along(said)))
+            length.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
+            if not round.prefill:
+                now = self._clock()
+                spent = 1e3 * (now - self._given), 1e3 * (now - asked)
+                length.played(*spent, len(said), len(self._text))
         self._asked = None
-        self._text.extend(round.path.tokens)
-
-    def _learn(self, length: DraftLength, asked: float, round: Round) -> None:
-        said, claims = round.path.tokens, _claims_by_level(self._tree)
-        length.judge(claims[: len(said)], len(self._tree.along(said)))
-        length.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
-        if not round.prefill:
-            now = self._clock()
-            spent = 1e3 * (now - self._given), 1e3 * (now - asked)
-            length.played(*spent, len(said), len(self._text))
+        self._text.extend(said)
 
 
 def _claims_by_level(tree: Tree) -> list[float]:
