@@ -72,20 +72,23 @@ class ChimeraModel(HeadModule):
         self.encoder = ContextEncoder(config, hidden)
         if config.form == "full":
             weight = head[0].float()
-            own = torch.cat([weight, weight], dim=-1) if config.residual else weight
-            self.output = nn.Parameter(own.expand(config.heads, -1, -1).clone())
+            reads = {"output": torch.cat([weight, weight], dim=-1) if config.residual else weight}
         elif config.rank:
             wide = hidden * (2 if config.residual else 1)
             narrow = torch.randn(config.heads, config.rank, wide) / wide**0.5
-            self.narrow = nn.Parameter(narrow)
-            self.joint = nn.Parameter(torch.zeros(config.heads, hidden, config.rank))
+            reads = {"narrow": narrow, "joint": torch.zeros(hidden, config.rank)}
         else:
             # The target's head is made for states like the draft state. The last mature state
             # predicts a token that is already known; any other use of it is learned.
             joint = torch.eye(hidden)
             if config.residual:
                 joint = torch.cat([torch.zeros(hidden, hidden), joint], dim=-1)
-            self.joint = nn.Parameter(joint.expand(config.heads, -1, -1).clone())
+            reads = {"joint": joint}
+        # Parameters with which a head reads its states, in order.
+        self._read_by = tuple(reads)
+        for name, start in reads.items():
+            own = start.expand(config.heads, -1, -1).clone()
+            self.register_parameter(name, nn.Parameter(own))
         if config.layers:
             self.blocks = ResidualBlocks(config.heads, config.layers, hidden)
         # Each head's layers, once ready to guess.
@@ -163,13 +166,6 @@ class ChimeraModel(HeadModule):
         own = torch.stack(list(guessed), dim=-1).gather(2, (wanted - roots - 1).clamp(min=0))
         states: torch.Tensor = self.bottom(torch.where(wanted <= roots, said, own))
         return states
-
-    @property
-    def _read_by(self) -> tuple[str, ...]:
-        """Parameters with which a head reads its states, in order."""
-        if self.config.form == "full":
-            return ("output",)
-        return ("narrow", "joint") if self.config.rank else ("joint",)
 
     def _finished(self, ends: torch.Tensor) -> torch.Tensor:
         """Logits from `_ends`."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import cast
 
 import torch
+from torch import nn
 
 from paceline.drafters.attention_rows import EPSILON
 from paceline.drafters.called_levels import BlockPrograms, Floats
@@ -23,16 +25,13 @@ AT_ONCE = 256
 """Most rows per call; memory for them is kept."""
 _MOST_FRESH = 8
 """Most new tokens that the call of a draft takes over; a prompt is read in calls of its own."""
-_MOST_LEVELS = _MOST_ORDER = 8  # MOST_LEVELS, MOST_ORDER
+_MOST_LEVELS = 8  # MOST_LEVELS; its MOST_ORDER is more than any configuration has
 _WORDS_KEPT = 2048
 _ALL, _GREEN, _MATURE = range(3)  # layers of the cache
 
 
 class ChimeraPrograms(BlockPrograms):
     """The parts of `model` as programs, see `BlockPrograms`.
-
-    bottom: its n-gram encoder. heads: for each compact head, the one or two matrices that read its
-    two states.
 
     green: embeddings of n-grams -> green states. read: mature and green states side by side ->
     columns in the cache. levels: by depth, green states and the last mature one side by side ->
@@ -42,14 +41,8 @@ class ChimeraPrograms(BlockPrograms):
     model: ChimeraModel
     layers = (0, 1), (1, 2), (0, 2)  # all slots, odd ones, even ones
 
-    def __init__(
-        self,
-        model: ChimeraModel,
-        bottom: NgramEncoder,
-        heads: Sequence[Sequence[torch.Tensor]],
-        kind: type[BlockLinear],
-    ) -> None:
-        encoder = model.encoder
+    def __init__(self, model: ChimeraModel, kind: type[BlockLinear]) -> None:
+        encoder, bottom = model.encoder, cast(NgramEncoder, model.bottom)
         super().__init__(model, encoder, kind)
         self._head = model.shared_layer(kind)
         self._order, self._words = bottom.order, dict[int, Floats]()
@@ -60,12 +53,11 @@ class ChimeraPrograms(BlockPrograms):
         greens = read.part(read.given, self._hidden, self._hidden)
         self._store(read, greens, encoder.green_norm, _GREEN)
         self.read = read.program()
-        self.levels = [
-            self._built_level([layer_of(kind, [one]) for one in weights], depth + 1 == len(heads))
-            for depth, weights in enumerate(heads)
-        ]
-        if len(heads) <= _MOST_LEVELS and bottom.order <= _MOST_ORDER:
-            one, limits = native.Chimera(order=bottom.order), (_MOST_FRESH, len(heads))
+        *others, last = model.own_heads
+        self.levels = [self._built_level(head, kind) for head in others]
+        self.levels.append(self._built_level(last, kind, last=True))
+        if len(self.levels) <= _MOST_LEVELS:
+            one, limits = native.Chimera(order=bottom.order), (_MOST_FRESH, len(self.levels))
             self._allow(kernels().draft_chimera, one, bottom.order, *limits)
 
     def _lend(self, rows: int) -> object:
@@ -108,7 +100,9 @@ class ChimeraPrograms(BlockPrograms):
         words = build.map(changed, Join.PLUS, build.given, Function.SILU)
         return build.program(build.product(words, layer_of(kind, [bottom.down.weight])))
 
-    def _built_level(self, head: Sequence[BlockLinear], last: bool) -> GivenRows:
+    def _built_level(
+        self, head: nn.Module, kind: type[BlockLinear], last: bool = False
+    ) -> GivenRows:
         encoder, hidden = self.model.encoder, self._hidden
         build = Builder(2 * hidden, self.rotary)
         green = build.part(build.given, 0, hidden)
@@ -119,8 +113,9 @@ class ChimeraPrograms(BlockPrograms):
         if not last:
             self._store(build, draft, encoder.mature_norm, _MATURE)
         read = build.beside(mature, draft) if self.model.config.residual else draft
-        for layer in head:
-            read = build.product(read, layer)
+        for layer in head.modules():
+            if isinstance(layer, PlainLinear):
+                read = build.product(read, layer_of(kind, [layer.weight]))
         if self.model.config.rank:
             read = build.map(read, Join.PLUS, draft)
         return build.program(build.product(read, self._head))
@@ -130,12 +125,6 @@ def compile_chimera(model: ChimeraModel, kind: type[BlockLinear]) -> ChimeraProg
     """Programs for compact heads without blocks on an n-gram encoder; see `HeadModule.ready`."""
     config = model.config
     attends = can_attend(config.attention_heads, config.kv_heads)
-    if config.form != "compact" or config.layers or not attends:
+    if config.form != "compact" or config.layers or config.bottom != "ngram" or not attends:
         return None
-    if not isinstance(model.bottom, NgramEncoder):
-        return None
-    heads = [
-        [layer.weight for layer in head.modules() if isinstance(layer, PlainLinear)]
-        for head in model.own_heads
-    ]
-    return ChimeraPrograms(model, model.bottom, heads, kind)
+    return ChimeraPrograms(model, kind)
