@@ -35,9 +35,9 @@ def in_eight_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
 def in_floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The inverse; floats stay as they are."""
     found: dict[str, torch.Tensor] = {}
+    scales = scale_shapes(tensors)
     for name, tensor in tensors.items():
-        rounded = tensors.get(name.removesuffix(_SCALE))
-        if name.endswith(_SCALE) and rounded is not None and rounded.dtype == torch.int8:
+        if name in scales:
             continue
         if tensor.dtype == torch.int8:
             scale = tensors[name + _SCALE].float()
