@@ -43,10 +43,9 @@ class BlockPrograms(ABC):
     rotary: of the programs. layers: of the cache, the first of a text's columns in each and the
     step to the next.
 
-    call: makes a draft by them, for any text, of what the library is given at this address; None if
-    unavailable. one: what it is given. before, most_fresh: tokens of a text that are read before
-    the new ones, and most new ones. most_levels: of a draft. tables, end, found, text: memory that
-    `one` points to.
+    call: drafts with them in the library, for any text, given the address of `one`; None if that is
+    unavailable. before, most_fresh: tokens of a text that are read before the new ones, and most
+    new ones. most_levels: of a draft. tables, end, found, text: memory that `one` points to.
 
     Raises UnpackableError for a kind that is unavailable here.
     """
@@ -74,7 +73,7 @@ class BlockPrograms(ABC):
     def _allow(
         self, call: Callable[[int], None], one: Any, before: int, most_fresh: int, levels: int
     ) -> None:
-        """Make drafts in one call, if the library can read the target's embeddings."""
+        """Let `call` draft, if the library can read the target's embeddings."""
         words = self.model.words
         if words is None:
             return

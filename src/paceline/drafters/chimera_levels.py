@@ -31,7 +31,7 @@ class Levels(TextLevels):
     def __init__(self, model: ChimeraModel, settings: BeamSettings, greens: NgramCache) -> None:
         super().__init__(model, settings)
         self._greens = greens
-        self._root: Sequence[State] = ()  # its green state
+        self._root: Sequence[State] = ()  # the root's green state
         self._paths: list[Sequence[int]] = []  # by node, the root first: the last tokens up to it
 
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:

@@ -56,7 +56,7 @@ class ModuleLevels(Levels):
         rows = self._model.rows_of_text(states[first:].float(), tokens)
         places = torch.arange(first, end, device=states.device)
         self._make_room(end)
-        # Nobody needs the outputs of the others.
+        # Nobody needs the outputs of the rows before the last.
         sees = torch.ones(1, end, dtype=torch.bool, device=states.device)
         self._root = self._model.run(self._held[..., :end, :], rows, places, places, sees)
         self.length = end

@@ -37,8 +37,8 @@ class TextLevels(ABC):
         self._model: Any = model
         self.settings = settings
         self.length, config = 0, model.config
-        # Keys and values, those of the text first; those of a draft are overwritten when the text
-        # continues. Memory is allocated when it is needed.
+        # Keys and values [2, 1, KV heads, columns, head size], those of the text first; those of a
+        # draft are overwritten when the text continues. Memory is allocated when it is needed.
         shape = 2, 1, config.kv_heads, 0, config.head_size
         self._held = torch.zeros(shape, dtype=torch.float32, device=model.device)
         # By node, the root first: columns of the draft on the path to it.
@@ -127,6 +127,7 @@ class TextLevels(ABC):
         return sees
 
     def _make_room(self, columns: int) -> None:
+        """Have memory for so many columns."""
         *others, room, size = self._held.shape
         if columns > room:
             wider = self._held.new_zeros(*others, self._roomy(columns), size)
