@@ -124,8 +124,8 @@ class EagleConfig:
     biases: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(self.layers))  # a list, where JSON is read
         check_least(self, 1, "steps")
+        check_least(self, 2, "head_size")
         check_least(self, 0, "vocabulary")
         _check_attention(self)
         if min(self.layers, default=1) < 1 or list(self.layers) != sorted(set(self.layers)):
