@@ -370,11 +370,12 @@ def drafts(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
         return native.Part(ctypes.addressof(steps), 2, arena, given, out)
 
     def guesses(budget: int) -> Any:
-        of = [keep(np.zeros(budget, kind)) for kind in (np.int64, np.int64, np.float64)]
+        found, memory = room_for_tree(native, budget)
+        held.append(memory)  # type: ignore[arg-type]
         heard = 2  # fewer than there are levels
         noise = keep(np.zeros((heard, OUTPUTS), np.float32))
         ids = keep(np.arange(OUTPUTS)[::-1])
-        return native.Guesses(OUTPUTS, 3, budget, 0, heard, ids, noise, *of)
+        return native.Guesses(OUTPUTS, 3, budget, heard, ids, noise, found)
 
     hidden, heads, beam, fresh = OUTPUTS, 3, 2, 3
     state = keep(rng.standard_normal(hidden, dtype=np.float32))
@@ -382,7 +383,7 @@ def drafts(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
         part(1, hidden, hidden), part(heads, hidden, OUTPUTS), 1, hidden, state, guesses(5)
     )
     assert not library.pl_draft_medusa(ctypes.addressof(medusa), 2)
-    assert medusa.guesses.nodes == 3  # as many as one head guesses
+    assert medusa.guesses.found.nodes == 3  # as many as one head guesses
     levels = (native.Part * heads)(*(part(1 + fresh, 2 * hidden, OUTPUTS) for _ in range(heads)))
     for budget, found in ((1, 1), (4, 4), (30, 3 + 2 * 2 * 3)):
         chimera = native.Chimera(
@@ -394,7 +395,7 @@ def drafts(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
             words_format=-1, words_count=OUTPUTS, guesses=guesses(budget),
         )  # fmt: skip
         assert not library.pl_draft_chimera(ctypes.addressof(chimera), 2)
-        assert chimera.guesses.nodes == found
+        assert chimera.guesses.found.nodes == found
     # As many as one row and then two rows a level guess; a budget is depth, too.
     for depth, budget, found in ((1, 30, 3), (4, 30, 3 + 3 * 2 * 3), (9, 2, 2)):
         eagle = native.Eagle(
@@ -407,7 +408,7 @@ def drafts(library: ctypes.CDLL, native: Any, rng: np.random.Generator) -> None:
             words_format=-1, words_count=OUTPUTS, guesses=guesses(budget),
         )  # fmt: skip
         assert not library.pl_draft_eagle(ctypes.addressof(eagle), 2)
-        assert eagle.guesses.nodes == found
+        assert eagle.guesses.found.nodes == found
 
 
 def module(path: Path) -> Any:

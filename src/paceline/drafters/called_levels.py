@@ -80,7 +80,7 @@ class BlockPrograms(ABC):
         self.call, self.one = call, one
         self.before, self.most_fresh, self.most_levels = before, most_fresh, levels
         self.tables, self.end = TableAddresses(self.rotary), NativeEnd()
-        self.found = FoundTree(self.model.outputs, self.model.token_ids)
+        self.found = FoundTree(one.guesses, self.model.outputs, self.model.token_ids)
         self.text = (ctypes.c_int64 * (before + most_fresh))()
         one.hidden, one.text = words.hidden, ctypes.addressof(self.text)
         one.words, one.words_format, one.words_count = words.address, words.format, words.count
@@ -142,11 +142,11 @@ class CalledLevels(TextLevels):
         one.beam, one.least = settings.beam, max(settings.least, end.worth)
         one.states, one.states_stride = states.data_ptr(), states.stride(0)
         one.end = by.end.address(end)
-        one.guesses = by.found.native(budget, settings.ranks, self.noise)
+        by.found.want(budget, settings.ranks, self.noise)
         self._point(one)
         by.call(ctypes.addressof(one))
         self.length = len(states)
-        return by.found.tree(one.guesses.nodes), one.grown
+        return by.found.tree(), one.grown
 
     def _point(self, one: Any) -> None:
         """Point to the memory of this text: texts share `one`."""

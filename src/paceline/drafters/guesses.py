@@ -3,10 +3,8 @@ torch, in the C library, or recorded on a GPU."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,6 +12,7 @@ from paceline.kernels.cuda_graph import GraphRecorder, Repeated, on_device
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.builder import GivenRows
 from paceline.tree import Tree
+from paceline.tree_columns import TreeColumns
 
 
 @dataclass(frozen=True)
@@ -88,41 +87,27 @@ def _at_most_one(shares: list[float]) -> tuple[float, ...]:
     return tuple(shares) if total <= 1.0 else tuple(share / total for share in shares)
 
 
-def lent(call: Any, number: Any, room: int, *names: str) -> list[ctypes.Array[Any]]:
-    """Columns of `room` numbers of a C type, whose addresses `call` gets under these names."""
-    columns = [(number * room)() for _ in names]
-    for name, column in zip(names, columns):
-        setattr(call, name, ctypes.addressof(column))
-    return columns
-
-
 class FoundTree:
-    """Memory for a tree that the C library makes of the guesses of heads. outputs: columns of
-    logits. token_ids: [outputs] int64, the tokens they stand for; None: columns are token ids."""
+    """Memory for a tree that the C library makes of the guesses of heads. one: what it is asked.
+    outputs: columns of logits. token_ids: [outputs] int64, the tokens they stand for; None: columns
+    are token ids."""
 
-    def __init__(self, outputs: int, token_ids: torch.Tensor | None) -> None:
+    def __init__(self, one: native.Guesses, outputs: int, token_ids: torch.Tensor | None) -> None:
         self._ids = token_ids  # held for the library
-        self._guesses = native.Guesses(
-            outputs=outputs, ids=None if token_ids is None else token_ids.data_ptr()
-        )
-        self._outputs, self._room = outputs, 0
+        self._one, self._columns = one, TreeColumns(one.found)
+        one.outputs, one.ids = outputs, None if token_ids is None else token_ids.data_ptr()
 
-    def native(self, budget: int, ranks: int, noise: torch.Tensor | None = None) -> native.Guesses:
-        """What the library should find: at most `budget` nodes, and `ranks` guesses per row.
-        noise: float32 [depths, outputs], see `DrawNoise`."""
-        one, self._noise = self._guesses, noise  # held for the library
+    def want(self, budget: int, ranks: int, noise: torch.Tensor | None = None) -> None:
+        """Ask for a tree of at most `budget` nodes, by `ranks` guesses per row. noise: float32
+        [depths, outputs], see `DrawNoise`."""
+        one, self._noise = self._one, noise  # held for the library
         one.noise, one.heard = (None, 0) if noise is None else (noise.data_ptr(), len(noise))
-        one.budget, one.ranks = budget, min(ranks, self._outputs)
-        if budget > self._room:
-            self._room = budget
-            self._tokens, self._parents = lent(one, ctypes.c_int64, budget, "tokens", "parents")
-            (self._path_chances,) = lent(one, ctypes.c_double, budget, "path_chances")
-        return one
+        one.budget, one.ranks = budget, min(ranks, one.outputs)
+        self._columns.make_room(budget)
 
-    def tree(self, nodes: int) -> Tree:
-        """The tree found, of `nodes` nodes."""
-        tokens, parents = tuple(self._tokens[:nodes]), tuple(self._parents[:nodes])
-        return Tree(tokens, parents, tuple(self._path_chances[:nodes]))
+    def tree(self) -> Tree:
+        """The tree found."""
+        return self._columns.tree()
 
 
 class RecordedNoise:

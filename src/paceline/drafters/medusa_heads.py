@@ -148,9 +148,10 @@ class MedusaPrograms:
         build = Builder(hidden)
         self._head = build.program(build.product(build.given, heads.shared_layer(kind)))
         self._parts = self._blocks.part(1), self._head.part(count)
-        self._found, self._tokens = FoundTree(heads.outputs, heads.token_ids), heads.token_list
         blocks, head = (part.native for part in self._parts)
         self._one = native.Medusa(blocks=blocks, head=head, heads=count, hidden=hidden)
+        self._found = FoundTree(self._one.guesses, heads.outputs, heads.token_ids)
+        self._tokens = heads.token_list
 
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
@@ -162,9 +163,10 @@ class MedusaPrograms:
         one, state = self._one, state.float()
         if one.heads > _MOST_HEADS:
             return None
-        one.state, one.guesses = state.data_ptr(), self._found.native(budget, ranks, noise)
+        one.state = state.data_ptr()
+        self._found.want(budget, ranks, noise)
         kernels().draft_medusa(ctypes.addressof(one))
-        return self._found.tree(one.guesses.nodes)
+        return self._found.tree()
 
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None) -> Guesses:
         """See `MedusaHeads.guess`."""

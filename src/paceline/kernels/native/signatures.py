@@ -138,10 +138,16 @@ class Part(ctypes.Structure):
     _fields_ = _laid("P steps, q count, P arena given out")
 
 
+class Tree(ctypes.Structure):
+    """`struct pl_tree` of native/src/tree.h; see `paceline.tree_columns`."""
+
+    _fields_ = _laid("q nodes, P tokens parents sources weights")
+
+
 class Guesses(ctypes.Structure):
     """`struct pl_guesses`."""
 
-    _fields_ = _laid("q outputs ranks budget nodes heard, P ids noise tokens parents path_chances")
+    _fields_ = _laid("q outputs ranks budget heard, P ids noise, Tree found")
 
 
 class Medusa(ctypes.Structure):
@@ -168,12 +174,6 @@ class Eagle(ctypes.Structure):
         "q states_stride, P root words, q words_format words_count, "
         "P layers tables table_strides, Guesses guesses, q grown"
     )
-
-
-class Tree(ctypes.Structure):
-    """`struct pl_tree` of native/src/tree.h; see `paceline.tree_columns`."""
-
-    _fields_ = _laid("q nodes, P tokens parents sources weights")
 
 
 class Suffixes(ctypes.Structure):

@@ -3,6 +3,7 @@
 #define PL_DRAFTS_H
 
 #include "program.h"
+#include "tree.h"
 
 /* A program over given rows, with memory for as many rows as it runs with, their input and their
    output. */
@@ -13,16 +14,14 @@ struct pl_part {
 };
 
 /* Guesses of heads, from rows of `outputs` logits. ranks: likeliest tokens of each row. ids [outputs]:
-   the tokens of columns, NULL if these equal their places. budget: nodes of the tree. noise [heard,
-   outputs]: of the target's draws at the first `heard` depths, added to the logits of guesses there;
-   NULL for none. Results: nodes; tokens, parents (-1: the root) and chances [budget], as in `Tree`. */
+   the tokens of columns, NULL if these equal their places. noise [heard, outputs]: of the target's draws
+   at the first `heard` depths, added to the logits of guesses there; NULL for none. found: the resulting
+   tree, of at most `budget` nodes. */
 struct pl_guesses {
-    int64_t outputs, ranks, budget, nodes;
-    int64_t heard;
+    int64_t outputs, ranks, budget, heard;
     const int64_t *ids;
     const float *noise;
-    int64_t *tokens, *parents;
-    double *path_chances;
+    struct pl_tree found;
 };
 
 /* Medusa: the heads' own layers on one state [hidden], side by side, then the shared output head. */

@@ -97,12 +97,13 @@ int64_t pl_go_on(struct pl_level_tree *in, int64_t beam, double least,
 
 void pl_take_best(struct pl_level_tree *from, struct pl_guesses *to) {
     const int64_t *places = from->places;
-    to->nodes = find_best(from, from->path_chances, from->nodes, to->budget);
-    for (int64_t i = 0; i < to->nodes; i++) {
+    struct pl_tree *tree = &to->found;
+    tree->nodes = find_best(from, from->path_chances, from->nodes, to->budget);
+    for (int64_t i = 0; i < tree->nodes; i++) {
         const int64_t node = places[i], above = from->parents[node];
         int64_t parent = i - 1;
         while (above >= 0 && parent >= 0 && places[parent] != above) parent--;
-        to->tokens[i] = from->tokens[node], to->path_chances[i] = from->path_chances[node];
-        to->parents[i] = above < 0 ? -1 : parent;
+        tree->tokens[i] = from->tokens[node], tree->weights[i] = from->path_chances[node];
+        tree->parents[i] = above < 0 ? -1 : parent;
     }
 }

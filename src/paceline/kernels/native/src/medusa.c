@@ -35,17 +35,18 @@ static int64_t offer(struct path *paths, int64_t count, struct path path, const 
 
 static void grow(struct pl_medusa *of, const int64_t *tokens, const double *chances,
                  struct path *paths) {
-    struct pl_guesses *to = &of->guesses;
+    const struct pl_guesses *to = &of->guesses;
+    struct pl_tree *tree = &of->guesses.found;
     int64_t count = offer(paths, 0, (struct path){.above = 1, .parent = -1, .depth = 1}, chances, of);
-    for (to->nodes = 0; count && to->nodes < to->budget;) {
+    for (tree->nodes = 0; count && tree->nodes < to->budget;) {
         int64_t best = 0;
         for (int64_t i = 1; i < count; i++)
             if (comes_first(paths + i, paths + best)) best = i;
         const struct path taken = paths[best];
         paths[best] = paths[--count];
-        const int64_t node = to->nodes++, last = taken.depth - 1;
-        to->tokens[node] = tokens[last * to->ranks + taken.ranks[last]];
-        to->parents[node] = taken.parent, to->path_chances[node] = taken.path_chance;
+        const int64_t node = tree->nodes++, last = taken.depth - 1;
+        tree->tokens[node] = tokens[last * to->ranks + taken.ranks[last]];
+        tree->parents[node] = taken.parent, tree->weights[node] = taken.path_chance;
         struct path sibling = taken, child = taken;
         sibling.ranks[last]++;
         count = offer(paths, count, sibling, chances, of);
