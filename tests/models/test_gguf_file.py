@@ -16,7 +16,7 @@ from gguf_files import encoded, save_gguf
 
 from paceline.errors import ModelError
 from paceline.models.gguf_file import GgufFile
-from paceline.models.gguf_header import _BLOCKS, GgufArray
+from paceline.models.gguf_header import GgufArray
 
 KINDS = ("F32", "F16", "Q4_0", "Q8_0", "Q6_K")
 
@@ -94,13 +94,6 @@ def test_the_mark_is_that_of_the_header_and_the_size(tmp_path: Path) -> None:
     longer.write_bytes((tmp_path / "0.gguf").read_bytes() + b"\0")
     assert GgufFile(longer).mark() != one
     assert GgufFile(save_small(tmp_path / "a.gguf", alignment=64)).mark() != one
-
-
-def test_sizes_of_blocks_are_those_of_gguf() -> None:
-    known = {int(kind): size for kind, size in gguf.GGML_QUANT_SIZES.items()}
-    for number, (name, elements, size) in _BLOCKS.items():
-        assert gguf.GGMLQuantizationType(number).name == name
-        assert known[number] == (elements, size)
 
 
 # Headers by hand.

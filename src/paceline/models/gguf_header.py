@@ -27,44 +27,6 @@ _NUMBERS = {
     for kind, code in zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
 }
 
-# Type number -> its name, and the elements and bytes of a block.
-_BLOCKS = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 40),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66),
-    17: ("IQ2_XS", 256, 74),
-    18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18),
-    21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82),
-    23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2),
-    34: ("TQ1_0", 256, 54),
-    35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
-    40: ("NVFP4", 64, 36),
-    41: ("Q1_0", 128, 18),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
@@ -162,6 +124,8 @@ class GgufHeader:
 
     def _entry(self) -> GgufTensor:
         """A tensor whose start is relative to that of all tensor data."""
+        from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
         name = self._name("a tensor's name")
         dimensions = self._number(_U32)
         if dimensions > _MOST_DIMENSIONS:
@@ -169,14 +133,16 @@ class GgufHeader:
         # The file lists the fastest-moving dimension first.
         shape = tuple(reversed([self._number(_U64) for _ in range(dimensions)])) or (1,)
         kind, start = self._number(_U32), self._number(_U64)
-        if kind not in _BLOCKS:
-            raise FormatError(f"the tensor {name!r} has the unknown type number {kind}")
-        type_name, elements, size = _BLOCKS[kind]
+        try:
+            block = GGMLQuantizationType(kind)
+        except ValueError:
+            raise FormatError(f"the tensor {name!r} has the unknown type number {kind}") from None
+        elements, size = GGML_QUANT_SIZES[block]
         if 0 in shape:
             raise DamageError(f"the tensor {name!r} is empty")
         if shape[-1] % elements:
-            raise DamageError(f"rows of the tensor {name!r} are not whole blocks of {type_name}")
-        return GgufTensor(name, type_name, shape, start, prod(shape) // elements * size)
+            raise DamageError(f"rows of the tensor {name!r} are not whole blocks of {block.name}")
+        return GgufTensor(name, block.name, shape, start, prod(shape) // elements * size)
 
     def _value(self, kind: int, nested: int = 0) -> Value:
         if kind in _NUMBERS:

@@ -24,7 +24,7 @@ from paceline.targets.late_model import LateModel
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.preparation import Preparation
 from paceline.targets.support import OFFERED, check_supported
-from paceline.targets.text_passes import TextPasses
+from paceline.targets.text_passes import StaticPasses, play
 from paceline.targets.text_slots import KEPT_BYTES, TextSlot, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
 from paceline.targets.weights import on_one_gpu
@@ -112,12 +112,9 @@ class CausalLMTarget(Target):
         self.vocab_size: int = facts.vocab_size
         self.max_context = facts.max_context
         self._virtual = VirtualTokens(words.embed, self.vocab_size)
-        self._hidden_size = 0  # of the states that are kept
-        self._layers: tuple[int, ...] = ()  # whose outputs they are
-        self._texts = self._new_texts()
-        self._pass = ModelPass(words.model, self._virtual, self._texts.cache)
+        self._pass = ModelPass(words.model, self._virtual)
         self._pass.by_text &= not self.static
-        self._passes = TextPasses(self._pass, self.static)
+        self._begin_texts()
 
     @property
     def model(self) -> PreTrainedModel:
@@ -151,7 +148,7 @@ class CausalLMTarget(Target):
         facts, done = self.late_model.facts, self.preparation
         report = {
             "preparation": done.as_json(),
-            "graphs": self._passes.as_json(),
+            "graphs": {"static": self.static, **(self._static.as_json() if self._static else {})},
             "own_forward": self._pass.own_forward,
             "cache": {"dtype": self._pass.cache_dtype, **self._texts.as_json()},
         }
@@ -166,22 +163,21 @@ class CausalLMTarget(Target):
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
         """Return the id of the first of `embeddings` [count, hidden]. See `Target`."""
         known, first = len(self._virtual), self._virtual.add(embeddings, self.device)
-        if len(self._virtual) != known and self.static:
-            self._passes.renew()  # captures read the old table
+        if len(self._virtual) != known:
+            self._renew_static()  # captures read the old table
         return first
 
     def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
         """See `Target.keep_states`."""
-        kept = tuple(sorted({*self._layers, *layers}))
-        if kept != self._layers:
+        kept = tuple(sorted({*self._pass.kept, *layers}))
+        if kept != self._pass.kept:
             self._pass.keep_outputs(kept)
-            self._hidden_size, self._layers = self.late_model.facts.hidden_size, kept
             self._forget_all()
 
     def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
         """See `Target.states`."""
-        places = [self._layers.index(each) for each in layers]
-        return side_by_side(self._texts.states(slot), self._hidden_size, places)
+        places = [self._pass.kept.index(each) for each in layers]
+        return side_by_side(self._texts.states(slot), self.late_model.facts.hidden_size, places)
 
     @torch.inference_mode()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -224,10 +220,15 @@ class CausalLMTarget(Target):
         self._virtual.check(max((max(t.as_read, default=0) for t in trees.values()), default=0))
         for slot in trees:
             while self.pending(slot) >= PREFILL_CHUNK:
-                self._passes.play(self._texts, {}, {slot: PREFILL_CHUNK})
+                self._play({}, {slot: PREFILL_CHUNK})
         pieces = {slot: min(most, self.pending(slot)) for slot, most in (prefill or {}).items()}
         pieces = {slot: piece for slot, piece in pieces.items() if piece > 0}
-        return self._passes.play(self._texts, trees, pieces) if trees or pieces else {}
+        return self._play(trees, pieces) if trees or pieces else {}
+
+    def _play(
+        self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
+    ) -> dict[int, torch.Tensor]:
+        return play(self._pass, self._static, self._texts, trees, pieces)
 
     @torch.inference_mode()
     def commit(self, paths: Mapping[int, Path]) -> None:
@@ -237,8 +238,7 @@ class CausalLMTarget(Target):
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
         """See `Target.follow`."""
         text = self._followed(slot, kept, tokens)
-        chain, states = self._pass.chain()
-        scores = chain.run(text, states)
+        scores = self._pass.chain().run(text)
         text.have_read(len(text.pending))
         return scores
 
@@ -247,8 +247,7 @@ class CausalLMTarget(Target):
     ) -> ChainFound:
         """See `Target.generate_chain`; all passes in one call."""
         text = self._followed(slot, kept, tokens, wanted.passes - 1)
-        chain, states = self._pass.chain()
-        found = chain.run_on(text, states, wanted)
+        found = self._pass.chain().run_on(text, wanted)
         text.pending += [ranked[0][0] for ranked in found.ranked[:-1]]
         text.have_read(len(text.pending))
         return found
@@ -271,12 +270,18 @@ class CausalLMTarget(Target):
 
     def _forget_all(self) -> None:
         """Empty the cache; open texts have to be read again."""
-        before, self._texts = self._texts, self._new_texts()
+        before = self._texts
+        self._begin_texts()
         self._texts.take_over(before)
-        self._pass.cache = self._texts.cache
-        self._passes.renew()
 
-    def _new_texts(self) -> TextSlots:
-        facts, hidden = self.late_model.facts, self._hidden_size * len(self._layers)
+    def _begin_texts(self) -> None:
+        facts = self.late_model.facts
+        hidden = facts.hidden_size * len(self._pass.kept)
         room = STATIC_ROOM if self.static else _LAZY_ROOM * (facts.device == "cpu")
-        return TextSlots(facts.layers, hidden, facts.grain, KEPT_BYTES, room)
+        self._texts = TextSlots(facts.layers, hidden, facts.grain, KEPT_BYTES, room)
+        self._pass.cache = self._texts.cache
+        self._renew_static()
+
+    def _renew_static(self) -> None:
+        """Discard all captures: the cache or the table of tokens was replaced."""
+        self._static = StaticPasses(self._pass) if self.static else None

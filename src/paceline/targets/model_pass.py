@@ -36,19 +36,20 @@ class ModelPass:
     virtual: the embeddings of ids beyond the vocabulary.
 
     cache: where keys and values go. windows: see `attention_windows`. by_text: each text attends to
-    its own stretch. keeps_states: the cache also keeps hidden states. compiled, on_device:
-    one of them runs passes in the model's place; if both are None, the model's own forward runs,
+    its own stretch. kept: layers whose outputs the cache keeps, too. compiled, on_device: one of
+    them runs passes in the model's place; if both are None, the model's own forward runs,
     and own_forward says why. as_opened: whether no check has switched any of this off.
     min_rows: fewer rows cost no less. grain: see `slot_grain`.
     """
 
-    def __init__(self, model: LateModel, virtual: VirtualTokens, cache: TreeCache) -> None:
+    cache: TreeCache
+
+    def __init__(self, model: LateModel, virtual: VirtualTokens) -> None:
         facts = model.facts
-        self.cache = cache
         self.windows: Windows = facts.windows
         self.by_text = facts.by_text
         self.as_opened = True
-        self._kept: tuple[int, ...] = ()
+        self.kept: tuple[int, ...] = ()
         self.compiled: CompiledPass | None = None
         self.on_device: DevicePass | None = None
         self.own_forward = "it was asked for"
@@ -90,7 +91,7 @@ class ModelPass:
         no operators for them."""
         table = self._model.get_input_embeddings().weight.detach()
         self.on_device, self.own_forward = DevicePass(steps, table, self._virtual), ""
-        self.on_device.keep_outputs(self._kept)
+        self.on_device.keep_outputs(self.kept)
 
     def use(self, steps: Lowered) -> None:
         """Run passes by these steps, in one call each, from now on."""
@@ -98,7 +99,7 @@ class ModelPass:
         self.compiled, self.own_forward = CompiledPass(steps, self._virtual, self.windows), ""
         self.min_rows = 1
         self.compiled.cache_dtype = held
-        self.compiled.keep_outputs(self._kept)
+        self.compiled.keep_outputs(self.kept)
 
     def check(self, target: Target, model: PreTrainedModel) -> None:
         """Switch off passes that are compiled or on a device, then attention by text, which some
@@ -134,7 +135,7 @@ class ModelPass:
                 f"{type(self._model).__name__} does not expose the output of layer {max(layers)}: "
                 f"choose another method"
             )
-        self._kept = layers
+        self.kept = layers
 
     def hold_in(self, cache_dtype: str) -> None:
         """Hold new caches in one of `CACHE_DTYPES`. Raises UsageError for any but float32 if
@@ -171,7 +172,7 @@ class ModelPass:
         index = torch.tensor(rows, device=self.device)
         return self._logits(self._inputs_of(layout), index, virtual)
 
-    def chain(self) -> tuple[ChainPass, torch.Tensor | None]:
+    def chain(self) -> ChainPass:
         """See `CompiledPass.chain`. Raises ValueError if passes are not compiled."""
         if self.compiled is None:
             raise ValueError("cannot follow a text: passes are not compiled")
@@ -225,7 +226,7 @@ class ModelPass:
             return logits
 
         if self.cache.keeps_states:
-            logits, states = call_with_states(self._model, call, self._kept)
+            logits, states = call_with_states(self._model, call, self.kept)
             self.cache.put_states(states)
         else:
             logits = call()

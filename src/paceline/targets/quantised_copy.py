@@ -51,7 +51,7 @@ class QuantisedCopy(CausalLMTarget):
         """See `Target.open`."""
         slot = super().open(context)
         own, origin = self._pass.compiled, self.origin
-        if origin is not None and origin.steps and own and not self._hidden_size:
+        if origin is not None and origin.steps and own and not self._pass.kept:
             own.use_cache(self._texts.cache)
             self._texts.adopt(slot, origin._texts)
         return slot

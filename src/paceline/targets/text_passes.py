@@ -23,47 +23,29 @@ _FEW_PENDING = 4
 _Shape = tuple[int, int]
 
 
-class TextPasses:
-    """Runs passes over some texts of a target.
+def play(
+    forward: ModelPass,
+    static: StaticPasses | None,
+    texts: TextSlots,
+    trees: Mapping[int, Tree],
+    pieces: Mapping[int, int],
+) -> dict[int, torch.Tensor]:
+    """Run one pass: read the pieces into the cache, and return the logits of every tree.
 
-    forward: runs each pass. static: capture passes that recur in few shapes.
+    forward: runs the pass. static: captures it instead, if it recurs.
     """
-
-    def __init__(self, forward: ModelPass, static: bool) -> None:
-        self._forward = forward
-        self.static = static
-        self._static: StaticPasses | None = None
-        self.renew()
-
-    def renew(self) -> None:
-        """Discard all captures: the cache or the table of tokens was replaced."""
-        self._static = StaticPasses(self._forward) if self.static else None
-
-    def as_json(self) -> dict[str, Any]:
-        """Report on static shapes."""
-        return {"static": self.static, **(self._static.as_json() if self._static else {})}
-
-    def play(
-        self, texts: TextSlots, trees: Mapping[int, Tree], pieces: Mapping[int, int]
-    ) -> dict[int, torch.Tensor]:
-        """Run one pass: read the pieces into the cache, and return the logits of every tree."""
-        read = {slot: texts[slot].pending for slot in trees}
-        read |= {slot: texts[slot].pending[:size] for slot, size in pieces.items()}
-        needed = sum(map(len, read.values())) + sum(map(len, trees.values()))
-        static = self._static if self._recurs(read, needed) else None
-        width = padded_width(needed, self._forward.min_rows, static=static is not None)
-        layout = _lay_out(texts, read, trees, width - needed)
-        logits = (static or self._forward).run(layout)
-        for slot, size in pieces.items():
-            texts[slot].have_read(size)
-        ends = accumulate(1 + len(tree) for tree in trees.values())
-        return {slot: logits[end - 1 - len(trees[slot]) : end] for slot, end in zip(trees, ends)}
-
-    def _recurs(self, read: Mapping[int, Sequence[int]], rows: int) -> bool:
-        """Whether the next pass, of `rows` rows, gets a static shape. read: tokens by slot."""
-        if self._static is None or self._static.failed is not None or rows > STATIC_WIDTHS[-1]:
-            return False
-        return max(map(len, read.values())) <= _FEW_PENDING
+    read = {slot: texts[slot].pending for slot in trees}
+    read |= {slot: texts[slot].pending[:size] for slot, size in pieces.items()}
+    needed = sum(map(len, read.values())) + sum(map(len, trees.values()))
+    if static is not None and not static.takes(read, needed):
+        static = None
+    width = padded_width(needed, forward.min_rows, static=static is not None)
+    layout = _lay_out(texts, read, trees, width - needed)
+    logits = (static or forward).run(layout)
+    for slot, size in pieces.items():
+        texts[slot].have_read(size)
+    ends = accumulate(1 + len(tree) for tree in trees.values())
+    return {slot: logits[end - 1 - len(trees[slot]) : end] for slot, end in zip(trees, ends)}
 
 
 class StaticPasses:
@@ -90,6 +72,12 @@ class StaticPasses:
         """Report how many shapes came, how many captures were made (a shape is captured again
         after the cache moves), and why one failed."""
         return {"shapes": len(self._shapes), "captured": self._captured, "failed": self.failed}
+
+    def takes(self, read: Mapping[int, Sequence[int]], rows: int) -> bool:
+        """Whether a pass of `rows` rows gets a static shape. read: tokens by slot."""
+        if self.failed is not None or rows > STATIC_WIDTHS[-1]:
+            return False
+        return max(map(len, read.values())) <= _FEW_PENDING
 
     def run(self, layout: PassLayout) -> torch.Tensor:
         """Run one pass and return the logits [rows, vocabulary] of the scored texts."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,32 +14,12 @@ from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Tables, Value
 
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
-_OF_TEXT = 5  # numbers of a `pl_text`
 _LINE = 16  # numbers; 64 bytes
 _SAME = (
     *("op", "function", "join", "layer", "seen", "halves"),
     *("count", "size", "heads", "key_heads", "number", "cap"),
 )
 """What `Step` and `pl_step` call by the same name."""
-
-
-@dataclass(frozen=True)
-class PassTexts:
-    """What one pass reads: texts, one after the other.
-
-    each: five numbers per text: the first slot of its stretch of the cache, how many of those slots
-    hold tokens, how many pending tokens and tree nodes it reads, and whether the logits of the last
-    pending token and of the nodes are wanted. tokens: of all rows. parents: of all nodes. kept: the
-    number of rows whose logits are wanted. positions: all are below this. given: float32
-    [count, hidden], embeddings of ids beyond the vocabulary; None for none.
-    """
-
-    each: array[int]
-    tokens: array[int]
-    parents: array[int]
-    kept: int
-    positions: int
-    given: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -109,10 +88,6 @@ class Program:
         self._tables = TableAddresses(lowered.tables)
         self._cache = (native.Layer * 0)()
         self._cache_kind = 0
-        # `run` describes its passes with these.
-        self._windows: Sequence[int | None] | None = None
-        self._one, self._texts = native.Pass(), native.Texts()
-        self._both = ctypes.addressof(self._one), ctypes.addressof(self._texts)
 
     def use_cache(self, layers: Sequence[CacheLayer], kind: int = 0) -> None:
         """Set where keys and values are and in which format, see `CacheDtype.number`; 0 is
@@ -120,42 +95,17 @@ class Program:
         self._cache_kind = kind
         self._cache = (native.Layer * len(layers))(*(each.as_native() for each in layers))
 
-    def run(
-        self, texts: PassTexts, windows: Sequence[int | None], states: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """Run one pass: logits [kept, vocabulary].
-
-        windows: one per kind of layer, see `Windows`. states: [slots, hidden], receives the last
-        hidden states.
-        """
-        if self._windows != windows:
-            self._use_windows(windows)
-        logits = torch.empty(texts.kept, self.vocabulary, dtype=torch.float32, device="cpu")
-        one, read = self._one, self._texts
-        one.rows, one.kept, one.logits = len(texts.tokens), texts.kept, logits.data_ptr()
-        one.given_count, one.given, one.states = 0, None, None
-        if texts.given is not None:
-            one.given_count, one.given = len(texts.given), texts.given.data_ptr()
-        if states is not None:
-            one.states, one.states_stride = states.data_ptr(), states.stride(0)
-        read.count = len(texts.each) // _OF_TEXT
-        read.each, read.tokens = texts.each.buffer_info()[0], texts.tokens.buffer_info()[0]
-        read.parents = texts.parents.buffer_info()[0]
-        self._describe(one, texts.positions)
-        kernels().run_texts(self.address, self.count, *self._both)
-        return logits
-
-    def _use_windows(self, windows: Sequence[int | None]) -> None:
-        self._windows = tuple(windows)
-        self._window_slots = (ctypes.c_int64 * len(windows))(*(each or 0 for each in windows))
-        self._texts.kinds = len(windows)
-        self._texts.windows = ctypes.addressof(self._window_slots)
-
     def play(self, one: native.Pass, positions: int) -> None:
         """Run one pass, whose rows are all at positions below `positions`. The program fills in its
         tables, the cache and memory for values."""
         self._describe(one, positions)
         kernels().run(self.address, self.count, ctypes.addressof(one))
+
+    def play_texts(self, one: native.Pass, texts: native.Texts, positions: int) -> None:
+        """Run one pass over texts, see `pl_run_texts`; otherwise as `play`."""
+        self._describe(one, positions)
+        both = ctypes.addressof(one), ctypes.addressof(texts)
+        kernels().run_texts(self.address, self.count, *both)
 
     def play_chain(self, first: native.Pass, chain: native.Chain, positions: int) -> None:
         """Run consecutive passes, see `pl_run_chain`; otherwise as `play`."""

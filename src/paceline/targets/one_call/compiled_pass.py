@@ -20,7 +20,7 @@ from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.early_selection import select_early
-from paceline.kernels.programs.program import CacheLayer, PassTexts, Program
+from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import Lowered, Op
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
@@ -80,15 +80,18 @@ class CompiledPass:
 
     def __init__(self, steps: Lowered, virtual: VirtualTokens, windows: Windows) -> None:
         self.steps = steps
-        self._windows = tuple(windows.values())
-        self.keep_outputs(())
         self.cache_dtype = FLOAT32
         self._virtual = virtual
         self._moves = -1
+        self._one, self._texts = native.Pass(), native.Texts()
+        self._use_windows(windows)
+        self.keep_outputs(())
 
     def run(self, texts: Sequence[TextRows], windows: Windows, cache: TreeCache) -> torch.Tensor:
         """Run one pass; logits [rows, vocabulary] of the scored texts, see `TextRows`."""
         self.use_cache(cache)
+        if windows is not self._windows:
+            self._use_windows(windows)
         each, tokens, parents = array("q"), array("q"), array("q")
         kept = positions = 0
         for text in texts:
@@ -101,14 +104,27 @@ class CompiledPass:
                 parents.extend(tree.parents)
             kept += text.scored * (1 + nodes)
             positions = max(positions, text.cached + read + nodes)
-        said = PassTexts(each, tokens, parents, kept, positions, self._virtual.table)
-        states = cache.all_states() if cache.keeps_states else None
-        return self._program.run(said, tuple(windows.values()), states)
+        one, said, given = self._one, self._texts, self._virtual.table
+        logits = torch.empty(kept, self._program.vocabulary, dtype=torch.float32, device="cpu")
+        one.rows, one.kept, one.logits = len(tokens), kept, logits.data_ptr()
+        if given is not None:
+            one.given_count, one.given = len(given), given.data_ptr()
+        said.count = len(texts)
+        said.each, said.tokens = each.buffer_info()[0], tokens.buffer_info()[0]
+        said.parents = parents.buffer_info()[0]
+        self._program.play_texts(one, said, positions)
+        return logits
 
-    def chain(self, cache: TreeCache) -> tuple[ChainPass, torch.Tensor | None]:
-        """Passes over one text in this cache, and where their last hidden states go."""
+    def _use_windows(self, windows: Windows) -> None:
+        self._windows = windows
+        self._window_slots = _window_slots(windows)
+        self._texts.kinds = len(windows)
+        self._texts.windows = ctypes.addressof(self._window_slots)
+
+    def chain(self, cache: TreeCache) -> ChainPass:
+        """Passes over one text in this cache."""
         self.use_cache(cache)
-        return self._chain, cache.all_states() if cache.keeps_states else None
+        return self._chain
 
     def keep_outputs(self, layers: Sequence[int]) -> None:
         """Keep the outputs of these layers from now on, see `Target.keep_states`. Raises UsageError
@@ -124,8 +140,10 @@ class CompiledPass:
         dtype = CACHE_DTYPES[self.cache_dtype]
         cache.allocate(self._program.layers, dtype)
         layers = [CacheLayer(*each) for each in cache.tensors()]
+        states = cache.all_states() if cache.keeps_states else None
         self._program.use_cache(layers, dtype.number)
-        self._chain.use_cache(layers, dtype.number)
+        _keep_states(self._one, states)
+        self._chain.use_cache(layers, dtype.number, states)
         # Last: after a failure midway, the next pass must not read memory that has moved.
         self._known, self._moves = cache, cache.moves
 
@@ -136,10 +154,10 @@ class ChainPass:
     An output head that scores only some tokens is not scattered over the whole vocabulary here, and
     consecutive passes reuse the same descriptors.
 
-    lowered: the model. windows: of its kinds of layers, see `Windows`.
+    lowered: the model. windows: of its kinds of layers.
     """
 
-    def __init__(self, lowered: Lowered, windows: Sequence[int | None]) -> None:
+    def __init__(self, lowered: Lowered, windows: Windows) -> None:
         self._tokens: NDArray[np.int64] | None = None
         last = lowered.steps[-1]
         if last.op == Op.SCATTER and last.order is not None:
@@ -148,7 +166,7 @@ class ChainPass:
                 self._tokens = last.order.numpy().astype(np.int64) - 1
                 lowered = Lowered(lowered.steps[:-1], said.value, lowered.tables)
         self._program = Program(lowered)
-        self._windows = (ctypes.c_int64 * len(windows))(*(window or 0 for window in windows))
+        self._windows = _window_slots(windows)
         self._scores = np.empty(self._program.vocabulary, dtype=np.float32)
         self._one = native.Pass(logits=self._scores.ctypes.data, kept=1)
         self._chain = native.Chain(
@@ -159,20 +177,22 @@ class ChainPass:
         self._end = NativeEnd()
         self._make_room(_FEW)
 
-    def use_cache(self, layers: Sequence[CacheLayer], kind: int) -> None:
-        """See `Program.use_cache`."""
+    def use_cache(
+        self, layers: Sequence[CacheLayer], kind: int, states: torch.Tensor | None
+    ) -> None:
+        """See `Program.use_cache`. states: [slots, hidden], where the last hidden states go, if
+        anywhere."""
         self._program.use_cache(layers, kind)
+        _keep_states(self._one, states)
 
-    def run(self, text: TextSlot, states: torch.Tensor | None) -> TokenScores:
+    def run(self, text: TextSlot) -> TokenScores:
         """Run one pass over a text's pending tokens. Returns the scores of the token after them, a
-        view that the next pass overwrites. states: where the last hidden states go, if anywhere."""
+        view that the next pass overwrites."""
         self._chain.most = 0
-        self._play(text, states, 1)
+        self._play(text, 1)
         return TokenScores(self._scores, self._tokens)
 
-    def run_on(
-        self, text: TextSlot, states: torch.Tensor | None, wanted: ChainRequest
-    ) -> ChainFound:
+    def run_on(self, text: TextSlot, wanted: ChainRequest) -> ChainFound:
         """Like `run`, then passes over the likeliest token of the previous one, in one call."""
         chain, known = self._chain, wanted.known
         if self._tokens is not None and known <= self._tokens[-1]:
@@ -182,23 +202,21 @@ class ChainPass:
         if wanted.passes * most > len(self._found):
             self._make_room(wanted.passes * most)
         chain.end = None if wanted.end is None else self._end.address(wanted.end)
-        self._play(text, states, wanted.passes)
+        self._play(text, wanted.passes)
         passes = chain.made
         tokens, shares = self._found[: passes * most], self._shares[: passes * most]
         ends = range(most, passes * most + 1, most)
         ranked = [[*zip(tokens[end - most : end], shares[end - most : end])] for end in ends]
         return ChainFound(ranked, self._seconds[:passes])
 
-    def _play(self, text: TextSlot, states: torch.Tensor | None, passes: int) -> None:
-        rows, cached, one, chain = len(text.pending), len(text.cached), self._one, self._chain
+    def _play(self, text: TextSlot, passes: int) -> None:
+        rows, cached, chain = len(text.pending), len(text.cached), self._chain
         if rows + passes > len(self._reads):
             self._make_room(rows + passes)
         self._reads[:rows] = [*text.pending]
         chain.start, chain.cached, chain.count = text.start, cached, passes
-        one.rows, one.states = rows, None
-        if states is not None:
-            one.states, one.states_stride = states.data_ptr(), states.stride(0)
-        self._program.play_chain(one, chain, cached + rows + passes - 1)
+        self._one.rows = rows
+        self._program.play_chain(self._one, chain, cached + rows + passes - 1)
 
     def _make_room(self, numbers: int) -> None:
         self._reads = (ctypes.c_int64 * (2 * numbers))()
@@ -209,3 +227,14 @@ class ChainPass:
         chain.reads, chain.tokens = ctypes.addressof(self._reads), ctypes.addressof(self._found)
         chain.shares = ctypes.addressof(self._shares)
         chain.seconds = ctypes.addressof(self._seconds)
+
+
+def _window_slots(windows: Windows) -> ctypes.Array[ctypes.c_int64]:
+    """The windows of the kinds of layers, in order, as the library reads them."""
+    return (ctypes.c_int64 * len(windows))(*(window or 0 for window in windows.values()))
+
+
+def _keep_states(one: native.Pass, states: torch.Tensor | None) -> None:
+    one.states = None
+    if states is not None:
+        one.states, one.states_stride = states.data_ptr(), states.stride(0)
