@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,7 +105,8 @@ def three_texts() -> PassLayout:
         TextRows(start, cached, some, random_tree(rng, size))
         for start, cached, some, size in zip((64, 0, 32), (5, 0, 2), pending, (4, 0, 6))
     ]
-    return PassLayout(texts).padded(20)
+    texts[-1] = replace(texts[-1], padding=20 - sum(map(len, texts)))
+    return PassLayout(texts)
 
 
 def seen_by(text: TextRows, row: int, window: int | None) -> set[int]:

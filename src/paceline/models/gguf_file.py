@@ -53,8 +53,8 @@ class GgufFile:
         try:
             header = GgufHeader(self._map)
             self.metadata = header.metadata
-            self.architecture = header.architecture()
-            self.tensors = header.tensors()
+            self.architecture = header.architecture
+            self.tensors = header.tensors
         except DamageError as damage:
             raise ModelError(f"{path} is damaged ({damage}): download or copy it again") from None
         except FormatError as error:

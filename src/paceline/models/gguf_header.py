@@ -70,9 +70,10 @@ class FormatError(Exception):
 class GgufHeader:
     """Reads a header once, from first to last byte.
 
-    metadata: by key. position: of the next byte.
+    metadata: by key. architecture: the family of models, e.g. "llama". tensors: by name. position:
+    the end of the header.
 
-    The constructor and methods raise DamageError and FormatError.
+    Raises DamageError and FormatError.
     """
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -93,16 +94,13 @@ class GgufHeader:
             if key in self.metadata:
                 raise DamageError(f"it has the key {key!r} twice")
             self.metadata[key] = self._value(self._number(_U32))
-
-    def architecture(self) -> str:
-        """The family of models, e.g. "llama"."""
-        value = self.metadata.get("general.architecture")
-        if not isinstance(value, str):
+        architecture = self.metadata.get("general.architecture")
+        if not isinstance(architecture, str):
             raise DamageError("it names no architecture")
-        return value
+        self.architecture = architecture
+        self.tensors = self._tensors()
 
-    def tensors(self) -> dict[str, GgufTensor]:
-        """All tensors by name; call it only once."""
+    def _tensors(self) -> dict[str, GgufTensor]:
         alignment = self.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
             raise DamageError("its alignment is not a power of two of at least 8")

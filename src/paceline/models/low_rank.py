@@ -16,9 +16,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError, UsageError
-from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.shared_input import Projection
-from paceline.kernels.token_table import dtype_of_table
+from paceline.kernels.token_table import dtype_of_table, has_rows, rows_of
 from paceline.models.draft_model import layers_of
 
 DOWN, UP = "lora_A.weight", "lora_B.weight"
@@ -109,10 +108,7 @@ def weight_of(layer: Any) -> torch.Tensor | None:
     first, count = 0, layer.out_features
     if isinstance(layer, Projection):
         first, layer = sum(layer.shared.sizes[: layer.part]), layer.shared.linear
-    if isinstance(layer, BlockLinear):
-        found = layer.matrix.values(torch.arange(first, first + count))
-        return found[:, : layer.in_features]
-    weight = getattr(layer, "weight", None)
-    if not isinstance(weight, torch.Tensor) or weight.is_meta:
+    if not has_rows(layer):
         return None
-    return weight.detach()[first : first + count]
+    weight = rows_of(layer, torch.arange(first, first + count))
+    return None if weight.is_meta else weight[:, : layer.in_features]

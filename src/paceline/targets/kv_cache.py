@@ -205,10 +205,8 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate for the first pass."""
-        self.keys = _allocate(key_states, self._plan.slots)
-        self.values = _allocate(value_states, self._plan.slots)
-        self._room = self._plan.slots
+        """Take shape and format of the first pass's states; `hold` then makes room for slots."""
+        self.keys, self.values = key_states[:, :, :0], value_states[:, :, :0]
         self.is_initialized = True
 
     def update(

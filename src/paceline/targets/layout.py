@@ -8,7 +8,7 @@ however different its texts are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain
 
@@ -141,12 +141,6 @@ class PassLayout:
     """
 
     texts: Sequence[TextRows] = field(default_factory=tuple)
-
-    def padded(self, rows: int) -> PassLayout:
-        """The same pass, padded to at least `rows` rows."""
-        *others, last = self.texts
-        missing = rows - self.rows
-        return PassLayout([*others, replace(last, padding=missing)]) if missing > 0 else self
 
     @cached_property
     def rows(self) -> int:

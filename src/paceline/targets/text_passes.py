@@ -116,13 +116,14 @@ def _lay_out(
     """Lay out the rows of a pass, and make room for them in the cache: of each slot the tokens to
     read, then its tree, if any; after the last slot so many rows of padding."""
     rows = {slot: len(tokens) + len(trees.get(slot, EMPTY)) for slot, tokens in read.items()}
-    rows[next(reversed(rows))] += padding
+    last = next(reversed(rows))
+    rows[last] += padding
     texts.make_room(rows)
     laid = []
     for slot, tokens in read.items():
         text = texts[slot]
         text.tree_at = text.start + len(text.cached) + len(tokens)
         tree = trees.get(slot, EMPTY)
-        laid.append(TextRows(text.start, len(text.cached), tokens, tree, slot in trees))
-    layout = PassLayout(laid)
-    return layout.padded(layout.rows + padding) if padding else layout
+        unused = padding if slot == last else 0
+        laid.append(TextRows(text.start, len(text.cached), tokens, tree, slot in trees, unused))
+    return PassLayout(laid)

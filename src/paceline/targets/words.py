@@ -64,8 +64,7 @@ class Words:
             return output_head(self.model.get(), tokens)
         matrix, bias = self._head
         wanted = (torch.arange(matrix.outputs) if tokens is None else tokens).cpu()
-        weights = matrix.values(wanted)
-        return weights, weights.new_zeros(len(wanted)) if bias is None else bias[wanted]
+        return _with_bias(matrix.values(wanted), bias, wanted)
 
 
 def _head_in(steps: Lowered) -> tuple[BlockMatrix, torch.Tensor | None] | None:
@@ -87,37 +86,31 @@ def _table_in(steps: Lowered) -> BlockEmbedding | None:
 
 
 @torch.inference_mode()
-def output_head(
-    model: PreTrainedModel, tokens: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def output_head(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
     """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`.
 
     A packed or quantised head has no weights to look at, so they are read out: zeros yield its
     biases, and the rows of an identity matrix its weights.
     """
-    head = model.get_output_embeddings()
-    table = model.get_input_embeddings()
-    size = model.config.get_text_config().vocab_size
-    wanted = torch.arange(size) if tokens is None else tokens
-    if bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False)):
-        weights, bias = (
-            rows_of(table, wanted).to(dtype_of_table(model)),
-            getattr(head, "bias", None),
-        )
-        index = wanted.to(weights.device)
-        return weights, weights.new_zeros(len(index)) if bias is None else bias[index].detach()
-    hidden = size_of(table)[1]
+    head, table = model.get_output_embeddings(), model.get_input_embeddings()
+    config = model.config.get_text_config()
+    size, hidden = config.vocab_size, size_of(table)[1]
+    wanted, bias = torch.arange(size) if tokens is None else tokens, getattr(head, "bias", None)
+    if bool(getattr(config, "tie_word_embeddings", False)):
+        return _with_bias(rows_of(table, wanted).to(dtype_of_table(model)), bias, wanted)
     if has_rows(head) and size_of(head) == (size, hidden):
-        found, bias = rows_of(head, wanted), getattr(head, "bias", None)
-        index = wanted.to(found.device)
-        return found, found.new_zeros(len(index)) if bias is None else bias[index].detach()
+        return _with_bias(rows_of(head, wanted), bias, wanted)
     none = torch.zeros(1, hidden, dtype=dtype_of_table(model), device=device_of_table(model))
     return _asked(head, wanted.to(none.device), none)
 
 
-def _asked(
-    head: nn.Module, index: torch.Tensor, none: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_bias(weights: torch.Tensor, bias: torch.Tensor | None, ids: torch.Tensor) -> Head:
+    """Weights of a head for these ids, and their biases, zeros if it has none."""
+    index = ids.to(weights.device)
+    return weights, weights.new_zeros(len(index)) if bias is None else bias[index].detach()
+
+
+def _asked(head: nn.Module, index: torch.Tensor, none: torch.Tensor) -> Head:
     """Read out a head by calling it. none: a row of zeros [1, hidden]."""
     bias = head(none)[0, index]
     eye = torch.eye(none.shape[1], dtype=none.dtype, device=none.device)

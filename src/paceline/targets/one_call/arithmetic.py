@@ -62,30 +62,11 @@ class Arithmetic:
             features = features_of(self._codes[id(first)])
             factors = [Operand(len(e), data=e.detach().float()) for e in (weight, bias)]
             value, axis = self._emit.norm(features, eps, *factors), features.axis
-        elif what == _ATEN.index_copy_.default:
-            return self._scatter(node)
         else:
             raise UnfitError(f"it uses the unsupported operator {what}")
         if name._qualified_op_name.endswith("_") and self._has_views(first):
             raise UnfitError(f"{what} changes a tensor that has other views")
         return value, axis
-
-    def _scatter(self, node: Node) -> tuple[Value, int]:
-        """Scatter scores of some tokens into a constant for those never generated."""
-        others, axis, places, rows = node.inputs
-        if id(others) in self._codes or axis not in (-1, others.dim() - 1):
-            raise UnfitError(f"{node.what} writes into a computed tensor")
-        features = features_of(self._codes[id(rows)])
-        number = self._recorded_number(others, node)
-        return self._emit.scatter(features, places, others.shape[-1], number), features.axis
-
-    def _recorded_number(self, tensor: torch.Tensor, user: Node) -> float:
-        """Return the number that `tensor` was filled with."""
-        for node in self._recording.nodes:
-            if node is not user and any(each is tensor for each in node.outputs):
-                place = {_ATEN.new_full: 2, _ATEN.full_like: 1}.get(node.what.overloadpacket)
-                return 0.0 if place is None else float(node.inputs[place])
-        raise UnfitError(f"{user.what} writes into a constant")
 
     def _binary(self, node: Node, join: Join) -> tuple[Value, int]:
         left, right = node.inputs[:2]

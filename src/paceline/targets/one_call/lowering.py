@@ -25,6 +25,7 @@ from paceline.kernels.programs.steps import (
     Value,
     live_steps,
 )
+from paceline.kernels.reduced_head import ReducedHead
 from paceline.kernels.shared_input import Projection
 from paceline.kernels.stand_in import LinearStandIn
 from paceline.kernels.token_table import scale_of
@@ -175,7 +176,20 @@ class _Lowering:
             weight = Operand(len(module.weight), data=module.weight.float().contiguous())
             self._define(output, self._emit.norm(features, module.eps, weight), features.axis)
             return
+        if isinstance(module, ReducedHead):
+            said, count = self._product(module.rows, features), module.vocab_size
+            scores = self._emit.scatter(said, module.tokens, count, -torch.inf)
+            self._define(output, scores, features.axis)
+            return
         linear = module.shared.linear if isinstance(module, Projection) else module
+        shape = torch.Size([*rows.shape[:-1], linear.out_features])
+        found = new_codes(self._product(linear, features).number, shape, features.axis)
+        if isinstance(module, Projection):
+            found = torch.split(found, list(module.shared.sizes), -1)[module.part]
+        self._codes[id(output)] = found
+
+    def _product(self, linear: nn.Module, features: Features) -> Value:
+        """Rows times a layer's matrix, once for all that read it."""
         if not isinstance(linear, BlockLinear | LinearStandIn):
             raise UnfitError(
                 f"it has a linear layer of the unsupported class {type(linear).__name__}"
@@ -183,11 +197,7 @@ class _Lowering:
         key = id(linear), self._emit.in_a_row(features)
         if key not in self._products:
             self._products[key] = self._emit.product(linear, key[1])
-        shape = torch.Size([*rows.shape[:-1], linear.out_features])
-        found = new_codes(self._products[key].number, shape, features.axis)
-        if isinstance(module, Projection):
-            found = torch.split(found, list(module.shared.sizes), -1)[module.part]
-        self._codes[id(output)] = found
+        return self._products[key]
 
     def _store(self, node: Node) -> None:
         keys, values = map(self._operand, node.inputs)

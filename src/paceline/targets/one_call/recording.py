@@ -1,7 +1,7 @@
 """Record what a model computes in one pass of its own forward.
 
 All torch operators that run are recorded, in order, with their input and output tensors.
-Paceline's products and norms and the table of tokens are recorded as a whole, as are attention and
+Paceline's products, norms and heads and the table of tokens are recorded as a whole, as are attention and
 cache.
 """
 
@@ -19,6 +19,7 @@ from transformers.cache_utils import Cache
 
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.norm import FastRMSNorm
+from paceline.kernels.reduced_head import ReducedHead
 from paceline.kernels.shared_input import Projection
 from paceline.kernels.stand_in import LinearStandIn
 from paceline.protocols import LAST_STATES
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 ROWS = 11
 """Rows of the recorded pass; a size that models do not use, so that it identifies rows."""
 
-_WHOLE = (BlockLinear, Projection, LinearStandIn, FastRMSNorm)
+_WHOLE = (BlockLinear, Projection, LinearStandIn, FastRMSNorm, ReducedHead)
 
 
 class UnfitError(Exception):

@@ -6,7 +6,8 @@ tables of positions suffice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -24,11 +25,6 @@ from paceline.kernels.programs.steps import (
     readers_of,
 )
 
-_PLAIN = (
-    *("function", "join", "layer", "seen", "size"),
-    *("heads", "key_heads", "number", "cap", "halves"),
-)
-_TENSORS = ("order", "table", "bias")
 _MOST_TABLES = 160 << 20  # bytes
 
 Tensors = dict[str, torch.Tensor]
@@ -107,24 +103,25 @@ class _Writing:
 
     def step(self, step: Step) -> dict[str, Any]:
         """Write a step, leaving out defaults."""
-        found: dict[str, Any] = {"op": step.op, "count": step.count}
-        found["of"] = [*map(self._operand, step.of)]
-        plain = {name: getattr(step, name) for name in _PLAIN}
-        found |= {name: own for name, own in plain.items() if own != getattr(Step, name)}
-        held = {name: getattr(step, name) for name in _TENSORS}
-        found |= {name: self.tensor(own) for name, own in held.items() if own is not None}
-        if step.out is not None:
-            found["out"] = step.out.number
-        if step.matrix is not None:
-            matrix = step.matrix
-            panels = self.tensor(matrix.panels)
-            found["matrix"] = [matrix.format, panels, matrix.outputs, matrix.inputs]
-        return found
+        parts = {part.name: (getattr(step, part.name), part.default) for part in fields(step)}
+        return {
+            name: self._written(own)
+            for name, (own, usual) in parts.items()
+            if isinstance(own, torch.Tensor) or own != usual
+        }
 
-    def _operand(self, operand: Operand) -> list[Any]:
-        value = None if operand.value is None else operand.value.number
-        data = None if operand.data is None else self.tensor(operand.data)
-        return [operand.period, value, data, operand.at, operand.each]
+    def _written(self, part: Any) -> Any:
+        """A step's attribute as JSON: tensors by name, values by number."""
+        if isinstance(part, torch.Tensor):
+            return self.tensor(part)
+        if isinstance(part, Value):
+            return part.number
+        if isinstance(part, BlockMatrix):
+            return [part.format, self.tensor(part.panels), part.outputs, part.inputs]
+        if isinstance(part, Operand):
+            of = map(self._written, (part.value, part.data))
+            return [part.period, *of, part.at, part.each]
+        return [*map(self._written, part)] if isinstance(part, list | tuple) else part
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -138,18 +135,20 @@ class _Reading:
         self.values = {number: Value(number, count, Kind(kind)) for number, count, kind in values}
         self._tensors = tensors
         self._matrices: dict[str, BlockMatrix] = {}
+        self._readers: dict[str, Callable[[Any], Any]] = {
+            "op": Op,
+            "function": Function,
+            "join": Join,
+            "of": lambda of: [*map(self._operand, of)],
+            "out": self.values.__getitem__,
+            "matrix": self._matrix,
+            **dict.fromkeys(("order", "table", "bias"), tensors.__getitem__),
+        }
 
     def step(self, record: Mapping[str, Any]) -> Step:
         """Read a step; its operands are values of earlier steps."""
-        others: dict[str, Any] = {name: record[name] for name in _PLAIN if name in record}
-        others |= {name: self._tensors[record[name]] for name in _TENSORS if name in record}
-        if "matrix" in record:
-            others["matrix"] = self._matrix(*record["matrix"])
-        if "out" in record:
-            others["out"] = self.values[record["out"]]
-        of = [*map(self._operand, record["of"])]
-        step = Step(Op(record["op"]), record["count"], of=of, **others)
-        step.function, step.join = Function(step.function), Join(step.join)
+        read = self._readers
+        step = Step(**{n: read[n](each) if n in read else each for n, each in record.items()})
         if step.out is not None:
             step.out.source = step
         return step
@@ -159,7 +158,8 @@ class _Reading:
         of = None if value is None else self.values[value]
         return Operand(period, of, None if data is None else self._tensors[data], *at)
 
-    def _matrix(self, format: str, panels: str, outputs: int, inputs: int) -> BlockMatrix:
+    def _matrix(self, record: Sequence[Any]) -> BlockMatrix:
+        format, panels, outputs, inputs = record
         if panels not in self._matrices:
             known = self._tensors[panels]
             self._matrices[panels] = BlockMatrix.of_panels(format, known, outputs, inputs)
