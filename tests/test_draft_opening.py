@@ -22,7 +22,7 @@ from paceline.drafters import ModelChoice, make_drafter
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.native.calls import unavailable
 from paceline.models import load_causal_lm
-from paceline.models.draft_folder import DraftRecord, save_draft
+from paceline.models.draft_folder import DraftRecord
 from paceline.models.draft_model import own_tensors
 from paceline.models.vocabulary import shared_tokens
 from paceline.planning.cost_curve import CostCurve
@@ -30,6 +30,7 @@ from paceline.protocols import Drafter
 from paceline.records import TextStart
 from paceline.targets.late_model import LateModel
 from paceline.training.cutting import cut
+from tests.saved_drafts import save_draft
 from tests.tiny import EOS, byte_tokenizer, save_tiny_llama
 
 

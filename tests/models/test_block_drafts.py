@@ -8,12 +8,13 @@ import pytest
 import torch
 from gguf_files import save_gguf
 from tests.c_library import needs_library
+from tests.saved_drafts import save_draft
 from transformers import PreTrainedModel
 
 import paceline
 from paceline.errors import UsageError
 from paceline.models import load_causal_lm
-from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
+from paceline.models.draft_folder import DraftRecord, open_draft
 from paceline.models.draft_model import ReducedHead, head_tensors, own_tensors
 from paceline.models.load import LoadedModel
 from paceline.targets.prepare import prepare

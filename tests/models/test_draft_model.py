@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.one_pass import one_pass
+from tests.saved_drafts import save_draft
 from tests.tiny_models import VOCAB, needs_kernels, new_model, some_prompt
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -24,7 +25,6 @@ from paceline.models.draft_folder import (
     is_shared_draft,
     open_draft,
     read_draft_record,
-    save_draft,
     shipped_draft,
 )
 from paceline.models.draft_model import ReducedHead, own_tensors

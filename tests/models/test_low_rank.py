@@ -8,6 +8,7 @@ import pytest
 import torch
 from gguf_files import save_gguf
 from tests.c_library import needs_library
+from tests.saved_drafts import save_draft
 from tests.tiny_models import new_model, some_prompt
 from torch import nn
 from transformers import PreTrainedModel
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.native.calls import kernels
 from paceline.models import load_causal_lm
-from paceline.models.draft_folder import DraftRecord, open_draft, save_draft
+from paceline.models.draft_folder import DraftRecord, open_draft
 from paceline.models.draft_model import head_tensors, own_tensors
 from paceline.models.low_rank import DOWN, UP, weight_of, with_low_rank
 from paceline.targets.prepare import prepare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,6 @@ from paceline.kernels.linear import (
     PackedLinear,
     PlainLinear,
     UnpackableError,
-    keep_faster,
 )
 from paceline.kernels.memory import FilePages, WeightMemory
 from paceline.kernels.norm import fast_norm
@@ -292,22 +292,28 @@ def test_passes_are_padded_to_what_costs_no_more(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_second_copy_is_kept_only_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    for slow in (1, 4):
+    for slow in (PlainLinear, PackedLinear):
         clock = [0.0]
 
-        def measured(
-            self: PackedAndPlainLinear, rows: torch.Tensor, slow: int = slow, clock: list = clock
-        ) -> torch.Tensor:
-            clock[0] += 2.0 if rows.shape[1] == slow else 1.0
-            return rows
+        def made(
+            kind: Any, weight: torch.Tensor, bias: object, slow: object = slow, clock: list = clock
+        ) -> Any:
+            def measured(rows: torch.Tensor) -> None:
+                assert len(rows) == kind.min_rows
+                clock[0] += 2.0 if kind is slow else 1.0
 
-        layers = [PackedAndPlainLinear(torch.randn(8, 8), None) for _ in range(2)]
+            layer = PlainLinear(weight, None)
+            layer.forward, layer.min_rows = measured, kind.min_rows
+            return layer
+
+        model = new_model("llama")
         with monkeypatch.context() as patch:
-            patch.setattr("paceline.kernels.linear.perf_counter", lambda c=clock: c[0])
-            patch.setattr(PackedAndPlainLinear, "forward", measured)
-            verdict = keep_faster(layers)
-        assert verdict.startswith("dropped" if slow == 1 else "kept")
-        assert {layer.min_rows for layer in layers} == ({4} if slow == 1 else {1})
+            patch.setattr("paceline.kernels.choice.perf_counter", lambda c=clock: c[0])
+            patch.setattr("paceline.kernels.choice.make_linear", made)
+            done = prepare(model, "packed+plain")
+        assert done.plain_copy.startswith("dropped" if slow is PlainLinear else "kept")
+        layers = [each for each in model.modules() if isinstance(each, FastLinear)]
+        assert {layer.min_rows for layer in layers} == ({4} if slow is PlainLinear else {1})
 
 
 def test_only_rms_norms_are_replaced() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 
@@ -17,7 +16,14 @@ from paceline.kernels.block_layers import (
     Int8Linear,
     make_packed,
 )
-from paceline.kernels.linear import FastLinear, Maker, PlainLinear, UnpackableError, make_linear
+from paceline.kernels.linear import (
+    FastLinear,
+    Maker,
+    PackedLinear,
+    PlainLinear,
+    UnpackableError,
+    make_linear,
+)
 from paceline.kernels.native.calls import unavailable
 
 Kinds = Mapping[str, Maker]
@@ -36,13 +42,16 @@ _EVICTING = 64 << 20  # bytes; more than most processors cache
 def fastest(weights: Sequence[torch.Tensor], kinds: Kinds) -> str:
     """The name of the kind that takes one row through layers with these weights, each
     [outputs, inputs], in the least time; the first kind if none is available."""
-    counts = Counter(map(_size, weights))
+    return min(kinds, key=lambda name: _seconds(weights, kinds[name]))
 
-    def seconds(name: str) -> float:
-        times = _times(weights, kinds[name], 1)
-        return sum(count * times[size] for size, count in counts.items())
 
-    return min(kinds, key=seconds)
+def plain_pays(weights: Sequence[torch.Tensor]) -> tuple[bool, str]:
+    """Whether one row takes less time through layers with these weights than four rows through
+    packed ones; and a report of both times, for `PackedAndPlainLinear`."""
+    plain, packed = (1e3 * _seconds(weights, kind) for kind in (PlainLinear, PackedLinear))
+    verdict = "kept" if plain < packed else "dropped"
+    times = f"one plain row {plain:.1f} ms, four packed rows {packed:.1f} ms"
+    return plain < packed, f"{verdict}: {times}"
 
 
 @torch.no_grad()
@@ -113,6 +122,12 @@ class _Padded(nn.Module):
 
 def _size(weight: torch.Tensor) -> Size:
     return weight.shape, weight.dtype
+
+
+def _seconds(weights: Sequence[torch.Tensor], kind: Maker) -> float:
+    """How long one row takes through layers with these weights."""
+    times = _times(weights, kind, 1)
+    return sum(times[_size(weight)] for weight in weights)
 
 
 def _times(weights: Sequence[torch.Tensor], kind: Maker, rows: int) -> dict[Size, float]:

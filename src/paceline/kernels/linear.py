@@ -7,8 +7,7 @@ much as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from time import perf_counter
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -82,25 +81,20 @@ class PackedAndPlainLinear(PackedLinear):
     """Packed, with the plain weight beside it for passes of one row: twice the memory.
 
     Pays if the processor's matrix-vector product is faster than the packed product of four rows;
-    `keep_faster` measures this.
+    `plain_pays` measures this.
     """
 
     min_rows = 1
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__(weight, bias)
-        self._plain: tuple[torch.Tensor, torch.Tensor | None] | None = weight.detach(), bias
+        self._plain = weight.detach(), bias
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""
-        if self._plain is not None and rows.numel() == self.in_features:
+        if rows.numel() == self.in_features:
             return F.linear(rows, *self._plain)
         return super().forward(rows)
-
-    def drop_plain(self) -> None:
-        """Free the plain copy."""
-        self._plain = None
-        self.min_rows = PackedLinear.min_rows
 
 
 Maker = Callable[[torch.Tensor, torch.Tensor | None], FastLinear]
@@ -114,29 +108,6 @@ def make_linear(kind: Maker, weight: torch.Tensor, bias: torch.Tensor | None) ->
     except (RuntimeError, AttributeError, NotImplementedError) as error:
         reason = str(error).partition("\n")[0]
         raise UnpackableError(f"torch does not support this product here ({reason})") from error
-
-
-def keep_faster(layers: Sequence[PackedAndPlainLinear]) -> str:
-    """Time one plain row and four packed rows through all layers, drop the plain weights if they
-    are not faster, and report the times."""
-    seconds: dict[int, list[float]] = {1: [], PackedLinear.min_rows: []}
-    inputs = {
-        (count, size): torch.zeros(1, count, size, dtype=layers[0].dtype)
-        for count in seconds
-        for size in {layer.in_features for layer in layers}
-    }
-    for _ in range(4):
-        for count, times in seconds.items():
-            began = perf_counter()
-            for layer in layers:
-                layer(inputs[count, layer.in_features])
-            times.append(perf_counter() - began)
-    plain, packed = (1e3 * min(times) for times in seconds.values())
-    if plain >= packed:
-        for layer in layers:
-            layer.drop_plain()
-    verdict = "kept" if plain < packed else "dropped"
-    return f"{verdict}: one plain row {plain:.1f} ms, four packed rows {packed:.1f} ms"
 
 
 def _check_packable(weight: torch.Tensor) -> None:

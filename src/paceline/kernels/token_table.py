@@ -53,11 +53,6 @@ def scale_of(embedding: nn.Module) -> torch.Tensor | None:
     return getattr(embedding, "embed_scale", None)
 
 
-def is_table(module: nn.Module) -> bool:
-    """Whether a module looks up ids in a table, of floats or blocks."""
-    return isinstance(module, nn.Embedding | BlockEmbedding)
-
-
 def device_of_table(model: PreTrainedModel) -> torch.device:
     """Where the input embeddings are."""
     return _like(model).device

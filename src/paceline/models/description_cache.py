@@ -54,8 +54,7 @@ def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> I
         yield place
         return
     with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-        made = Path(scratch, "made")
-        made.mkdir()
+        made = Path(scratch)
         progress("convert", 0, None)
         describe_gguf(file.path, made)
         files = {path.name: hash_file(path) for path in sorted(made.iterdir())}

@@ -12,8 +12,7 @@ A standalone folder also has the embeddings, and is opened like any model.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -109,14 +108,31 @@ class DraftParts:
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the folder; raises ModelError if that fails."""
+        from safetensors.torch import save
+
         assert self.config is not None  # noqa: S101 - what was read is not written again
+        whole = {name: tensor.contiguous().cpu() for name, tensor in self.tensors.items()}
+        content = save(whole, {"format": "pt"})
+        record = replace(self.about, weights_sha256=hashlib.sha256(content).hexdigest())
+        about = {"format": _FORMAT, "kind": _KIND, **asdict(record)}
         base, tokenizer = self.whole or (None, None)
-        with _written(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Without a record there is no draft. It is deleted first and written last, so a process
+            # killed in between leaves none, and never that of another training.
+            (folder / RECORD).unlink(missing_ok=True)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
             if base is not None and base.generation_config is not None:
                 base.generation_config.save_pretrained(folder)
-        save_draft(folder, self.config, self.tensors, self.about, self.record)
+            replace_file(folder / _TENSORS, content)
+            replace_file(folder / _CONFIG, self.config.to_json_string(use_diff=False).encode())
+            replace_file(folder / _TRAINING, json_bytes(self.record))
+            replace_file(folder / RECORD, json_bytes(about))
+        except OSError as error:
+            raise ModelError(
+                f"cannot write the draft model to {folder}: {error.strerror}"
+            ) from error
 
 
 def shipped_draft(fingerprint: str) -> Path | None:
@@ -134,7 +150,7 @@ def is_shared_draft(folder: Path) -> bool:
 
 
 def read_draft_record(folder: Path) -> DraftRecord:
-    """The record that `save_draft` wrote; raises ModelError if it is missing or damaged."""
+    """The record that `DraftParts` wrote; raises ModelError if it is missing or damaged."""
     path = folder / RECORD
     found = read_json(path)
     try:
@@ -143,48 +159,6 @@ def read_draft_record(folder: Path) -> DraftRecord:
         return DraftRecord(**{**found, "layers": tuple(found["layers"])})
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path} does not describe a draft model ({error})") from error
-
-
-def save_draft(
-    folder: Path,
-    config: PreTrainedConfig,
-    tensors: Mapping[str, torch.Tensor],
-    record: DraftRecord,
-    training: Mapping[str, Any],
-) -> DraftRecord:
-    """Write the folder; returns the record with the sha256 of the weights.
-
-    config: of the smaller model. tensors: see `own_tensors`, or all of a standalone model; written
-    as they are. training: how it was made, JSON values.
-
-    Raises ModelError if the folder cannot be written.
-    """
-    from safetensors.torch import save
-
-    content = save(
-        {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, {"format": "pt"}
-    )
-    record = replace(record, weights_sha256=hashlib.sha256(content).hexdigest())
-    with _written(folder):
-        # Without a record there is no draft. It is deleted first and written last, so a process
-        # killed in between leaves none, and never that of another training.
-        (folder / RECORD).unlink(missing_ok=True)
-        replace_file(folder / _TENSORS, content)
-        replace_file(folder / _CONFIG, config.to_json_string(use_diff=False).encode())
-        replace_file(folder / _TRAINING, json_bytes(training))
-        about = {"format": _FORMAT, "kind": _KIND, **asdict(record)}
-        replace_file(folder / RECORD, json_bytes(about))
-    return record
-
-
-@contextmanager
-def _written(folder: Path) -> Iterator[None]:
-    """Make a folder for what the body writes; raises ModelError if that fails."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except OSError as error:
-        raise ModelError(f"cannot write the draft model to {folder}: {error.strerror}") from error
 
 
 def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrainedModel:

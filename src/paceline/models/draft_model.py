@@ -14,13 +14,13 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelError
+from paceline.kernels.block_layers import BlockEmbedding
 from paceline.kernels.reduced_head import ReducedHead
 from paceline.kernels.token_table import (
     device_of_table,
     dtype_of_table,
     has_rows,
     head_reads_table,
-    is_table,
     rows_of,
     size_of,
 )
@@ -58,7 +58,7 @@ def lent_modules(base: PreTrainedModel) -> dict[str, nn.Module]:
     found = {
         name: module
         for name, module in base.named_modules()
-        if is_table(module) and not name.startswith(f"{layers}.")
+        if isinstance(module, nn.Embedding | BlockEmbedding) and not name.startswith(f"{layers}.")
     }
     tokens = base.get_input_embeddings()
     on_meta = device_of_table(base).type == "meta"

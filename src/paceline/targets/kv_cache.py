@@ -148,16 +148,12 @@ class TreeCache(Cache):  # type: ignore[misc]
             old, new = layer.move(old, new)
 
     def take(self, other: TreeCache, source: int, place: int, length: int) -> None:
-        """Copy a stretch of slots from another cache with the same kinds of layers."""
-        for layer, origin in zip(self.layers, other.layers, strict=True):
+        """Copy a stretch of slots from another cache with the same kinds of layers, without its
+        states if this one keeps none; or from elsewhere in this one, if the two do not overlap."""
+        for layer, origin in zip(self._apart(), other._apart()):
             layer.take(origin, source, place, length)
-
-    def copy(self, source: int, place: int, length: int) -> None:
-        """Copy a stretch of slots to another place; the two do not overlap."""
-        for layer in self._apart():
-            layer.take(layer, source, place, length)
-        if self._pool is not None:
-            self._pool[place : place + length] = self._pool[source : source + length]
+        if self._pool is not None and other._pool is not None:
+            self._pool[place : place + length] = other._pool[source : source + length]
 
 
 @dataclass

@@ -47,13 +47,14 @@ KINDS: dict[str, Maker] = {
 class LayerReplacement:
     """The linear layers of one model, to be replaced.
 
-    places: the names of every module. done: receives what was done, and names the new weights.
-    memory: for the products' weights.
+    places: the names of every module. done: receives what was done. kind: of the products. memory:
+    for their weights.
     """
 
     model: Any
     places: Mapping[nn.Module, list[str]]
     done: Preparation
+    kind: Maker
     memory: WeightMemory
     _pages: FilePages = field(default_factory=FilePages, init=False)
 
@@ -118,8 +119,7 @@ class LayerReplacement:
 
         Raises UnpackableError if torch or the processor does not support it.
         """
-        kind = KINDS.get(self.done.weights, make_packed)
-        head = self.model.get_output_embeddings()
+        kind, head = self.kind, self.model.get_output_embeddings()
         is_head = head is not None and not set(head.modules()).isdisjoint(group)
         if is_head and kind is Int4Linear:
             kind = Int8Linear  # a 4-bit head gets too many tokens wrong

@@ -17,9 +17,9 @@ from transformers.pytorch_utils import Conv1D
 
 from paceline.errors import UsageError
 from paceline.kernels.attention import use_grouped_attention
-from paceline.kernels.block_layers import move_matrices
-from paceline.kernels.choice import WORTH_CHOOSING, fastest
-from paceline.kernels.linear import PackedAndPlainLinear, keep_faster
+from paceline.kernels.block_layers import make_packed, move_matrices
+from paceline.kernels.choice import WORTH_CHOOSING, fastest, plain_pays
+from paceline.kernels.linear import PackedAndPlainLinear, PackedLinear
 from paceline.kernels.memory import WeightMemory
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.norm import fast_norm
@@ -103,7 +103,11 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         shared = [rest for group in shared if len(rest := [x for x in group if x not in read]) > 1]
     places = _places(model)
     memory = WeightMemory()
-    LayerReplacement(model, places, done, memory).replace(shared, linears)
+    kind = KINDS.get(done.weights, make_packed)
+    if kind is PackedAndPlainLinear:
+        pays, done.plain_copy = plain_pays([weight_of(layer) for layer in linears])
+        kind = kind if pays else PackedLinear
+    LayerReplacement(model, places, done, kind, memory).replace(shared, linears)
     if done.weights in _ROUNDED and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run with {done.weights} weights here: {reasons}")
@@ -127,9 +131,6 @@ def _replace_others(
             put(model, names, norm)
             done.norms += 1
     done.grouped_attention = use_grouped_attention(model)
-    copies = [each for each in model.modules() if isinstance(each, PackedAndPlainLinear)]
-    if copies:
-        done.plain_copy = keep_faster(copies)
 
 
 def arithmetic_of(model: PreTrainedModel) -> str:

@@ -164,7 +164,7 @@ class TextSlots:
             text.capacity += more
             return
         start, capacity = self._room(needed + int(needed * _SPARE) if text.capacity else needed)
-        self.cache.copy(text.start, start, len(text.cached))
+        self.cache.take(self.cache, text.start, start, len(text.cached))
         self._give_back(text)
         text.start, text.capacity = start, capacity
 
@@ -220,7 +220,7 @@ class TextSlots:
             self._kept.remove(source)
             self._kept.append(source)
         text.start, text.capacity = self._room(length, sparing=source)
-        self.cache.copy(source.start, text.start, len(text.cached))
+        self.cache.take(self.cache, source.start, text.start, len(text.cached))
 
     def _room(self, slots: int, sparing: TextSlot | None = None) -> tuple[int, int]:
         """Take a stretch; returns its start and length. Evicts closed texts once the pool is as
