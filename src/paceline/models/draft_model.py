@@ -55,7 +55,7 @@ def lent_modules(base: PreTrainedModel) -> dict[str, nn.Module]:
     """The embeddings that the base lends to a draft model, position embeddings included, by name.
     Raises ModelError if the input embeddings are not an ordinary table, or not in memory."""
     layers = layers_of(base)
-    found = {
+    found: dict[str, nn.Module] = {
         name: module
         for name, module in base.named_modules()
         if isinstance(module, nn.Embedding | BlockEmbedding) and not name.startswith(f"{layers}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,16 +47,19 @@ KINDS: dict[str, Maker] = {
 class LayerReplacement:
     """The linear layers of one model, to be replaced.
 
-    places: the names of every module. done: receives what was done. kind: of the products. memory:
-    for their weights.
+    done: receives what was done. kind: of the products. memory: for their weights.
     """
 
     model: Any
-    places: Mapping[nn.Module, list[str]]
     done: Preparation
     kind: Maker
     memory: WeightMemory
     _pages: FilePages = field(default_factory=FilePages, init=False)
+    _places: dict[nn.Module, list[str]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        for name, module in self.model.named_modules(remove_duplicate=False):
+            self._places.setdefault(module, []).append(name)
 
     def replace(self, shared: list[list[Layer]], linears: list[Layer]) -> None:
         """Replace linear layers by products; those in blocks that share an input become one.
@@ -112,7 +115,8 @@ class LayerReplacement:
         shared = SharedInput(product, sizes)
         for part, layer in enumerate(layers):
             made = Projection(shared, part) if len(layers) > 1 else product
-            put(self.model, self.places[layer], made)
+            for name in self._places[layer]:
+                self.model.set_submodule(name, made)
 
     def _product(self, group: list[Layer]) -> FastLinear:
         """Make the product for a group.
@@ -124,12 +128,6 @@ class LayerReplacement:
         if is_head and kind is Int4Linear:
             kind = Int8Linear  # a 4-bit head gets too many tokens wrong
         return make_linear(kind, *_stack(group))
-
-
-def put(model: nn.Module, names: list[str], module: nn.Module) -> None:
-    """Put a module in all these places of a model."""
-    for name in names:
-        model.set_submodule(name, module)
 
 
 def _largest_first(shared: list[list[Layer]], linears: list[Layer]) -> list[list[Layer]]:

@@ -22,7 +22,7 @@ from paceline.kernels.choice import WORTH_CHOOSING, fastest, plain_pays
 from paceline.kernels.linear import PackedAndPlainLinear, PackedLinear
 from paceline.kernels.memory import WeightMemory
 from paceline.kernels.native.calls import kernels, unavailable
-from paceline.kernels.norm import fast_norm
+from paceline.kernels.norm import use_fast_norms
 from paceline.kernels.shared_input import find_shared_inputs
 from paceline.kernels.stand_in import weight_of
 from paceline.kernels.token_table import head_reads_table
@@ -31,7 +31,7 @@ from paceline.targets.float_arithmetic import (
     can_compute_in_floats,
     compute_in_floats,
 )
-from paceline.targets.layer_replacement import KINDS, Layer, LayerReplacement, put
+from paceline.targets.layer_replacement import KINDS, Layer, LayerReplacement
 from paceline.targets.preparation import NATIVE, Preparation
 from paceline.targets.support import check_supported, compare, trial
 from paceline.targets.weight_readers import noting_readers
@@ -101,13 +101,12 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         done.left["layers whose weights other code reads"] += len(read)
         linears = [layer for layer in linears if layer not in read]
         shared = [rest for group in shared if len(rest := [x for x in group if x not in read]) > 1]
-    places = _places(model)
     memory = WeightMemory()
     kind = KINDS.get(done.weights, make_packed)
     if kind is PackedAndPlainLinear:
         pays, done.plain_copy = plain_pays([weight_of(layer) for layer in linears])
         kind = kind if pays else PackedLinear
-    LayerReplacement(model, places, done, kind, memory).replace(shared, linears)
+    LayerReplacement(model, done, kind, memory).replace(shared, linears)
     if done.weights in _ROUNDED and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run with {done.weights} weights here: {reasons}")
@@ -115,22 +114,10 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         done.halves = str(model.dtype).removeprefix("torch.")
         compute_in_floats(model, head_is_table)
     move_matrices(model, memory)
-    _replace_others(model, places, done)
+    done.norms, done.grouped_attention = use_fast_norms(model), use_grouped_attention(model)
     quantised = done.weights in ("int8", "int4", BLOCKS)
     compare(model, before[0], done.weights, quantised)
     return done
-
-
-def _replace_others(
-    model: PreTrainedModel, places: dict[nn.Module, list[str]], done: Preparation
-) -> None:
-    """Replace norms and attention."""
-    for module, names in places.items():
-        norm = fast_norm(module)
-        if norm is not None:
-            put(model, names, norm)
-            done.norms += 1
-    done.grouped_attention = use_grouped_attention(model)
 
 
 def arithmetic_of(model: PreTrainedModel) -> str:
@@ -152,14 +139,6 @@ def _fastest(linears: list[Layer]) -> str:
     if sum(weight.nbytes for weight in weights) < WORTH_CHOOSING:
         return "packed"
     return fastest(weights, {name: KINDS[name] for name in _OF_DRAFTS})
-
-
-def _places(model: nn.Module) -> dict[nn.Module, list[str]]:
-    """Map every module to all its names."""
-    places: dict[nn.Module, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        places.setdefault(module, []).append(name)
-    return places
 
 
 def _linear_layers(model: nn.Module, done: Preparation) -> list[Layer]:

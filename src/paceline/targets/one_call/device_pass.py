@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.pytorch_utils import Conv1D
 
 from paceline.kernels.attention import switch_to_grouped
-from paceline.kernels.norm import fast_norm
+from paceline.kernels.norm import use_fast_norms
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.programs.torch_pass import TorchPass
 from paceline.kernels.programs.torch_program import TorchProgram
@@ -124,10 +124,7 @@ def _recordable(model: PreTrainedModel) -> PreTrainedModel:
     copy._apply(_in_floats)
     if not switch_to_grouped(copy):
         raise UnfitError("its attention cannot be recorded")
-    for name, module in [*copy.named_modules()]:
-        norm = fast_norm(module)
-        if norm is not None:
-            copy.set_submodule(name, norm)
+    use_fast_norms(copy)
     return copy
 
 
