@@ -256,7 +256,7 @@ def test_a_pool_moves_whole_slots_and_keeps_them_when_it_grows() -> None:
     pool[:] = torch.arange(8, dtype=F64).view(8, 1, 1, 1, 1)
     cache.all_states()[:8] = torch.arange(8, dtype=F64)[:, None]
     cache.move([3, 5], [1, 2])
-    cache.copy(4, 0, 1)
+    cache.take(cache, 4, 0, 1)
     cache.reserve(16)
     expected = [4, 3, 5, 3, 4, 5, 6, 7, *[0] * 8]
     grown = cache.pool(heads=2, size=4, like=pool)

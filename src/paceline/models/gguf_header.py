@@ -133,9 +133,9 @@ class GgufHeader:
         kind, start = self._number(_U32), self._number(_U64)
         try:
             block = GGMLQuantizationType(kind)
-        except ValueError:
+            elements, size = GGML_QUANT_SIZES[block]
+        except (ValueError, KeyError):
             raise FormatError(f"the tensor {name!r} has the unknown type number {kind}") from None
-        elements, size = GGML_QUANT_SIZES[block]
         if 0 in shape:
             raise DamageError(f"the tensor {name!r} is empty")
         if shape[-1] % elements:

@@ -89,13 +89,9 @@ def load_gguf(
     return model, set(report["missing_keys"])
 
 
-@dataclass
-class _Kept:
-    """A weight that stays in its blocks. rows: output i is row rows[i] of the file; None: row i."""
-
-    tensor: GgufTensor
-    module: str
-    rows: torch.Tensor | None
+_Kept = tuple[GgufTensor, torch.Tensor | None]
+"""A weight that stays in its blocks, and its rows: output i is row rows[i] of the file; None for row
+i."""
 
 
 @dataclass
@@ -118,7 +114,7 @@ class _Reading:
             if kind == "weight" and _in_blocks(tensor) and _is_replaceable(skeleton, module):
                 known, rows = self._rows(tensor)
                 if known:
-                    found[name] = _Kept(tensor, module, rows)
+                    found[name] = tensor, rows
         return found
 
     def _rows(self, tensor: GgufTensor) -> tuple[bool, torch.Tensor | None]:
@@ -164,8 +160,8 @@ class _Reading:
                     f"{self.file.architecture} models have no place: use the model as safetensors"
                 )
         state = {name: each.to(dtype) for name, each in state.items()}
-        for name, each in kept.items():
-            state[name] = torch.zeros((), dtype=dtype).expand(each.tensor.shape)
+        for name, (tensor, _) in kept.items():
+            state[name] = torch.zeros((), dtype=dtype).expand(tensor.shape)
         return state
 
     def fill(self, model: PreTrainedModel, kept: Mapping[str, _Kept], dtype: torch.dtype) -> None:
@@ -173,17 +169,17 @@ class _Reading:
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         tied = head is not None and head.weight is embedding.weight
         places = [name for name, module in model.named_modules() if tied and module is head]
-        for each in kept.values():
-            module, tensor = model.get_submodule(each.module), each.tensor
-            data = self.file.data(tensor)
-            matrix = BlockMatrix.pack(tensor.type, data, tensor.shape[-1], each.rows)
+        for name, (tensor, rows) in kept.items():
+            own = name.removesuffix(".weight")
+            module, data = model.get_submodule(own), self.file.data(tensor)
+            matrix = BlockMatrix.pack(tensor.type, data, tensor.shape[-1], rows)
             self.file.forget(tensor)
             if module is embedding:
-                model.set_submodule(each.module, block_embedding(module, matrix, dtype))
+                model.set_submodule(own, block_embedding(module, matrix, dtype))
                 for place in places:
                     model.set_submodule(place, BlockLinear(matrix, _bias(head)))
             else:
-                model.set_submodule(each.module, BlockLinear(matrix, _bias(module)))
+                model.set_submodule(own, BlockLinear(matrix, _bias(module)))
         left = [
             name
             for name, each in model.named_parameters()

@@ -27,12 +27,10 @@ transformers-eager: the same without CUDA graphs on a GPU."""
 def check_choices(engine: str, weights: str, cache_dtype: str) -> None:
     """Raises UsageError for an unknown name."""
     check_weights(weights)
-    if engine not in ENGINES:
-        raise UsageError(f"unknown engine {engine!r}: use one of {', '.join(ENGINES)}")
-    if cache_dtype not in CACHE_DTYPES:
-        raise UsageError(
-            f"unknown cache dtype {cache_dtype!r}: use one of {', '.join(CACHE_DTYPES)}"
-        )
+    choices = ("engine", engine, ENGINES), ("cache dtype", cache_dtype, CACHE_DTYPES)
+    for what, name, known in choices:
+        if name not in known:
+            raise UsageError(f"unknown {what} {name!r}: use one of {', '.join(known)}")
 
 
 def open_target(

@@ -103,7 +103,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         shared = [rest for group in shared if len(rest := [x for x in group if x not in read]) > 1]
     memory = WeightMemory()
     kind = KINDS.get(done.weights, make_packed)
-    if kind is PackedAndPlainLinear:
+    if kind is PackedAndPlainLinear and linears:
         pays, done.plain_copy = plain_pays([weight_of(layer) for layer in linears])
         kind = kind if pays else PackedLinear
     LayerReplacement(model, done, kind, memory).replace(shared, linears)

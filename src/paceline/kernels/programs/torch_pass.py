@@ -12,15 +12,62 @@ from paceline.kernels.programs.steps import Kind, Operand, Tables, Value
 _FIRST = 4096  # positions
 
 
-class PositionRows:
-    """Tables on a device, some of them with changed signs.
+@dataclass
+class TorchPass:
+    """A pass under way: what it reads, where it writes, and what it has computed.
 
-    moves: how often they moved in memory, as they do when they grow.
+    tokens, positions, where: int64 [rows]; where: slots of the pool. columns: the slots attended
+    to, indices [n] or a range. masks: per kind of layer [rows, n], added to scores. keep: the rows
+    whose logits are wanted, None for all. pool: [slots, layers, 2, heads, size]. states: [slots,
+    numbers], None if they are not kept. given: embeddings of ids beyond the vocabulary, if any.
+    tables: of positions. values: [rows, numbers] each, as long as later steps read them.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    where: torch.Tensor
+    columns: torch.Tensor | tuple[int, int]
+    masks: Sequence[torch.Tensor]
+    keep: torch.Tensor | None
+    pool: torch.Tensor
+    states: torch.Tensor | None
+    given: torch.Tensor | None
+    tables: Operands
+    values: dict[Value, torch.Tensor] = field(default_factory=dict)
+    _by_position: dict[int, torch.Tensor] = field(default_factory=dict)
+    _masks: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
+
+    def by_position(self, number: int) -> torch.Tensor:
+        """Rows of a table, see `Operands.rows`; looked up once."""
+        if number not in self._by_position:
+            self._by_position[number] = self.tables.rows(number, self.positions)
+        return self._by_position[number]
+
+    def mask(self, kind: int, groups: int) -> torch.Tensor:
+        """The mask [groups * rows, slots] of a kind of layer, once for each of `groups` queries."""
+        if (kind, groups) not in self._masks:
+            mask = self.masks[kind]
+            wide = mask.expand(groups, *mask.shape).reshape(-1, mask.shape[1])
+            self._masks[kind, groups] = wide
+        return self._masks[kind, groups]
+
+
+Read = Callable[[TorchPass], torch.Tensor]
+Run = Callable[[TorchPass], torch.Tensor | None]
+"""What a step computes; None if it writes to the cache instead."""
+
+
+class Operands:
+    """Makes functions that read operands; has tables of positions on a device, some of them with
+    changed signs.
+
+    device, dtype: of all values. moves: how often tables moved in memory, as they do when they
+    grow.
     """
 
     def __init__(self, tables: Tables, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
         self._source = tables
-        self._device, self._dtype = device, dtype
         self._wanted: dict[tuple[int, tuple[int, ...]], int] = {}
         self._tables: list[torch.Tensor] = []
         self._reached = 0
@@ -48,67 +95,11 @@ class PositionRows:
             table = table * torch.tensor(signs, device=table.device).repeat(
                 table.shape[1] // len(signs)
             )
-        return table.to(self._device, self._dtype)
+        return table.to(self.device, self.dtype)
 
     def rows(self, number: int, positions: torch.Tensor) -> torch.Tensor:
         """[rows, numbers] for int64 positions [rows]."""
         return self._tables[number].index_select(0, positions)
-
-
-@dataclass
-class TorchPass:
-    """A pass under way: what it reads, where it writes, and what it has computed.
-
-    tokens, positions, where: int64 [rows]; where: slots of the pool. columns: the slots attended
-    to, indices [n] or a range. masks: per kind of layer [rows, n], added to scores. keep: the rows
-    whose logits are wanted, None for all. pool: [slots, layers, 2, heads, size]. states: [slots,
-    numbers], None if they are not kept. given: embeddings of ids beyond the vocabulary, if any.
-    tables: of positions. values: [rows, numbers] each, as long as later steps read them.
-    """
-
-    tokens: torch.Tensor
-    positions: torch.Tensor
-    where: torch.Tensor
-    columns: torch.Tensor | tuple[int, int]
-    masks: Sequence[torch.Tensor]
-    keep: torch.Tensor | None
-    pool: torch.Tensor
-    states: torch.Tensor | None
-    given: torch.Tensor | None
-    tables: PositionRows
-    values: dict[Value, torch.Tensor] = field(default_factory=dict)
-    _by_position: dict[int, torch.Tensor] = field(default_factory=dict)
-    _masks: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)
-
-    def by_position(self, number: int) -> torch.Tensor:
-        """Rows of a table, see `PositionRows.rows`; looked up once."""
-        if number not in self._by_position:
-            self._by_position[number] = self.tables.rows(number, self.positions)
-        return self._by_position[number]
-
-    def mask(self, kind: int, groups: int) -> torch.Tensor:
-        """The mask [groups * rows, slots] of a kind of layer, once for each of `groups` queries."""
-        if (kind, groups) not in self._masks:
-            mask = self.masks[kind]
-            wide = mask.expand(groups, *mask.shape).reshape(-1, mask.shape[1])
-            self._masks[kind, groups] = wide
-        return self._masks[kind, groups]
-
-
-Read = Callable[[TorchPass], torch.Tensor]
-Run = Callable[[TorchPass], torch.Tensor | None]
-"""What a step computes; None if it writes to the cache instead."""
-
-
-class Operands:
-    """Makes functions that read operands.
-
-    tables: of positions. device, dtype: of all values.
-    """
-
-    def __init__(self, tables: Tables, device: torch.device, dtype: torch.dtype) -> None:
-        self.device, self.dtype = device, dtype
-        self.positions = PositionRows(tables, device, dtype)
 
     def read(self, operand: Operand, count: int = 0) -> Read:
         """Reads an operand as a tensor that broadcasts to [rows, count]; count: by default all of
@@ -133,7 +124,7 @@ class Operands:
 
     def _value(self, value: Value) -> Read:
         if value.kind == Kind.PLACE:
-            number = self.positions.add(value)
+            number = self.add(value)
             return lambda now: now.by_position(number)
         return lambda now: now.values[value]
 

@@ -17,7 +17,7 @@ from paceline.kernels.stand_in import stacked
 class TorchProgram:
     """Runs lowered steps on a model's own linear layers, whose weights it may move in memory.
 
-    heads, size: of keys and values in the pool. positions: tables that the steps read.
+    heads, size: of keys and values in the pool. operands: what the steps read, tables of positions among it.
 
     Raises ValueError, naming the reason, for steps that torch has no operators for.
     """
@@ -25,8 +25,7 @@ class TorchProgram:
     def __init__(self, lowered: Lowered, device: torch.device, dtype: torch.dtype) -> None:
         self._logits = lowered.logits
         self.heads, self.size = _shape_of_keys(lowered.steps)
-        self._operands = Operands(lowered.tables, device, dtype)
-        self.positions = self._operands.positions
+        self.operands = Operands(lowered.tables, device, dtype)
         plan = merged(lowered.steps)
         self._runs = [self._made(step, plan) for step in plan.steps]
         self._outs = [step.out for step in plan.steps]
@@ -51,12 +50,12 @@ class TorchProgram:
             return self._store(step, plan.adjoin(step.of))
         if step.op not in STEPS:
             raise ValueError(f"torch has no operator for {step.op.name}")
-        return STEPS[step.op](self._operands, step)
+        return STEPS[step.op](self.operands, step)
 
     def _block(self, block: Block) -> Run:
         """Products of the same rows as one, and rotations of their outputs."""
         weight, bias = self._weights(block.products)
-        read, turn = self._operands.read(block.products[0].of[0]), self._turn(block)
+        read, turn = self.operands.read(block.products[0].of[0]), self._turn(block)
         parts = block.parts()
 
         def run(now: TorchPass) -> None:
@@ -73,7 +72,7 @@ class TorchProgram:
         if not block.turned:
             return None
         width = sum(step.count for step in block.turned)
-        size, turned = block.turned[0].size, rotation(self._operands, block.turned[0])
+        size, turned = block.turned[0].size, rotation(self.operands, block.turned[0])
 
         def run(now: TorchPass, whole: torch.Tensor) -> None:
             heads = whole[:, :width].view(len(whole), -1, size)
@@ -85,7 +84,7 @@ class TorchProgram:
         """Add a product in place to what nobody reads later."""
         weight, bias = self._weights([product])
         total = next(each for each in step.of if each.value is not product.out)
-        before, read = self._operands.read(total), self._operands.read(product.of[0])
+        before, read = self.operands.read(total), self.operands.read(product.of[0])
         across = weight.T
 
         def run(now: TorchPass) -> torch.Tensor:
@@ -96,7 +95,7 @@ class TorchProgram:
 
     def _weights(self, products: Sequence[Step]) -> tuple[torch.Tensor, torch.Tensor | None]:
         linears = [step.linear for step in products if step.linear is not None]
-        wanted = self._operands.dtype, self._operands.device
+        wanted = self.operands.dtype, self.operands.device
         alike = all(
             type(each.weight) is torch.Tensor and (each.weight.dtype, each.weight.device) == wanted
             for each in linears
@@ -107,7 +106,7 @@ class TorchProgram:
 
     def _store(self, step: Step, adjoin: bool) -> Run:
         """Write keys and values to the pool; adjoin: values follow keys in memory."""
-        keys, values = (self._operands.read(each) for each in step.of)
+        keys, values = (self.operands.read(each) for each in step.of)
         width = self.heads * self.size
 
         def run(now: TorchPass) -> None:

@@ -55,8 +55,8 @@ def rotation(operands: Operands, step: Step) -> Rotation:
     cosines, sines = (each.value for each in step.of[1:])
     if cosines is None or sines is None or not all(each.whole for each in step.of[1:]):
         raise ValueError("a rotation reads a part of its tables")
-    number = operands.positions.add(cosines)
-    signed = operands.positions.add(sines, order.sign())
+    number = operands.add(cosines)
+    signed = operands.add(sines, order.sign())
     half = step.size // 2
     places = (order.abs() - 1).to(operands.device)
 

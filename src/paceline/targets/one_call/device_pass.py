@@ -70,8 +70,8 @@ class DevicePass:
 
     def reserve(self, positions: int) -> int:
         """Prepare for positions below this; returns how often tables have moved in memory."""
-        self._program.positions.reserve(positions)
-        return self._program.positions.moves
+        self._program.operands.reserve(positions)
+        return self._program.operands.moves
 
     def run(
         self, inputs: InputsInOne, windows: Windows, cache: TreeCache, keep: torch.Tensor | None
@@ -92,7 +92,7 @@ class DevicePass:
             pool,
             cache.all_states() if cache.keeps_states else None,
             self._virtual.table,
-            program.positions,
+            program.operands,
         )
         if not like.is_cuda:
             return program.run(now)

@@ -93,10 +93,10 @@ class Emitter:
                 function, operand = Function.SQUARE, squared
         return self.make(Op.MEAN, operand.period // size, operand, function=function, size=size)
 
-    def scatter(self, rows: Value, places: torch.Tensor, count: int, number: float) -> Value:
-        """Scatter the rows' numbers to `places` among `count`, the rest filled with `number`."""
+    def scatter(self, rows: Value, places: torch.Tensor, count: int) -> Value:
+        """Scatter the rows' numbers to `places` among `count`, the rest filled with -inf."""
         of, order = Operand.all_of(rows), (places + 1).int().contiguous()
-        return self.make(Op.SCATTER, count, of, size=len(order), order=order, number=number)
+        return self.make(Op.SCATTER, count, of, size=len(order), order=order, number=-torch.inf)
 
     def curve(self, rows: Features, function: Function) -> Value:
         """Apply a function to every number."""

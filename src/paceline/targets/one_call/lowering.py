@@ -177,8 +177,8 @@ class _Lowering:
             self._define(output, self._emit.norm(features, module.eps, weight), features.axis)
             return
         if isinstance(module, ReducedHead):
-            said, count = self._product(module.rows, features), module.vocab_size
-            scores = self._emit.scatter(said, module.tokens, count, -torch.inf)
+            said = self._product(module.rows, features)
+            scores = self._emit.scatter(said, module.tokens, module.vocab_size)
             self._define(output, scores, features.axis)
             return
         linear = module.shared.linear if isinstance(module, Projection) else module

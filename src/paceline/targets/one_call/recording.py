@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,6 +123,23 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.inside:
             self.nodes.append(Node(module, tuple(arguments), {}, (output,)))
 
+    def attend(
+        self,
+        window: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        cap: float = 0.0,
+    ) -> torch.Tensor:
+        """Record what `SlotsSeen.attend` would do for layers of kind `window`; returns zeros [rows,
+        heads, value size], as the numbers do not matter here."""
+        self.inside += 1
+        out = value.new_zeros(query.shape[1], query.shape[0], value.shape[2])
+        self.inside -= 1
+        self.nodes.append(Node(Attended(window, scale, cap), (query, key, value), {}, (out,)))
+        return out
+
 
 class _Keys(Cache):  # type: ignore[misc]
     """A cache that records what it is given, and stores nothing."""
@@ -147,30 +166,6 @@ class _Keys(Cache):  # type: ignore[misc]
         return 0
 
 
-class _Attention:
-    """A stand-in for `SlotsSeen` that records attention."""
-
-    def __init__(self, recorder: _Recorder, window: int) -> None:
-        self._recorder, self._window = recorder, window
-
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        cap: float = 0.0,
-    ) -> torch.Tensor:
-        """Record; return zeros [rows, heads, value size], as the numbers do not matter here."""
-        recorder = self._recorder
-        recorder.inside += 1
-        out = value.new_zeros(query.shape[1], query.shape[0], value.shape[2])
-        recorder.inside -= 1
-        what = Attended(self._window, scale, cap)
-        recorder.nodes.append(Node(what, (query, key, value), {}, (out,)))
-        return out
-
-
 @torch.inference_mode(False)  # inference mode hides the parts of composite operators
 @torch.no_grad()
 def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
@@ -179,7 +174,8 @@ def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
     recorder = _Recorder()
     masks = {kind: torch.zeros(1, 1, 1, 1) for kind in windows}
     seen = {
-        mask.data_ptr(): _Attention(recorder, number) for number, mask in enumerate(masks.values())
+        mask.data_ptr(): SimpleNamespace(attend=partial(recorder.attend, number))
+        for number, mask in enumerate(masks.values())
     }
     ids, positions = torch.zeros(1, ROWS, dtype=torch.long), torch.arange(ROWS)[None]
     whole = [each for each in model.modules() if isinstance(each, _WHOLE)]
