@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -173,7 +174,5 @@ class ModelStore:
 
     def _retire(self, folder: Path, staging: Path) -> None:
         """Move a folder away in one step; it is deleted with the staging folder."""
-        if folder.is_symlink():
-            folder.unlink()
-        elif folder.exists():
+        if os.path.lexists(folder):  # a link, too, is moved itself
             folder.replace(staging / "retired")

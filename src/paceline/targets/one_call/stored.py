@@ -22,7 +22,6 @@ from paceline.kernels.programs.steps import (
     Operand,
     Step,
     Value,
-    readers_of,
 )
 
 _MOST_TABLES = 160 << 20  # bytes
@@ -51,23 +50,21 @@ def written_steps(
     """Write steps for `read_steps`: a JSON object, and tensors by name. None if the tables of all
     `positions` would be too large. Tensors that are one in memory are written once, under their
     name in `known` if they are there."""
-    readers = readers_of(steps.steps)
-    places = [value for value in readers if value.kind == Kind.PLACE]
+    writing = _Writing(known or {})
+    written = [writing.step(step) for step in steps.steps]
+    places = [value for value in writing.values if value.kind == Kind.PLACE]
     numbers = sum(value.count for value in places)
     if positions is None or 4 * numbers * positions > _MOST_TABLES:
         return None
     found = [steps.tables.number_of(value) for value in places]
     tables = steps.tables.extend_to(positions)
-    made = [step.out for step in steps.steps if step.out is not None]
-    values = dict.fromkeys([*readers, *made, steps.logits])
-    writing = _Writing(known or {})
     return {
-        "steps": [writing.step(step) for step in steps.steps],
+        "steps": written,
         "logits": steps.logits.number,
         "tables": [
             [value.number, writing.tensor(tables[number])] for value, number in zip(places, found)
         ],
-        "values": [[value.number, value.count, value.kind] for value in values],
+        "values": [[value.number, value.count, value.kind] for value in writing.values],
     }, writing.tensors
 
 
@@ -92,6 +89,7 @@ def read_steps(record: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -
 class _Writing:
     def __init__(self, known: Mapping[str, torch.Tensor]) -> None:
         self.tensors: Tensors = {}
+        self.values: dict[Value, None] = {}  # in the order of their first use
         self._names = {_place(tensor): name for name, tensor in known.items()}
 
     def tensor(self, tensor: torch.Tensor) -> str:
@@ -115,6 +113,7 @@ class _Writing:
         if isinstance(part, torch.Tensor):
             return self.tensor(part)
         if isinstance(part, Value):
+            self.values[part] = None
             return part.number
         if isinstance(part, BlockMatrix):
             return [part.format, self.tensor(part.panels), part.outputs, part.inputs]
