@@ -29,10 +29,11 @@ from paceline.kernels.linear import (
 )
 from paceline.kernels.memory import FilePages, WeightMemory
 from paceline.kernels.norm import fast_norm
-from paceline.kernels.shared_input import SharedInput, find_shared_inputs
+from paceline.kernels.shared_input import SharedInput
 from paceline.loop import Generation, decode
 from paceline.stopping import Stopping
 from paceline.targets import prepare as preparing
+from paceline.targets.linear_watch import watching
 from paceline.targets.prepare import prepare
 from paceline.targets.weights import least_rows, weight_bytes
 from paceline.tree import EMPTY, Tree
@@ -104,11 +105,15 @@ def test_layers_of_one_input_become_one_product() -> None:
 def test_layers_called_twice_share_nothing() -> None:
     layer, other = nn.Linear(4, 4), nn.Linear(4, 4)
     rows = torch.ones(1, 4)
-    assert find_shared_inputs(lambda: (layer(rows), other(rows)), [layer, other]) == [
-        [layer, other]
-    ]
-    assert find_shared_inputs(lambda: (layer(rows), layer(rows)), [layer]) == []
-    assert find_shared_inputs(lambda: (layer(rows), other(rows + 0)), [layer, other]) == []
+    calls = [[(layer, rows), (other, rows)], [(layer, rows)] * 2]
+    calls.append([(layer, rows), (other, rows + 0)])
+    found = []
+    for some in calls:
+        with watching([layer, other]) as seen:
+            for each, given in some:
+                each(given)
+        found.append(seen.shared)
+    assert found == [[[layer, other]], [], []]
 
 
 def test_tied_output_heads_are_packed_and_the_embedding_stays() -> None:

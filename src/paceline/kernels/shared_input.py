@@ -1,13 +1,11 @@
 """Projections that read the same input, run as one product: query-key-value, gate-up.
 
-A trial pass finds them, not their names, so this works for any architecture: linear layers that
-receive the very same tensor share it.
+A trial pass finds them, see `paceline.targets.linear_watch`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -59,30 +57,3 @@ class Projection(nn.Module):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""
         return self._project(rows, self.part)
-
-
-def find_shared_inputs(
-    run: Callable[[], object], linears: Sequence[nn.Module]
-) -> list[list[nn.Module]]:
-    """Groups of `linears` that receive the same tensor while `run` runs the model, each in call
-    order.
-
-    A layer that is called more than once is in no group.
-    """
-    calls: list[tuple[nn.Module, torch.Tensor]] = []
-    hooks = [
-        linear.register_forward_pre_hook(lambda module, args: calls.append((module, args[0])))
-        for linear in linears
-    ]
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    counts = Counter(linear for linear, _ in calls)
-    groups: dict[int, list[nn.Module]] = {}
-    # `calls` keeps every input alive, so ids are unique.
-    for linear, rows in calls:
-        if counts[linear] == 1:
-            groups.setdefault(id(rows), []).append(linear)
-    return [group for group in groups.values() if len(group) > 1]

@@ -23,7 +23,6 @@ from paceline.kernels.linear import PackedAndPlainLinear, PackedLinear
 from paceline.kernels.memory import WeightMemory
 from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.norm import use_fast_norms
-from paceline.kernels.shared_input import find_shared_inputs
 from paceline.kernels.stand_in import weight_of
 from paceline.kernels.token_table import head_reads_table
 from paceline.targets.float_arithmetic import (
@@ -32,9 +31,9 @@ from paceline.targets.float_arithmetic import (
     compute_in_floats,
 )
 from paceline.targets.layer_replacement import KINDS, Layer, LayerReplacement
+from paceline.targets.linear_watch import watching
 from paceline.targets.preparation import NATIVE, Preparation
 from paceline.targets.support import check_supported, compare, trial
-from paceline.targets.weight_readers import noting_readers
 from paceline.targets.weights import is_quantised, layers_in_blocks
 
 if TYPE_CHECKING:
@@ -89,24 +88,22 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         )
     in_floats = done.weights in _IN_PANELS and can_compute_in_floats(model, linears)
     head_is_table = head_reads_table(model)
-    before: list[torch.Tensor] = []
     try:
         layers = [*linears, *in_blocks]
-        with FloatArithmetic() if in_floats else nullcontext(), noting_readers(linears) as read:
-            shared = find_shared_inputs(lambda: before.append(trial(model)), layers)
+        with FloatArithmetic() if in_floats else nullcontext(), watching(layers) as seen:
+            before = trial(model)
     except Exception as error:  # the model needs more than token ids, and may raise anything
         reason = f"all layers: a trial pass failed ({error})"
         return Preparation(left=Counter({reason: len(linears)}))
-    if read:
-        done.left["layers whose weights other code reads"] += len(read)
-        linears = [layer for layer in linears if layer not in read]
-        shared = [rest for group in shared if len(rest := [x for x in group if x not in read]) > 1]
+    if seen.read:
+        done.left["layers whose weights other code reads"] += len(seen.read)
+        linears = [layer for layer in linears if layer not in seen.read]
     memory = WeightMemory()
     kind = KINDS.get(done.weights, make_packed)
     if kind is PackedAndPlainLinear and linears:
         pays, done.plain_copy = plain_pays([weight_of(layer) for layer in linears])
         kind = kind if pays else PackedLinear
-    LayerReplacement(model, done, kind, memory).replace(shared, linears)
+    LayerReplacement(model, done, kind, memory).replace(seen.shared, linears)
     if done.weights in _ROUNDED and not done.linears:
         reasons = "; ".join(done.left) or "it has no linear layers"
         raise UsageError(f"this model cannot run with {done.weights} weights here: {reasons}")
@@ -116,7 +113,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     move_matrices(model, memory)
     done.norms, done.grouped_attention = use_fast_norms(model), use_grouped_attention(model)
     quantised = done.weights in ("int8", "int4", BLOCKS)
-    compare(model, before[0], done.weights, quantised)
+    compare(model, before, done.weights, quantised)
     return done
 
 
