@@ -51,8 +51,9 @@ def grouped_attention(
     rows_seen: the batch's one text is several texts, and keys and values are the whole cache.
     """
     cap = kwargs.get("softcap")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if cap is not None and rows_seen is None:
-        return _capped(query, key, value, attention_mask, scaling, cap), None
+        return _capped(query, key, value, attention_mask, scale, cap), None
     if attention_mask is None or kwargs.get("position_bias") is not None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -62,7 +63,6 @@ def grouped_attention(
         return out, None
     if rows_seen is not None:
         seen = rows_seen[attention_mask.data_ptr()]
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return seen.attend(query[0], key[0], value[0], scale, cap or 0.0)[None], None
     width = query.shape[2]
     if width < _LEAST_ROWS:
@@ -79,7 +79,7 @@ def _capped(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor | None,
-    scaling: float | None,
+    scale: float,
     cap: float,
 ) -> torch.Tensor:
     """Attention whose scores are cap x tanh(score / cap), step by step: torch has no kernel for it.
@@ -93,7 +93,6 @@ def _capped(
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
     groups = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
-    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = torch.tanh(query @ key.transpose(2, 3) * scale / cap) * cap + mask
     return (scores.softmax(-1) @ value).transpose(1, 2).contiguous()
 

@@ -65,9 +65,10 @@ class DraftRecord:
 class DraftParts:
     """A trained draft model, as its folder keeps it; its methods are those of `TrainedParts`.
 
-    about: which model it drafts for, and with which layers. tensors: all that the folder holds.
-    record: how it was made, JSON values. config: of the smaller model; None if read from a folder.
-    whole: base and tokenizer of a standalone draft.
+    about: which model it drafts for, and with which layers. tensors: all that the folder holds, see
+    `own_tensors`, or all of a standalone model; written as they are. record: how it was made, JSON
+    values. config: of the smaller model; None if read from a folder. whole: base and tokenizer of a
+    standalone draft.
     """
 
     about: DraftRecord

@@ -200,8 +200,6 @@ def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Modu
     tokens = tensors[VOCABULARY].to(like["device"], torch.int64)
     if _ROWS in tensors:
         rows = tensors[_ROWS]
-    elif head_reads_table(base):
-        rows = rows_of(base.get_input_embeddings(), tokens)
     elif has_rows(whole):
         rows = rows_of(whole, tokens)[:, : whole.in_features]
     else:

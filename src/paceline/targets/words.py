@@ -95,7 +95,8 @@ def output_head(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     config = model.config.get_text_config()
     size, hidden = config.vocab_size, size_of(table)[1]
-    wanted, bias = torch.arange(size) if tokens is None else tokens, getattr(head, "bias", None)
+    wanted = torch.arange(size) if tokens is None else tokens
+    bias = getattr(head, "bias", None)
     if bool(getattr(config, "tie_word_embeddings", False)):
         return _with_bias(rows_of(table, wanted).to(dtype_of_table(model)), bias, wanted)
     if has_rows(head) and size_of(head) == (size, hidden):

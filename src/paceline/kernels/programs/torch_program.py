@@ -17,7 +17,8 @@ from paceline.kernels.stand_in import stacked
 class TorchProgram:
     """Runs lowered steps on a model's own linear layers, whose weights it may move in memory.
 
-    heads, size: of keys and values in the pool. operands: what the steps read, tables of positions among it.
+    heads, size: of keys and values in the pool. operands: what the steps read, with the tables of
+    positions.
 
     Raises ValueError, naming the reason, for steps that torch has no operators for.
     """

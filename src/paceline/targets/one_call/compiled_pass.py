@@ -97,6 +97,8 @@ class CompiledPass:
         for text in texts:
             tree, pending = text.tree, text.pending
             nodes, read = len(tree), len(pending)
+            # `pl_text`: the first slot of its stretch, how many of those slots hold tokens, how many
+            # pending tokens and nodes it reads, and whether their logits are wanted.
             each.extend((text.start, text.cached, read, nodes, text.scored))
             tokens.extend(pending)
             if nodes:

@@ -1,8 +1,8 @@
 """Record what a model computes in one pass of its own forward.
 
 All torch operators that run are recorded, in order, with their input and output tensors.
-Paceline's products, norms and heads and the table of tokens are recorded as a whole, as are attention and
-cache.
+Paceline's products, norms and heads and the table of tokens are recorded as a whole, as are
+attention and cache.
 """
 
 from __future__ import annotations
