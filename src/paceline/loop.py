@@ -45,7 +45,7 @@ class FixedBudget:
     def drop(self, key: int) -> None:
         """Nothing to forget."""
 
-    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
+    def plan(self, proposals: Mapping[int, Propose], ahead: int = 0) -> dict[int, Tree]:
         """Whatever the drafters propose."""
         return {key: propose(self.budget) for key, propose in proposals.items()}
 
@@ -133,7 +133,9 @@ class Batch:
         times = [self._clock()]
         taking_part = {k: t for k, t in self._texts.items() if keys is None or k in keys}
         writing, waiting = sorted_texts(taking_part, self.target)
-        plans = self._planner.plan({k: text.propose(self.target) for k, text in writing.items()})
+        ahead = sum(text.ahead for text in writing.values())
+        proposals = {key: text.propose(self.target) for key, text in writing.items()}
+        plans = self._planner.plan(proposals, ahead)
         trees = {key: writing[key].generation.complete(tree) for key, tree in plans.items()}
         rows = sum(1 + len(tree) for tree in trees.values())
         room = self._room(rows, waiting) if waiting and rows else PREFILL_ALONE

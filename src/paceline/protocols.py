@@ -251,8 +251,9 @@ class Planner(Protocol):
     def drop(self, key: int) -> None:
         """Forget a text, finished or not."""
 
-    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
-        """Choose the trees of the next pass. proposals: ask the drafter of each text in it."""
+    def plan(self, proposals: Mapping[int, Propose], ahead: int = 0) -> dict[int, Tree]:
+        """Choose the trees of the next pass. proposals: ask the drafter of each text in it. ahead:
+        tokens that it reads before the roots of these texts."""
 
     def prefill(self, rows: int, texts: int, tokens: int) -> int:
         """How many prompt tokens, at least 1, to read in a pass of `rows` rows without making its

@@ -143,6 +143,26 @@ class Silent(LookupDrafter):
         return EMPTY
 
 
+class Boastful(Silent):
+    """Is sure of long chains, and always wrong."""
+
+    def propose_after(self, path: Sequence[int], budget: int) -> Tree:
+        tree = Tree.chain(range(1, 1 + budget))
+        return Tree(tree.tokens, tree.parents, tuple(0.99**n for n in range(1, 1 + budget)))
+
+
+def test_guesses_are_not_crowded_out_by_those_of_a_boastful_source() -> None:
+    """The planner knows whom to believe, but only of nodes that it is shown."""
+
+    def rounds(lookup: LookupDrafter) -> int:
+        device, story = Device(table(FLAT)), list(ALL_NEW[:400])
+        sources = {"lookup": lookup, "costly": scripted(4, 1.0, story)(device)}
+        auto = Auto(sources, None, device.clock)
+        return sum(1 for _ in replay(device, [auto], story, TreePlanner()))
+
+    assert rounds(Boastful()) <= 1.1 * rounds(Silent())
+
+
 @pytest.mark.parametrize(("first", "low", "high"), [(Anpd, 0.1, 0.5), (Silent, 0.95, 1.0)])
 def test_a_second_lookup_is_asked_as_far_as_it_adds_something(
     first: type[LookupDrafter], low: float, high: float

@@ -58,7 +58,7 @@ class Chains(FixedBudget):
     lost: Collection[int]
     drafts: dict[int, tuple[int, ...]]
 
-    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
+    def plan(self, proposals: Mapping[int, Propose], ahead: int = 0) -> dict[int, Tree]:
         length = len(self.generation.context)
         if length == len(self.generation.prompt):
             return dict.fromkeys(proposals, EMPTY)

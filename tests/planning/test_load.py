@@ -159,15 +159,16 @@ def test_trees_shrink_while_prompts_are_read() -> None:
     planner = TreePlanner(CURVE)
     planner.add(0, Scripted(STORY, lambda place: 4))
 
-    def planned() -> int:
+    def planned(ahead: int = 0) -> int:
         tree = Tree.chain([1, 2, 3, 4])
         chain = Tree(tree.tokens, tree.parents, (0.4, 0.2, 0.1, 0.05))
-        return len(planner.plan({0: lambda budget: chain})[0])
+        return len(planner.plan({0: lambda budget: chain}, ahead)[0])
 
     alone = planned()
     planner.prefill(1, 1, 512)
     beside = planned()
     assert planned() == alone > beside, "and grow again when they have been read"
+    assert planned(512) == beside, "its own prompt counts like another's"
 
 
 def test_guesses_are_made_though_prompts_are_read_in_every_pass() -> None:

@@ -30,6 +30,7 @@ from paceline.drafters.lookup import LookupDrafter
 from paceline.drafters.ppd_source import RowSource, RowSources
 from paceline.drafters.united_guesses import unite
 from paceline.errors import UsageError
+from paceline.planning.sizing import Used
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
@@ -77,8 +78,9 @@ class Auto(Drafter):
         self._start = TextStart(self._text)
         self._room = 0
         self._lags = False  # whether lookups have missed part of the text
-        # Of the last tree: when it was requested, when it was ready, and its budget.
-        self._wanted, self._drafted, self._budget = 0.0, 0.0, 0
+        # Of the last tree: when it was requested, when it was ready, its budget and its nodes.
+        self._wanted, self._drafted, self._budget, self._offered = 0.0, 0.0, 0, 0
+        self._used, self._is_cut = Used(), False  # nodes of its trees, and whether any was cut
         self._forget_round()
         self._seconds = [0.0] * len(self._sources)
         self._idle = [  # of sources that were not asked and did nothing
@@ -133,7 +135,8 @@ class Auto(Drafter):
                 self._catch_up(self._cheap)
 
     def propose(self, budget: int) -> Tree:
-        """The likeliest nodes of all sources asked, by their own estimates."""
+        """The likeliest nodes of all sources asked, by their own estimates. Where trees are cut, a
+        source is asked for no more nodes than may be used."""
         if self._proposed:  # by an earlier call for the same round
             self._forget_round()
         self._budget = budget
@@ -143,18 +146,21 @@ class Auto(Drafter):
         if self._lags:
             self._catch_up(self._consulted)
         self._united.clear()
-        self._look_up(budget)
+        each = min(budget, self._used.enough) if self._is_cut else budget
+        self._look_up(each)
         for place in self._rows.bought:
-            self._add(place, self._rows.sources[place].propose(budget), self._clock())
+            self._add(place, self._rows.sources[place].propose(each), self._clock())
         if self._costly:
-            self._ask_costly(budget)
+            self._ask_costly(each)
         tree = self._united.tree(budget)
-        self._drafted = self._clock()
+        self._drafted, self._offered = self._clock(), len(tree)
         return tree
 
     def complete(self, tree: Tree) -> Tree:
         """Add rows that buy guesses for the next round, where these are worth it."""
         began = self._clock()
+        self._is_cut = self._is_cut or len(tree) < self._offered
+        self._used.scored(len(tree))
         tree, asked = self._rows.add_to(tree, self._united.sure, self._budget)
         spent = self._clock() - began
         self._drafted += spent
@@ -201,6 +207,7 @@ class Auto(Drafter):
     def _begin(self, text: TextStart) -> None:
         self._text, self._room, self._lags = list(text.context), text.room, False
         self._begun = False  # it has had no pass
+        self._used, self._is_cut = Used(), False
         self._rows.begin()
         self._forget_round()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 
 from paceline.planning.gate import Gate, Gates
-from paceline.planning.sizing import MOST_WHOLE
+from paceline.planning.sizing import MOST_WHOLE, Used
 from paceline.planning.text_calibration import TextCalibration
 from paceline.protocols import SizedBy
 from paceline.tree import Tree
@@ -21,6 +21,8 @@ class PlannedText:
     calibration: TextCalibration
     gates: Gates
     budget: int | None = None
+    united: bool = False
+    """Whether several sources propose the nodes."""
     gate: Gate = field(init=False)
     """The gate for the current round's load."""
     asked: bool = False
@@ -29,8 +31,7 @@ class PlannedText:
     have something to read or build, so its time is not typical."""
     usual: float = 2.0
     """Rows of a pass with a tree that stays whole."""
-    used: float = 6.0
-    """Nodes of scored trees, the largest recently."""
+    used: Used = field(default_factory=Used)
     promised: float | None = None
     """Expected tokens of the current round, by how often such guesses came true; None for trees
     that stay whole and have no weights, since some of their nodes may not be guesses."""
@@ -57,6 +58,8 @@ class PlannedText:
         return 1 + sum(compress(path_chances, tree.weights))
 
     def most(self, limit: int) -> int:
-        """How many nodes to ask for: about twice as many as were used recently, since guesses that
-        are cut off take drafting time too."""
-        return MOST_WHOLE if self.sized_by == "whole" else min(limit, 4 + round(2 * self.used))
+        """How many nodes to ask for. If several sources propose them, all that there are: which of
+        these to trust is known only here. What each is asked for is limited there."""
+        if self.sized_by == "whole":
+            return MOST_WHOLE
+        return limit if self.united else min(limit, self.used.enough)

@@ -35,7 +35,6 @@ _FIRST_LOOKS, _WIDE = 2, 4
 """Passes of plain decoding to begin with, where costs are unknown: without a curve, and beside so
 many texts that a few rows each are more than were measured."""
 _STALE, _SOON, _LOOK = 64, 4, 2.0
-_FORGOTTEN = 0.9
 
 
 @dataclass
@@ -56,7 +55,7 @@ class TreePlanner:
     _gates: Gates = field(init=False)
     _usual: float = PlannedText.usual
     _together: int = 1
-    _beside: int = 0  # prompt rows in the last pass, and so probably in the next
+    _beside: int = 0  # prompt rows in the next pass: its own, or probably as many as in the last
     _drafting: DraftingTime = field(default_factory=DraftingTime)
 
     def __post_init__(self) -> None:
@@ -69,6 +68,7 @@ class TreePlanner:
             self._all.begin(_MEMORY, _INHERITED),
             Gates(self._trials, self._gates),
             budget,
+            united=len(drafter.source_names) > 1,
             usual=self._usual,
         )
 
@@ -80,8 +80,9 @@ class TreePlanner:
         """Expect nothing more of a text's trees so far: its last tokens were changed."""
         self._texts[key].calibration.forget_trees()
 
-    def plan(self, proposals: Mapping[int, Propose]) -> dict[int, Tree]:
+    def plan(self, proposals: Mapping[int, Propose], ahead: int = 0) -> dict[int, Tree]:
         """The trees of the next pass; see `Planner.plan`."""
+        self._beside = max(self._beside, ahead)
         texts = {key: self._texts[key] for key in proposals}
         self._together = len(texts)
         trees, planned = dict[int, Tree](), dict[int, PlannedText]()
@@ -167,7 +168,7 @@ class TreePlanner:
         else:
             sized = self._sized(costs, texts, trees, fixed)
         for key, text in texts.items():
-            text.used = max(len(sized[key]), text.used * _FORGOTTEN)
+            text.used.scored(len(sized[key]))
         return sized
 
     def _of(self, texts: int) -> PassCosts:

@@ -9,6 +9,24 @@ from paceline.planning.cost_curve import CostCurve
 MOST_WHOLE = 1024
 """Most nodes asked of a drafter whose trees stay whole: it knows how many pay, or was told."""
 _LONGEST = 64
+_FEW, _FORGOTTEN = 4, 0.9
+
+
+class Used:
+    """How many nodes of trees are used, the largest recently."""
+
+    def __init__(self) -> None:
+        self._nodes = 6.0
+
+    def scored(self, nodes: int) -> None:
+        """Record the nodes of a scored tree."""
+        self._nodes = max(nodes, self._nodes * _FORGOTTEN)
+
+    @property
+    def enough(self) -> int:
+        """How many to ask for: about twice as many as were used, since guesses that are cut off take
+        drafting time too."""
+        return _FEW + round(2 * self._nodes)
 
 
 def best_first(trees: Sequence[tuple[int, Sequence[float]]]) -> list[tuple[int, int]]:
