@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, writable
 
 
 def lock_beside(path: Path) -> Path:
@@ -28,13 +28,12 @@ def alone(
     Raises UsageError if another process holds it, or if it cannot be written.
     """
     lock = FileLock(lock_file)
-    try:
+    with writable(what):
         lock_file.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise UsageError(f"another process is writing to {path}: {advice}") from error
-    except OSError as error:
-        raise UsageError(f"cannot write {what}: {error.strerror}") from error
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise UsageError(f"another process is writing to {path}: {advice}") from error
     try:
         yield
     finally:

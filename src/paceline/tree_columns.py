@@ -7,6 +7,8 @@ from typing import Any
 
 from paceline.tree import EMPTY, Tree
 
+_FEW = 64
+
 
 class TreeColumns:
     """Memory for one tree.
@@ -17,19 +19,18 @@ class TreeColumns:
     room: most nodes.
     """
 
-    def __init__(self, one: Any, united: bool = False, room: int = 64) -> None:
+    def __init__(self, one: Any, united: bool = False) -> None:
         self._one, self._united = one, united
-        self._allocate(room)
+        self._allocate(_FEW)
 
-    def make_room(self, nodes: int) -> bool:
-        """Make room for this many nodes; present ones stay. Returns whether memory has moved."""
+    def make_room(self, nodes: int) -> None:
+        """Make room for this many nodes; present ones stay."""
         if nodes <= self.room:
-            return False
+            return
         known, kept = self._columns, self._one.nodes
         self._allocate(nodes)
         for column, before in zip(self._columns, known):
             column[:kept] = before[:kept]
-        return True
 
     def put(self, tree: Tree) -> None:
         """Replace the tree."""

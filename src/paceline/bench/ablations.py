@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from paceline.bench.metrics import Group, MethodSummary, Summary
 from paceline.bench.trial import PLAIN
-from paceline.errors import UsageError
+from paceline.errors import UsageError, writable
 from paceline.tables import markdown_table
 
 if TYPE_CHECKING:
@@ -167,8 +167,6 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     """Write STEM.svg and STEM.png. Raises UsageError if that fails."""
     paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("svg", "png")]
     for path in paths:
-        try:
+        with writable(path):
             figure.savefig(path, dpi=150)
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}") from error
     return paths

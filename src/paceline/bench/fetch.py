@@ -19,7 +19,7 @@ from urllib.request import Request, urlopen
 
 from paceline.bench.conversions import Record
 from paceline.bench.sources import HubTable, RepositoryFiles, Source
-from paceline.errors import UsageError
+from paceline.errors import UsageError, writable
 from paceline.json_files import replace_file
 
 OnRecords = Callable[[int, int | None], None]
@@ -76,11 +76,9 @@ class Fetcher:
             for number, record in enumerate(records)
         ]
         path = self.path(stem)
-        try:
+        with writable(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, "".join(f"{line}\n" for line in lines).encode())
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}") from error
         return len(records)
 
     def _records(self, source: Source, limit: int | None, on_records: OnRecords) -> list[Record]:

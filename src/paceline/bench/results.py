@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from paceline.bench.entries import Entry, LeftOut, parse_line
-from paceline.errors import UsageError, readable
+from paceline.errors import UsageError, readable, writable
 from paceline.json_files import parse_json
 
 FORMAT = 1
@@ -32,7 +30,7 @@ class ResultFile(list[Entry | LeftOut]):
     def __init__(self, path: Path, header: dict[str, Any], resume: bool = False) -> None:
         super().__init__()
         self.path = path
-        with _writing(path):
+        with writable(f"results to {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             content = path.read_bytes() if path.exists() else b""
         if content and not resume:
@@ -44,7 +42,7 @@ class ResultFile(list[Entry | LeftOut]):
             found, entries = read_results(path)
             _check_same_run(path, found.get("run", {}), header["run"])
             self.extend(entries)
-        with _writing(path):
+        with writable(f"results to {path}"):
             path.touch()
             os.truncate(path, content.rfind(b"\n") + 1)
         if not begun:
@@ -58,7 +56,7 @@ class ResultFile(list[Entry | LeftOut]):
     def _write(self, record: dict[str, Any]) -> None:
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
         hint = "; what was measured so far is kept there: continue with --resume"
-        with _writing(self.path, hint), self.path.open("ab") as file:
+        with writable(f"results to {self.path}", hint), self.path.open("ab") as file:
             # Names of files may be no text; written so, JSON still reads them as they were.
             file.write(line.encode(errors="backslashreplace"))
             file.flush()
@@ -110,14 +108,6 @@ def _parse(path: Path, number: int, line: str, first: bool) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise UsageError(f"{path}, line {number} is not a JSON object: this is not a result file")
     return record
-
-
-@contextmanager
-def _writing(path: Path, hint: str = "") -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"cannot write results to {path}: {error.strerror}{hint}") from error
 
 
 def _check_same_run(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, writable
 from paceline.file_locks import alone, lock_beside
 from paceline.json_files import parse_json
 from paceline.serve.batch_lines import BatchLine, Outcome
@@ -78,7 +78,7 @@ class Results:
         """Append a result as a whole line. Raises UsageError if it cannot be written."""
         file = self._errors if outcome.failed and self._errors is not None else self._output
         line = json.dumps(outcome.as_json(), ensure_ascii=False) + "\n"
-        with _writing("the result of a batch"):
+        with writable("the result of a batch"):
             file.write(line.encode())
             file.flush()
         self.failed = self.failed or outcome.failed
@@ -135,25 +135,17 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise UsageError(f"cannot write {path}: results can only be continued in a file")
     lock = lock_beside(path)
     with alone(lock, path, f"{path}"):
-        with _writing(path):
+        with writable(path):
             path.touch()
             file = path.open("r+b")
         try:
             yield file
         finally:
-            with _writing(path):
+            with writable(path):
                 file.close()  # which tries to write again what could not be written
             # Whoever takes the lock from now on finds a finished file. Windows keeps it.
             with suppress(OSError):
                 lock.unlink()
-
-
-@contextmanager
-def _writing(what: object) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"cannot write {what}: {error.strerror}") from error
 
 
 def _take_in(results: Results, file: BinaryIO, name: str, errors: bool) -> None:
