@@ -39,7 +39,8 @@ class Options:
     budget: most nodes a drafter may propose per round; 0 is plain decoding. None is the session's,
     which by default plans as many as pay, see docs/planning.md.
     typical: lossy: accept guesses that are likely enough, see `Typical`; True for its defaults.
-    record: add the answer to the session's datastore and reference store, if it has these.
+    record: whether later texts may be guessed from this one: its answer is added to the session's
+    datastore and reference store, if it has these, and drafters may remember it.
 
     Raises UsageError for values out of range or of another kind, and for a fraction in place of a
     whole number.
@@ -195,11 +196,20 @@ def _listed(given: Any, wanted: str, fits: Callable[[Any], bool]) -> tuple[Any, 
     return items
 
 
+def held_by(rule: Any) -> list[Any]:
+    """What a processor or criterion holds: attributes, also of the object whose method it is, what a
+    partial function is given, and the modules of a module."""
+    owner, partly = getattr(rule, "__self__", None), getattr(rule, "keywords", {}).values()
+    holders = (rule, owner, *getattr(rule, "args", ()), *partly)
+    parts = [part for each in holders for part in getattr(each, "__dict__", {}).values()]
+    parts += [part for each in holders if isinstance(each, nn.Module) for part in each.children()]
+    return [*parts, *holders[2:]]
+
+
 def _copied(processors: tuple[LogitsProcessor, ...]) -> tuple[LogitsProcessor, ...]:
     shared: list[object] = [each for each in processors if getattr(each, "stateless", False)]
-    for each in processors:
-        held = getattr(each, "__dict__", {}).values()
-        shared += [part for part in held if isinstance(part, nn.Module)]
+    held = (part for each in processors for part in held_by(each))
+    shared += [part for part in held if isinstance(part, nn.Module)]
     try:
         return deepcopy(processors, {id(each): each for each in shared})
     except Exception as error:  # classes raise whatever they like

@@ -209,6 +209,7 @@ class Session(Encoder):
         matcher = None
         if options.constraint is not None:
             matcher = self._grammars.matcher(options.constraint)
+            matcher.record = options.record
             conditions.append(matcher.push)
         # A constraint says where the text may end, and it ends with one of these ids.
         ends = () if options.ignore_eos and matcher is None else self.eos_ids

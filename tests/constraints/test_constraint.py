@@ -21,6 +21,10 @@ def test_equal_descriptions_are_one_key() -> None:
     assert hash(Options(constraint=Constraint.regex("a"), logit_bias={1: 2.0}))
 
 
+def test_choices_may_come_from_an_iterator() -> None:
+    assert Constraint.choice(iter(["a", "b"])) == Constraint.choice(["a", "b"])
+
+
 circle: dict[str, Any] = {}
 circle["self"] = circle
 deep: Any = {}
@@ -39,6 +43,10 @@ for _ in range(100_000):
         lambda: Constraint.choice([]),
         lambda: Constraint.choice(["a", ""]),
         lambda: Constraint.choice("yes"),
+        lambda: Constraint.choice(5),  # type: ignore[arg-type]
+        lambda: Constraint.choice([1, 2]),  # type: ignore[list-item]
+        lambda: Constraint.regex(None),  # type: ignore[arg-type]
+        lambda: Constraint.grammar(5),  # type: ignore[arg-type]
         lambda: Constraint.regex("\ud800"),
         lambda: Constraint.json_schema({"const": "\ud800"}),
     ],

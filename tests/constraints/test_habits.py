@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.tiny import toy_session
 
-from paceline.constraints import grammar_matcher
+from paceline.constraints import Constraint, grammar_matcher
 from paceline.constraints.grammar_matcher import Habits
 
 
@@ -25,6 +26,14 @@ def test_what_was_drawn_last_is_recalled_and_surer_each_time_that_it_comes() -> 
     for token in range(100):
         known.learn(1, token)
     assert 0 < (known.recall(1) or (0, 0.0))[1] < 0.1
+
+
+def test_a_text_not_to_be_recorded_teaches_nothing() -> None:
+    session, wanted = toy_session("anpd"), Constraint.choice(["yes", "no"])
+    habits = session._grammars.matcher(wanted)._tokens.habits
+    for record in (False, True):
+        session.generate("x", constraint=wanted, record=record)
+        assert bool(habits._known) == record
 
 
 def test_places_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

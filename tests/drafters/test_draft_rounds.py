@@ -8,7 +8,7 @@ from tests.draft_hosts import Ticking
 from paceline.drafters import make_drafter
 from paceline.drafters.draft_rounds import DraftRounds
 from paceline.planning.planner import TreePlanner
-from paceline.sampling import GREEDY
+from paceline.records import TextStart
 from paceline.targets.toy import ToyTarget
 
 
@@ -19,7 +19,7 @@ def test_trees_before_a_correction_are_not_judged_by_what_comes_after_it(
     monkeypatch.setattr(planner, "forget_trees", forgotten.append)
     speaker = DraftRounds(ToyTarget(), make_drafter("anpd"), planner, 1, Ticking(1e-3))
     text = [3, 1, 4, 1, 5]
-    speaker.start(text, (), GREEDY)
+    speaker.start(text, TextStart(text))
     for corrections in range(3):
         for _ in range(2):
             assert speaker.say(100, 2)

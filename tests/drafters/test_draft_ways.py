@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -62,10 +61,10 @@ class Counting(Speaker):
         self.open = False
         self.asked = 0
 
-    def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
+    def start(self, text: list[int], started: TextStart) -> None:
         assert not self.open
         self.open = True
-        super().start(text, references, sampler)
+        super().start(text, started)
 
     def correct(self, kept: int) -> None:
         assert self.open

@@ -67,6 +67,14 @@ def test_it_says_what_the_encoder_says(
     assert counts.beforehand + counts.memory + counts.encoded == asked
 
 
+def test_states_not_to_be_kept_are_encoded_again() -> None:
+    encoder = Encoder()
+    cache = NgramCache(encoder, capacity=9)
+    for asked in (1, 2):
+        assert same(cache.states([(1, 2, 3)], keep=False), Encoder()([(1, 2, 3)]))
+        assert encoder.asked == asked
+
+
 def test_who_was_not_used_for_longest_leaves_first() -> None:
     encoder = Encoder()
     cache = NgramCache(encoder, capacity=2)

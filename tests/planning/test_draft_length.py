@@ -8,6 +8,7 @@ import pytest
 
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.draft_length import LONGEST, DraftLength
+from paceline.planning.live_costs import LiveCosts
 
 
 def length(plan: DraftLength, claim: float) -> int:
@@ -90,7 +91,7 @@ def test_a_pass_that_brings_several_guesses_is_worth_more() -> None:
 def test_rows_that_cost_time_shorten_the_draft() -> None:
     free = seasoned(draft=1.0, target=10.0, right=0.8)
     costly = seasoned(draft=1.0, target=10.0, right=0.8)
-    costly.curve = CostCurve((CostPoint(1, 0, 10.0), CostPoint(33, 0, 74.0)))
+    costly.live.curve = CostCurve((CostPoint(1, 0, 10.0), CostPoint(33, 0, 74.0)))
     assert 1 <= length(costly, 0.8) < length(free, 0.8)
 
 
@@ -102,7 +103,7 @@ def test_a_token_is_worth_no_more_than_a_pass() -> None:
 
 def test_what_a_pass_takes_is_measured_and_what_its_guesses_add_is_known() -> None:
     """Passes take three times as long as the curve says, and five rows twice as long as one."""
-    plan = DraftLength(CostCurve((CostPoint(1, 0, 5.0), CostPoint(5, 0, 10.0))))
+    plan = DraftLength(LiveCosts(None, CostCurve((CostPoint(1, 0, 5.0), CostPoint(5, 0, 10.0)))))
     for _ in range(100):
         plan.drafted(100.0, 1)
         plan.scored(4, 4)
@@ -145,7 +146,7 @@ def test_the_end_of_a_chain_is_where_guesses_no_longer_pay() -> None:
     rng = random.Random(0)
     for curve in (None, CostCurve((CostPoint(1, 0, 10.0), CostPoint(33, 0, 74.0)))):
         plan = seasoned(draft=0.3, target=10.0, right=0.8)
-        plan.curve = curve
+        plan.live.curve = curve
         for _ in range(200):
             claims = [rng.uniform(0.6, 1.0) for _ in range(rng.randrange(1, 6))]
             plan.judge(claims, rng.randrange(1, 1 + len(claims)))
@@ -156,6 +157,16 @@ def test_the_end_of_a_chain_is_where_guesses_no_longer_pay() -> None:
                 assert plan.pays([*claims, *chain])
                 chain.append(rng.uniform(0.3, 1.0))
             assert not plan.pays([*claims, *chain])
+
+
+def test_the_longest_draft_ends_in_the_table_too() -> None:
+    for curve in (None, CostCurve((CostPoint(1, 0, 10.0), CostPoint(65, 0, 10.1)))):
+        plan = seasoned(draft=0.01, target=10.0, right=0.99)
+        plan.live.curve = curve
+        for before in (0, 1, LONGEST - 1):
+            claims = [0.99] * before
+            assert plan.pays(claims)
+            assert len(plan.end(claims).least) == LONGEST - before
 
 
 def test_a_guess_of_little_confidence_is_the_last() -> None:
@@ -181,16 +192,16 @@ def test_what_follows_a_doubtful_guess_is_not_worth_a_row() -> None:
     five for what follows it, and a little more for its own row in the drafter's pass."""
     plan = seasoned(draft=1.0, target=10.0, right=0.5)
     assert plan.worth == pytest.approx(1.0 / 4 / plan.token_milliseconds / 0.5, rel=0.1)
-    plan.curve = STEEP
+    plan.live.curve = STEEP
     worth = (2 + 1 / 4) / plan.token_milliseconds / 0.5
     assert plan.worth == pytest.approx(worth, rel=0.1)
     assert plan.end((), worth=plan.worth).worth == plan.worth
-    assert DraftLength(STEEP).worth == 0.0  # nothing is known of tokens
+    assert DraftLength(LiveCosts(None, STEEP)).worth == 0.0  # nothing is known of tokens
 
 
 def test_a_token_of_one_text_among_many_is_worth_its_share_of_a_pass() -> None:
     share = CostCurve((CostPoint(1, 0, 1.0), CostPoint(5, 0, 1.1)))
-    plan = DraftLength(share, costs=lambda context: share)
+    plan = DraftLength(LiveCosts(lambda context: share))
     for _ in range(4):
         plan.played(10.0, 11.0, 1, 50)
     assert plan.token_milliseconds == 1.0
@@ -204,9 +215,9 @@ def test_observed_costs_replace_the_curve() -> None:
         return STEEP if context > 100 else None
 
     flat = CostCurve((CostPoint(1, 0, 10.0), CostPoint(5, 0, 10.1)))
-    plan = DraftLength(flat, costs=costs)
+    plan = DraftLength(LiveCosts(costs, flat))
     plan.played(10.0, 11.0, 1, 50)
-    assert plan.curve == flat
+    assert plan.live.curve == flat
     for step in range(32):
         plan.played(10.0, 11.0, 1, 150 + step)
-    assert plan.curve == STEEP and len(found) == 3
+    assert plan.live.curve == STEEP and len(found) == 3

@@ -31,6 +31,14 @@ def test_every_answer_is_kept(tmp_path: Path) -> None:
     assert (info.documents, info.tokens) == (4, 4 * (9 + PROMPT_TOKENS))
 
 
+def test_an_answer_not_to_be_stored_is_not_kept(tmp_path: Path) -> None:
+    with live(session_with(Datastore(tmp_path, MARK))) as served:
+        for store in (False, True, None):
+            served.complete(max_tokens=5, store=store)
+        assert served.complete(store="no").status_code == 400
+    assert Datastore(tmp_path, MARK).info().documents == 2
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_that_cannot_be_kept_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, stream: bool

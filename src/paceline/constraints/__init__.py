@@ -7,7 +7,7 @@ matchers with llguidance, which `pip install paceline[constraints]` installs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -49,6 +49,8 @@ class Constraint:
     compact: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise UsageError(f"a {self.what} must be a text, got {type(self.text).__name__}")
         most = _LIMITS[self.kind][1]
         try:
             size = len(self.text.encode())
@@ -89,11 +91,12 @@ class Constraint:
         return cls("grammar", text)
 
     @classmethod
-    def choice(cls, options: Sequence[str]) -> Constraint:
+    def choice(cls, options: Iterable[str]) -> Constraint:
         """One of these texts. Raises UsageError if there is none, or one is empty."""
-        if isinstance(options, str) or not options or not all(options):
+        texts = [*options] if isinstance(options, Iterable) and not isinstance(options, str) else []
+        if not texts or not all(isinstance(each, str) and each for each in texts):
             raise UsageError("choices must be a non-empty list of non-empty texts")
-        return cls("choice", _as_json(list(options), "the list of choices"))
+        return cls("choice", _as_json(texts, "the list of choices"))
 
 
 def _as_json(value: object, what: str) -> str:

@@ -115,12 +115,13 @@ class GrammarMatcher:
         self._origin: GrammarMatcher | None = None  # `Grammars` keeps it while there are copies
         self._limit = _Limit()
         self._place: int | None = None  # if few tokens are allowed, a hash of these
+        self.record = True  # whether what is drawn may be guessed in later texts
         self._bits = np.zeros((tokens.count + 31) // 32, dtype=np.uint32)
 
     def copy(self) -> GrammarMatcher:
         """Another matcher at the same place."""
         made = GrammarMatcher(self._matcher.deep_copy(), self._tokens)
-        made._origin = self._origin or self
+        made._origin, made.record = self._origin or self, self.record
         if self._origin is not None:  # of the same text
             made._limit = self._limit
         return made
@@ -144,9 +145,9 @@ class GrammarMatcher:
     @_timed
     def push(self, token: int) -> bool:
         """See `Matcher.push`."""
-        if self._place is not None:
+        if self._place is not None and self.record:
             self._tokens.habits.learn(self._place, token)
-            self._place = None
+        self._place = None
         self._matcher.consume_token(token)
         self._check()
         stopped: bool = self._matcher.is_stopped()

@@ -71,9 +71,9 @@ class Anpd(TextReader):
         self.max_order = own.n
         self.draft_length = own.k
         self.branches = own.branches
-        self.persist = own.persist
         shortest = 1 if own.levels == "all" else own.n - 1
         self._ngrams = ngrams or new_ngrams(shortest, own.n - 1, own.branches, own.most)
+        self._kept = self._ngrams if own.persist else None
         self._references: list[tuple[int, ...]] = []
         self._reference_ngrams: NGrams | None = None
 
@@ -85,7 +85,8 @@ class Anpd(TextReader):
         return cls(settings, host.learn((Anpd, settings), lambda: cls(settings)._ngrams))
 
     def start(self, text: TextStart) -> None:
-        """Count the n-grams of the context and the references, except those counted already."""
+        """Count the n-grams of the context and the references, except those counted already. A text
+        that must not be recorded has tables of its own."""
         references = [tuple(reference) for reference in text.references]
         if references != self._references:
             self._references = references
@@ -93,8 +94,13 @@ class Anpd(TextReader):
             for reference in references:
                 known.count((), reference)
             self._reference_ngrams = known if references else None
-        if not self.persist and common_prefix(self._text, text.context) < len(self._text):
-            self._ngrams, self._text = self._ngrams.fresh(), []
+        kept = self._kept if text.record else None
+        if kept is None:
+            same = common_prefix(self._text, text.context) == len(self._text)
+            if self._ngrams is self._kept or not same:
+                self._ngrams, self._text = self._ngrams.fresh(), []
+        elif self._ngrams is not kept:
+            self._ngrams, self._text = kept, []
         self.resume(text)
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:

@@ -58,7 +58,7 @@ class Levels(TextLevels):
     def _states(self, paths: Sequence[Sequence[int]]) -> list[State]:
         """The green states of the n-grams that paths end with."""
         order = self._model.config.order
-        return self._greens.states([last_ngram(path, order) for path in paths])
+        return self._greens.states([last_ngram(path, order) for path in paths], self.record)
 
     @abstractmethod
     def take(self, states: torch.Tensor, greens: Sequence[State]) -> None:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from paceline.chains import ChainEnd, ChainRequest
 from paceline.kernels.likeliest import likeliest
 from paceline.protocols import Target
-from paceline.sampling import GREEDY, Sampler
+from paceline.records import TextStart
+from paceline.sampling import GREEDY
 from paceline.scores import Ranked
 
 # A pass that reads more tokens counts as reading a prompt.
@@ -58,14 +59,15 @@ class Speaker(ABC):
     def __init__(self, target: Target, others: int, clock: Callable[[], float]) -> None:
         self._target, self._others, self._clock = target, others, clock
         self._text: list[int] = []
-        self._references: Sequence[Sequence[int]] = ()
+        self._started = TextStart((0,))
         self._sampler = GREEDY
         self._known = 0  # first tokens of the text, unchanged since the last pass
 
-    def start(self, text: list[int], references: Sequence[Sequence[int]], sampler: Sampler) -> None:
-        """Begin a text. The list grows with every pass; whoever changes it calls `correct`."""
-        self._text, self._references, self._sampler = text, references, sampler
-        self._known = 0
+    def start(self, text: list[int], started: TextStart) -> None:
+        """Begin a text, drawn with the noise of the one that `started`. The list grows with every
+        pass; whoever changes it calls `correct`."""
+        self._text, self._started, self._known = text, started, 0
+        self._sampler = (started.sampler or GREEDY).coupled()
 
     def correct(self, kept: int) -> None:
         """The text has changed after its first `kept` tokens."""

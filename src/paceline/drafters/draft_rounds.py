@@ -66,8 +66,9 @@ class DraftRounds(Speaker):
         stopping = Stopping(room)
         if self._key not in self._batch:
             self._noted = _Noted(**self._sampler.arguments)
+            references, record = self._started.references, self._started.record
             self._generation = Generation(
-                self._text, self._inner, stopping, self._noted, self._references
+                self._text, self._inner, stopping, self._noted, references, record=record
             )
             self._generation.context = self._text
             self._key = self._batch.add(self._generation)

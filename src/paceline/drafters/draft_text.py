@@ -26,7 +26,6 @@ from paceline.planning.planner import TreePlanner
 from paceline.prefix import common_prefix
 from paceline.protocols import CHAINS, Drafter, Planner, check_capabilities
 from paceline.records import TextStart
-from paceline.sampling import GREEDY
 
 __all__ = ["DraftText", "Guess", "WayTimes"]
 
@@ -151,8 +150,7 @@ class DraftText:
     def _take_over(self, text: list[int]) -> None:
         """Let the way that is next continue the text."""
         self._way = self._ways[self._next_in_rounds]
-        sampler = (self._started.sampler or GREEDY).coupled()
-        self._way.start(text, self._started.references, sampler)
+        self._way.start(text, self._started)
 
     def _continue(self, same: int, new: Sequence[int]) -> None:
         """The text's first `same` tokens are committed, followed by `new` ones; guesses stay if they

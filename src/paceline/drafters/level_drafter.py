@@ -16,6 +16,7 @@ from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import HeadModule
 from paceline.drafters.text_levels import TextLevels
 from paceline.planning.draft_length import LONGEST, DraftLength
+from paceline.planning.live_costs import LiveCosts
 from paceline.prefix import common_prefix
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
@@ -48,7 +49,8 @@ class LevelDrafter(Drafter):
         self._length: DraftLength | None = None  # None for always as many levels
         if not settings.depth:
             key = DraftLength, id(model), settings.beam
-            self._length = host.learn(key, lambda: DraftLength(host.curve, most, host.costs))
+            live = LiveCosts(host.costs, host.curve)
+            self._length = host.learn(key, lambda: DraftLength(live, most))
         # When this round's draft was asked for and made, in seconds, and the draft.
         self._asked: float | None = None
         self._given, self._tree = 0.0, EMPTY
@@ -70,12 +72,16 @@ class LevelDrafter(Drafter):
         # The target has not read the root.
         kept = min(same, len(self._text) - 1) - self._levels.ahead - self._first
         self._levels.keep(max(0, kept))
+        self._levels.record = text.record
         if not self._levels.length:
             self._first = 0
 
     def stop(self) -> None:
-        """Let go of the target's states. What was read of them is kept: a chat goes on."""
+        """Let go of the target's states. What was read of them is kept, as a chat may go on, unless
+        nothing is to be kept of the text."""
         self._seen = None
+        if not self._levels.record:
+            self._text, self._first, self._levels = [], 0, self._new_levels()
 
     def unread(self) -> int:
         """See `Drafter.unread`."""

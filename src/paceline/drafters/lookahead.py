@@ -73,7 +73,8 @@ class Lookahead(Drafter):
     """Guesses phrases that the target itself generated beside the text.
 
     settings: see `LookaheadSettings`. changes: fields to override, by name.
-    pool: a shared pool of phrases; its owner has to clear it.
+    pool: a shared pool of phrases; its owner has to clear it, and to replace it in texts that must
+    leave nothing in it.
     readable: phrases with ids at or beyond it are left out, since the model cannot read them; a
     shared pool may hold another model's. None for no limit.
 
@@ -91,6 +92,7 @@ class Lookahead(Drafter):
         own = replace(settings or LookaheadSettings(), **changes)
         self._settings = own
         self.pool = PhrasePool(own.guesses) if pool is None else pool
+        self._kept = self.pool if own.history and pool is None else None
         real = own.accept_window or not own.window
         self.requires = frozenset({TREES} if real else {SHADOW_TOKENS, TREES})
         # Rows of a window buy the guesses of later rounds; phrases alone can be cut anywhere.
@@ -107,6 +109,8 @@ class Lookahead(Drafter):
     def start(self, text: TextStart) -> None:
         """Begin with a new window, unless the text continues the last one. References are
         ignored."""
+        if self._kept is not None:
+            self.pool = self._kept if text.record else self._kept.copy()
         if common_prefix(self._text, text.context) < len(self._text):
             if not self._keeps_pool:
                 self.pool.clear()

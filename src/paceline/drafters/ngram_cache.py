@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from paceline.datastore.private_files import open_private
 from paceline.errors import UsageError
 
 _MOST_ON_DISK = 1 << 16  # states; 150 MB of 576 numbers each, 1 GB of 4096
@@ -34,7 +35,7 @@ Encode = Callable[[Sequence[Ngram]], Sequence[State]]
 
 
 def last_ngram(tokens: Sequence[int], order: int) -> Ngram:
-    """The n-gram that ends with the last of these tokens, as in `ngram_encoder.ngrams`."""
+    """The n-gram that ends with the last of these tokens, as in `context_encoder.ngrams`."""
     known = tuple(tokens[-order:])
     return known + known[-1:] * (order - len(known))
 
@@ -81,15 +82,16 @@ class NgramCache:
         self._memory: OrderedDict[Ngram, State] = OrderedDict()
         self._disk = None if spill is None else _Disk(spill, parts)
 
-    def states(self, ngrams: Sequence[Ngram]) -> list[State]:
-        """The state of each n-gram; all are of one order."""
+    def states(self, ngrams: Sequence[Ngram], keep: bool = True) -> list[State]:
+        """The state of each n-gram; all are of one order. keep: whether to keep those encoded."""
         found = {ngram: self._find(ngram) for ngram in dict.fromkeys(ngrams)}
         missing = [ngram for ngram, state in found.items() if state is None]
         if missing:
             self.counts.encoded += len(missing)
             for ngram, made in zip(missing, self._encode(missing), strict=True):
                 found[ngram] = made
-                self._keep(ngram, made)
+                if keep:
+                    self._keep(ngram, made)
         return [state for ngram in ngrams if (state := found[ngram]) is not None]
 
     def _find(self, ngram: Ngram) -> State | None:
@@ -124,6 +126,7 @@ class _Disk:
     def __init__(self, path: Path, parts: str) -> None:
         self._path, self._parts = path, parts
         try:
+            open_private(path, "ab").close()  # n-grams show what was written
             database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             database.execute("PRAGMA synchronous = OFF")  # what is lost is encoded anew
             database.execute(
@@ -134,7 +137,7 @@ class _Disk:
             (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError("it is damaged")
-        except sqlite3.Error as error:
+        except (OSError, sqlite3.Error) as error:
             raise UsageError(
                 f"cannot store n-gram states in {path}: {error}; name another file"
             ) from error

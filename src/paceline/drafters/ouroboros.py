@@ -117,6 +117,7 @@ class Ouroboros(Speculative):
 
     source_names = ("draft", "phrases")
     _settings: OuroborosSettings
+    _inner: Lookahead | None  # where it drafts with the pool
 
     def __init__(
         self,
@@ -128,6 +129,7 @@ class Ouroboros(Speculative):
     ) -> None:
         own = replace(settings or OuroborosSettings(), **changes)
         self.pool = _pool_of(host, own) if pool is None else _filled(pool, host, own.phrases)
+        self._kept, self._inner = self.pool, None
         super().__init__(host, own)
         self._size = own.level - 1
         self._tail: list[int] = []  # of the text: where the next phrases may begin; last the root
@@ -139,9 +141,13 @@ class Ouroboros(Speculative):
             weakref.finalize(self, _save, self.pool, _place(own.phrases), size, fingerprint)
 
     def start(self, text: TextStart) -> None:
-        """Begin a text, with the phrases of earlier ones unless `history` is off."""
+        """Begin a text, with the phrases of earlier ones unless `history` is off. One that must not
+        be recorded leaves none."""
         if not self._settings.history:
             self.pool.clear()
+        self.pool = self._kept if text.record else self._kept.copy()
+        if self._inner is not None:
+            self._inner.pool = self.pool
         self._begin(text, self._settings.prompt)
         super().start(text)
 
@@ -188,7 +194,9 @@ class Ouroboros(Speculative):
         # The target's outputs enter the pool, too, and may not be tokens of the draft model.
         size = small.target.vocab_size
         readable = size if small.tokens is None else min(size, small.tokens)
-        return Lookahead(self._settings.lookahead(), pool=self.pool, readable=readable)
+        looks = Lookahead(self._settings.lookahead(), pool=self.pool, readable=readable)
+        self._inner = looks
+        return looks
 
     def _begin(self, text: TextStart, learn: bool) -> None:
         self._chain, self._used = (), ()
@@ -229,8 +237,10 @@ def _pool_of(host: Host, own: OuroborosSettings) -> PhrasePool:
 
 def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:
     """The pool, with the phrases of the file if it exists."""
+    if not phrases:
+        return pool
     path = _place(phrases)
-    if phrases and os.path.exists(path):
+    if os.path.exists(path):
         pool.load(path, host.target.vocab_size, host.fingerprint)
     elif not os.path.isdir(path.parent):
         raise ModelError(f"there is no folder {path.parent} for the phrases: create it first")

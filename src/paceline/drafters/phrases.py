@@ -105,6 +105,12 @@ class PhrasePool:
         self._phrases.move_to_end(key)
         return self._phrases[key][::-1][: None if count is None else max(0, count)]
 
+    def copy(self) -> PhrasePool:
+        """A pool of the same phrases, for a text that must leave none here."""
+        made = PhrasePool(self.per_key, self.most)
+        made._phrases, made._count = self._phrases.copy(), self._count
+        return made
+
     def clear(self) -> None:
         """Forget all phrases."""
         self._phrases.clear()

@@ -48,12 +48,17 @@ def within(minimum: int, maximum: int, **setting: int) -> int:
 @dataclass(frozen=True)
 class Settings:
     """Settings of a method. Its drafter is made with them as `settings`, and with fields to override
-    by name. Raises UsageError for a whole number out of range, see `whole`."""
+    by name. Raises UsageError for a whole number out of range, see `whole`, and for a value that is
+    not one of a `Literal`'s."""
 
     def __post_init__(self) -> None:
+        kind: Any = type(self)
         for each in fields(self):
+            value, wanted = getattr(self, each.name), _types(kind)[each.name]
             if "range" in each.metadata:
-                within(*each.metadata["range"], **{each.name: getattr(self, each.name)})
+                within(*each.metadata["range"], **{each.name: value})
+            elif get_origin(wanted) is Literal:
+                _check_choice(each.name, value, get_args(wanted))
 
 
 def whole(default: int, least: int, most: int = _LARGEST) -> int:
@@ -176,10 +181,14 @@ def _read(value: Any, wanted: Any, where: str) -> Any:
     if wanted not in _KINDS and get_origin(wanted) is not Literal:
         raise UsageError(f"{where} cannot be written as text: give it in Python")
     if get_origin(wanted) is Literal:
-        if value in get_args(wanted):
-            return value
-        raise UsageError(f"{where} must be one of {', '.join(get_args(wanted))}, got {value!r}")
+        _check_choice(where, value, get_args(wanted))
+        return value
     try:
         return {"true": True, "false": False}[value.lower()] if wanted is bool else wanted(value)
     except (KeyError, ValueError) as error:
         raise UsageError(f"{where} must be {_KINDS[wanted]}, got {value!r}") from error
+
+
+def _check_choice(where: str, value: Any, choices: tuple[Any, ...]) -> None:
+    if value not in choices:
+        raise UsageError(f"{where} must be one of {', '.join(choices)}, got {value!r}")

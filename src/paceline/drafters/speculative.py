@@ -18,7 +18,7 @@ the appendix of Ouroboros (Zhao et al. 2024, arXiv 2402.13720).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from paceline.drafters.registry import check_method, make_drafter
 from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
 from paceline.planning.draft_length import LONGEST, DraftLength
+from paceline.planning.live_costs import LiveCosts
 from paceline.prefix import common_prefix
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
@@ -130,7 +131,7 @@ class Speculative(Drafter):
         self._plan: DraftLength | None = None
         if not own.length:
             self._plan = host.learn(
-                (DraftLength, choice), lambda: DraftLength(host.curve, costs=host.costs)
+                (DraftLength, choice), lambda: DraftLength(LiveCosts(host.costs, host.curve))
             )
         self._clock = host.clock
         self.widths: Counter[int] = Counter()
@@ -230,6 +231,8 @@ def open_draft(host: Host, choice: ModelChoice) -> Host:
     """
     if isinstance(choice.model, Host):
         return choice.model
+    if not isinstance(choice.model, Hashable):
+        raise UsageError(f"draft must be the name of a model or a model, got {choice.model!r}")
     if host.open is None:
         raise UsageError(
             f"this host cannot open the draft model {choice.model!r}: give the drafter a host with "

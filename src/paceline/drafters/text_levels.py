@@ -25,13 +25,15 @@ class TextLevels(ABC):
     length: tokens read by the target that were taken over. ahead: how many tokens after its own
     decide what is kept of one. per_place: columns for each token. most_fresh: most new tokens that
     `draft` takes over. noise: float32 [levels, outputs], of the target's draws at the places of the
-    next draft's first levels; None for none.
+    next draft's first levels; None for none. record: whether anything of the text may be kept for
+    others.
     """
 
     ahead = 0
     per_place = 1
     most_fresh = 0
     noise: torch.Tensor | None = None
+    record = True
 
     def __init__(self, model: HeadModule, settings: BeamSettings) -> None:
         self._model: Any = model

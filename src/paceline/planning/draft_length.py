@@ -20,7 +20,8 @@ from math import prod
 
 from paceline.chains import ChainEnd, ChanceTable
 from paceline.planning.calibration import Calibration, chance_table
-from paceline.planning.cost_curve import CostCurve, Costs
+from paceline.planning.cost_curve import CostCurve
+from paceline.planning.live_costs import LiveCosts
 from paceline.planning.running_time import RunningTime
 
 LONGEST = 32
@@ -31,8 +32,6 @@ _MEMORY = 64.0
 _ROW = 0.25
 """Share of a level's time that one more row in it takes."""
 _STEP = 1 / 32
-_LOOK = 16
-"""Rounds between two looks at pass costs."""
 _FORGOTTEN = 1 / 16
 """Share of what is known about rounds that is forgotten with every new one."""
 
@@ -41,23 +40,19 @@ _FORGOTTEN = 1 / 16
 class DraftLength:
     """What is known about one draft model and its target, over any number of texts.
 
-    curve: what passes of the target cost, which prices another row; without one, rows are free
+    live: what passes of the target cost, which prices another row; without a curve, rows are free
     here and left to whoever sizes the tree.
     longest: most guesses, >= 1.
-    costs: observed pass costs, which replace the curve once they are known.
 
     Decisions depend on the times given and nothing else.
     """
 
-    curve: CostCurve | None = None
+    live: LiveCosts = field(default_factory=LiveCosts)
     longest: int = LONGEST
-    costs: Costs | None = None
-    _rounds: int = 0
     _calibration: Calibration = field(default_factory=lambda: Calibration(_MEMORY))
     # What it knows, as `ChainEnd` needs it.
     _chances: ChanceTable = field(default_factory=lambda: chance_table(LONGEST))
     _priced: tuple[CostCurve | None, int, Sequence[float]] | None = None
-    _share: float | None = None  # milliseconds of plain decoding, for a text among others
     _useful: int = LONGEST
     _draft_pass: RunningTime = field(default_factory=RunningTime)
     _plain_pass: RunningTime = field(default_factory=RunningTime)
@@ -129,7 +124,7 @@ class DraftLength:
         if not self._gained or self._plain_pass.value is None:
             return None
         known = self._plain_pass.value, self._spent / self._gained
-        return min(known) if self._share is None else min(*known, self._share)
+        return min(known) if self.live.share is None else min(*known, self.live.share)
 
     def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None:
         """Record a pass of the draft model that took `milliseconds` and gained `tokens` guesses.
@@ -151,12 +146,10 @@ class DraftLength:
         target_milliseconds: from the guesses to their result; milliseconds: of the whole round.
         context: tokens in the cache.
         """
-        if self.costs is not None and self._rounds % _LOOK == 0:
-            live = self.costs(context)
-            self.curve, self._share = live or self.curve, live.cost(1) if live else None
-        self._rounds += 1
+        self.live.look(context)
+        curve = self.live.curve
         # The curve only says what guesses add: passes slow down as the text grows.
-        relative = 1.0 if self.curve is None else self.curve.relative(1 + self._scored)
+        relative = 1.0 if curve is None else curve.relative(1 + self._scored)
         self._plain_pass.add(target_milliseconds / relative)
         self._round.add(milliseconds)
         usual = milliseconds if self._round.value is None else self._round.value
@@ -178,8 +171,10 @@ class DraftLength:
 
     def _prices(self, more: int) -> Sequence[float]:
         """Extra milliseconds of a pass for `more` rows, by its width: 1, 2, …"""
-        if self._priced is None or self._priced[:2] != (self.curve, more):
-            costs = [self.curve.cost(1 + at) if self.curve else 0.0 for at in range(LONGEST + more)]
-            prices = [max(0.0, costs[at + more] - costs[at]) for at in range(LONGEST)]
-            self._priced = self.curve, more, prices
+        curve = self.live.curve
+        if self._priced is None or self._priced[:2] != (curve, more):
+            most = 1 + LONGEST  # after no guess, one, … all
+            costs = [curve.cost(1 + at) if curve else 0.0 for at in range(most + more)]
+            prices = [max(0.0, costs[at + more] - costs[at]) for at in range(most)]
+            self._priced = curve, more, prices
         return self._priced[2]

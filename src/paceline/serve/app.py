@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -34,7 +34,7 @@ from paceline.serve.schemas import (
     TextRequest,
     TokenizeRequest,
 )
-from paceline.serve.settings import ServeSettings
+from paceline.serve.settings import ServeSettings, public_method
 from paceline.serve.ticket import Order
 from paceline.session import Session
 
@@ -136,7 +136,7 @@ class Server:
     async def state(self, request: Request) -> Response:
         """`GET /state`: the load, for the page."""
         running, waiting, cache = self._load()
-        method = self.session.method if isinstance(self.session.method, str) else "custom"
+        method = public_method(self.session.method)
         return JSONResponse(
             {"model": self.names[0], "method": method, "running": running, "waiting": waiting,
              "slots": self.settings.max_batch, "cache": cache}
@@ -145,11 +145,11 @@ class Server:
     async def _written(
         self, request: Request, shape: type[R], orders_of: Callable[[R], list[Order]]
     ) -> Response:
-        body = await json_body(request, self.settings)
+        arrived, body = monotonic(), await json_body(request, self.settings)
         wanted = checked(shape, body)
         self._check_model(wanted.model)
         orders = await asyncio.to_thread(orders_of, wanted)
-        return await self.handler.serve(request, wanted, orders, body)
+        return await self.handler.serve(request, wanted, orders, body, arrived)
 
     def _tokens(self, wanted: TokenizeRequest) -> tuple[list[int], list[str] | None]:
         """Token ids, and the text of each if requested."""

@@ -40,13 +40,19 @@ class Handler:
     fingerprint: str
 
     async def serve(
-        self, request: Request, wanted: TextRequest, orders: Sequence[Order], asked: Any
+        self,
+        request: Request,
+        wanted: TextRequest,
+        orders: Sequence[Order],
+        asked: Any,
+        arrived: float,
     ) -> Response:
         """Answer whole or as a stream, which begins with the first news, so that errors before that
-        have a status. asked: for the log, if prompts are logged. Raises ApiError."""
+        have a status. asked: for the log, if prompts are logged. arrived: by the monotonic clock.
+        Raises ApiError."""
         name = request.state.request_id
         logged = asked if self.settings.log_prompts else None
-        ticket = Ticket(name, orders, monotonic() + self.settings.time_limit, logged)
+        ticket = Ticket(name, orders, arrived + self.settings.time_limit, logged, arrived)
         answer = Answer(wanted, ticket, self.tokenizer, self.fingerprint)
         # Here, not in the engine's thread, which writes other texts meanwhile. Their constraints
         # are equal.

@@ -22,7 +22,7 @@ from paceline.serve.schemas import (
     TextRequest,
     Tool,
 )
-from paceline.serve.settings import ServeSettings
+from paceline.serve.settings import ServeSettings, public_method
 from paceline.serve.ticket import Order
 from paceline.serve.tools import CLOSE, OPEN, call_grammar
 from paceline.session import Session
@@ -160,6 +160,7 @@ class Orders:
             "logit_bias": self._logit_bias(request),
             "seed": randbits(63) if request.seed is None else request.seed,
             "stop": stop,
+            "record": request.store is not False,
             **{name: getattr(request, name) for name in _AS_GIVEN},
         }
 
@@ -195,8 +196,8 @@ class Orders:
         method = request.paceline.method if request.paceline else None
         if method == OFF:
             return 0
-        own = self.session.method if isinstance(self.session.method, str) else "custom"
-        if method not in (None, own):
+        own = public_method(self.session.method)
+        if method not in (None, own, self.session.method):
             raise bad_request(
                 f"'paceline.method' must be '{own}' or '{OFF}' on this server", "paceline.method"
             )

@@ -96,6 +96,7 @@ class TextRequest(_Shape):
     prediction: Prediction | None = None
     structured_outputs: StructuredOutputs | None = None
     user: str | None = None
+    store: bool | None = None
     paceline: Extension | None = None
 
     @property

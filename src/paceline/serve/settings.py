@@ -78,3 +78,8 @@ def checked_keys(keys: Sequence[str]) -> list[str]:
     if any(len(key) < _SHORTEST_KEY for key in keys):
         raise UsageError(f"an API key must have at least {_SHORTEST_KEY} characters")
     return list(keys)
+
+
+def public_method(method: object) -> str:
+    """A session's method, without the folders of paths in it."""
+    return re.sub(r"[^=:,+()]*[/\\]", "", method) if isinstance(method, str) else "custom"
