@@ -13,7 +13,7 @@ from tests.planning.test_cost_curve import CLIFF, curve_of
 from paceline.bench.trial import Forced
 from paceline.loop import Generation, decode
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.gate import TRIAL, Gates, TrialBudget
+from paceline.planning.gate import TRIAL, Gate, Gates, TrialBudget
 from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planner import TreePlanner
 from paceline.planning.running_time import DraftingTime
@@ -169,6 +169,21 @@ def test_trees_shrink_while_prompts_are_read() -> None:
     beside = planned()
     assert planned() == alone > beside, "and grow again when they have been read"
     assert planned(512) == beside, "its own prompt counts like another's"
+
+
+def test_a_tree_beside_its_own_prompt_is_judged_by_what_it_costs_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved = list[float]()
+    monkeypatch.setattr(Gate, "judge", lambda gate, own, expected: saved.append(own))
+    tree, path = Tree((7, 8), (-1, 0), (0.9, 0.8)), Path((0, 1), (7, 8, 9))
+    for ahead in (0, 16):
+        planner = TreePlanner(CURVE)
+        planner.add(0, Scripted(STORY, lambda place: 2))
+        assert len(planner.plan({0: lambda budget: tree}, ahead)[0]) == 2
+        planner.observe([Round(0, tree, torch.empty(3, 0), path, True, True)])
+    more = (loaded(19) - loaded(17) - (loaded(3) - loaded(1))) / loaded(1)
+    assert saved[0] - saved[1] == pytest.approx(more)
 
 
 def test_guesses_are_made_though_prompts_are_read_in_every_pass() -> None:

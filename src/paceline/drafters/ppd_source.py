@@ -13,8 +13,8 @@ from paceline.drafters.host import Host
 from paceline.drafters.parts import find_parts
 from paceline.drafters.ppd import PpdSettings
 from paceline.drafters.prompt_tokens import PromptGuesses, PromptTokens, acceptance_of
+from paceline.planning.calibration import ShareChances
 from paceline.planning.candidate_tree import CandidateTree, likeliest_of
-from paceline.planning.ppd.adaptive_tree import AdaptiveTree
 from paceline.planning.ppd.dynamic_tree import StateTree, lay_out
 from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter
 from paceline.records import Round, TextStart
@@ -87,10 +87,10 @@ class PpdSource(RowSource):
     def __init__(self, host: Host, settings: PpdSettings) -> None:
         parts = find_parts(PromptTokens, settings.parts, host.fingerprint)
         table = acceptance_of(parts, host.target.vocab_size)
-        self._known: AdaptiveTree = host.learn(
-            (PpdSource, settings.parts, table), lambda: AdaptiveTree(table)
+        self._chances: ShareChances = host.learn(
+            (PpdSource, settings.parts, table), lambda: ShareChances(table.distances)
         )
-        self._guesses = PromptGuesses(parts, host, self._known.observe)
+        self._guesses = PromptGuesses(parts, host, self._learn)
         # All prompt tokens after one node: a chain for each of their embeddings.
         every = StateTree(CandidateTree(), (), parts.config.prompt_tokens, parts.config.epts)
         shape = lay_out(every)
@@ -108,7 +108,7 @@ class PpdSource(RowSource):
         known = self._guesses.tokens
         if not known or budget < 1:
             return EMPTY
-        chances = self._known.chances.of(self._guesses.shares)
+        chances = self._chances.of(self._guesses.shares)
         found = likeliest_of(chances, min(budget, _MOST_GUESSES))
         tokens = tuple([known[len(path) - 1][path[-1]] for path in found.paths])
         return Tree(tokens, found.parents, found.path_chances)
@@ -125,6 +125,9 @@ class PpdSource(RowSource):
         """Judge earlier guesses, and read the next ones after the last accepted node."""
         self._guesses.observe(round, read=self._stand)
         self._stand = False
+
+    def _learn(self, distance: int, rank: int | None, shares: Sequence[float]) -> None:
+        self._chances.learn(distance, shares, rank)
 
 
 def _likeliest_ends(tree: Tree) -> list[int]:

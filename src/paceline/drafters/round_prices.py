@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paceline.planning.cost_curve import MILD, CostCurve, Costs
+from paceline.planning.live_costs import LiveCosts
 from paceline.planning.running_time import RunningTime
 
-_LOOK = 16  # rounds between two updates of the pass costs
 _LENGTH, _PACE = 96.0, 1.5  # expected tokens of a text, and of a round in it, until one has ended
 _TEXTS = 8  # texts over which these are averaged
 _AVERAGED = 64  # rounds over which the cost and yield of one are averaged
@@ -24,13 +24,11 @@ class RoundPrices:
     def __init__(self, costs: Costs | None = None, curve: CostCurve | None = None) -> None:
         self.passes, self.tokens = 1.0, 1.0
         self.length, self.pace, self.each = _LENGTH, _PACE, 1.0
-        self._costs, self._stored = costs, curve
+        self._live = LiveCosts(costs, curve)
         self._curve, self._costs_of = MILD, dict[int, float]()
-        # Milliseconds of plain decoding for a token: by the passes seen; a text's share as known to
+        # Milliseconds of plain decoding for a token, by the passes seen. A text's share is known to
         # the planner, which also knows how many texts are being written.
         self._plain = RunningTime()
-        self._share: float | None = None
-        self._rounds = 0
 
     def relative(self, width: int) -> float:
         """The cost of a pass, in passes of plain decoding."""
@@ -41,7 +39,7 @@ class RoundPrices:
 
     def in_passes(self, milliseconds: float | None) -> float | None:
         """A time in passes of plain decoding; None while either is unknown."""
-        plain = self._share or self._plain.value
+        plain = self._live.share or self._plain.value
         return milliseconds / plain if plain and milliseconds is not None else None
 
     def played(
@@ -55,9 +53,9 @@ class RoundPrices:
         passes = relative + (self.in_passes(drafting) or 0.0)
         self.passes += (passes - self.passes) / _AVERAGED
         self.tokens += (tokens - self.tokens) / _AVERAGED
-        if self._rounds % _LOOK == 0:
-            self._look(context)
-        self._rounds += 1
+        if self._live.look(context) and (curve := self._live.curve or MILD) is not self._curve:
+            self._curve = curve  # other texts often find the same
+            self._costs_of.clear()
         return passes
 
     def ended(self, length: int, rounds: int, tokens: int, passes: float) -> None:
@@ -66,12 +64,3 @@ class RoundPrices:
         if rounds:
             self.pace += (tokens / rounds - self.pace) / _TEXTS
             self.each += (passes / tokens - self.each) / _TEXTS
-
-    def _look(self, context: int) -> None:
-        live = None if self._costs is None else self._costs(context)
-        self._share = None if live is None else live.cost(1)
-        stored = None if live or self._stored is None else self._stored.at(context)
-        curve = live or stored or MILD
-        if curve is not self._curve:  # other texts often find the same
-            self._curve = curve
-            self._costs_of.clear()

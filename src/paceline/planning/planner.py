@@ -56,6 +56,7 @@ class TreePlanner:
     _usual: float = PlannedText.usual
     _together: int = 1
     _beside: int = 0  # prompt rows in the next pass: its own, or probably as many as in the last
+    _ahead: int = 0  # prompt rows of the texts in this pass
     _drafting: DraftingTime = field(default_factory=DraftingTime)
 
     def __post_init__(self) -> None:
@@ -82,7 +83,7 @@ class TreePlanner:
 
     def plan(self, proposals: Mapping[int, Propose], ahead: int = 0) -> dict[int, Tree]:
         """The trees of the next pass; see `Planner.plan`."""
-        self._beside = max(self._beside, ahead)
+        self._beside, self._ahead = max(self._beside, ahead), ahead
         texts = {key: self._texts[key] for key in proposals}
         self._together = len(texts)
         trees, planned = dict[int, Tree](), dict[int, PlannedText]()
@@ -127,7 +128,7 @@ class TreePlanner:
         if not any(round.prefill for round in rounds):
             costs.observe(width, 1e3 * sum([round.seconds.target for round in rounds]))
         drafting = self._time_drafting(rounds)
-        plain, whole = costs.of(1), costs.of(width, self._beside)
+        plain, whole = costs.of(1), costs.of(width, self._beside + self._ahead)
         self._trials.earn(whole / plain)
         for round in rounds:
             text = self._texts[round.key]

@@ -9,6 +9,7 @@ from functools import lru_cache
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.calibration import ShareChances
 from paceline.planning.cost_curve import MILD, CostCurve, CostPoint, Costs
+from paceline.planning.live_costs import LiveCosts
 from paceline.planning.ppd.dynamic_tree import DynamicTree
 from paceline.planning.ppd.round_tree import Prospects, prospects_of
 from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_widths
@@ -24,8 +25,6 @@ _PRIOR = 256
 
 _FIRST_REVISION = 128
 
-_LOOK = 16
-"""Rounds between two looks at pass costs."""
 _CHANGED = 0.05
 """Cost changes smaller than this do not change the tree."""
 
@@ -82,9 +81,7 @@ class AdaptiveTree:
         costs: Costs | None = None,
     ) -> None:
         self._prior = table
-        self._stored, self._curve = curve, curve or MILD
-        self._costs = costs
-        self._rounds = 0
+        self._live, self._curve = LiveCosts(costs, curve), curve or MILD
         self._budget = 0
         self._limits = limits
         self._hits = [[0] * table.ranks for _ in table.rows]
@@ -99,14 +96,9 @@ class AdaptiveTree:
         return self._fitting()
 
     def follow(self, context: int) -> None:
-        """Record a round, after which the text has `context` tokens in the cache. Every sixteenth
-        round, adapt the tree to the pass costs there."""
-        self._rounds += 1
-        if self._rounds % _LOOK != 1:
-            return
-        live = None if self._costs is None else self._costs(context)
-        curve = live or (None if self._stored is None else self._stored.at(context))
-        if curve is None:
+        """Record a round, after which the text has `context` tokens in the cache, and adapt the
+        tree to the pass costs there; see `LiveCosts.look`."""
+        if not self._live.look(context) or (curve := self._live.curve) is None:
             return
         # In passes of plain decoding.
         changes = (
