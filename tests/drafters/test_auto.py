@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from tests.planning.replay import FLAT, Device, Scripted, replay, table
 from paceline.drafters import Anpd, Auto, Llma, PromptLookup, check_method, make_drafter
 from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.lookup import LookupDrafter
+from paceline.drafters.ppd_source import RowSource
 from paceline.drafters.suffix import Suffix
 from paceline.errors import ModelError, UsageError
 from paceline.planning.planner import TreePlanner
@@ -120,6 +122,45 @@ def test_one_is_asked_only_where_the_others_do_not_know() -> None:
     assert 0.2 < share(stats, "costly") < 0.95
     assert stats.sources["costly"].gained > 0.5 * 12 * 40
     assert known.accepted > 0.5 * 12 * 60
+
+
+class Rows(RowSource):
+    """Rows that buy nothing."""
+
+    requires = frozenset()
+
+    def start(self, text: TextStart) -> None:
+        pass
+
+    def propose(self, budget: int) -> Tree:
+        return EMPTY
+
+    def observe(self, round: Round) -> None:
+        pass
+
+    def add_rows(self, tree: Tree, most: int) -> Tree:
+        return tree
+
+
+@pytest.mark.parametrize("name", ["rows", "costly"])
+def test_every_round_counts_without_a_lookup_that_is_judged(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Or a source whose budget is used up would never be tried again."""
+    counted, own = list[int](), CostlySources.played
+
+    def played(self: CostlySources, context: int, *rest: Any) -> None:
+        counted.append(context)
+        own(self, context, *rest)
+
+    monkeypatch.setattr(CostlySources, "played", played)
+    device = Device(table(FLAT))
+    sources: dict[str, Drafter] = {
+        "rows": {"anpd": Anpd(), "rows": Rows()},
+        "costly": {"costly": scripted(0, 4.0, ALL_NEW)(device)},
+    }[name]
+    rounds = list(replay(device, [Auto(sources, None, device.clock)], ALL_NEW, 8))
+    assert len(counted) >= len(rounds) - 1
 
 
 def test_of_two_that_say_the_same_the_cheaper_is_kept() -> None:

@@ -81,6 +81,7 @@ class Auto(Drafter):
         # Of the last tree: when it was requested, when it was ready, its budget and its nodes.
         self._wanted, self._drafted, self._budget, self._offered = 0.0, 0.0, 0, 0
         self._used, self._is_cut = Used(), False  # nodes of its trees, and whether any was cut
+        self._was_asked = False  # in this round
         self._forget_round()
         self._seconds = [0.0] * len(self._sources)
         self._idle = [  # of sources that were not asked and did nothing
@@ -116,10 +117,6 @@ class Auto(Drafter):
         for source in (source for sources in heard for source in sources.values()):
             source.resume(text)
 
-    def observe_states(self, states: torch.Tensor) -> None:
-        """See `offer_states`."""
-        self._states = lambda layers: states
-
     def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
         """Keep the states for sources that want them when asked."""
         self._states = states
@@ -137,12 +134,12 @@ class Auto(Drafter):
     def propose(self, budget: int) -> Tree:
         """The likeliest nodes of all sources asked, by their own estimates. Where trees are cut, a
         source is asked for no more nodes than may be used."""
-        if self._proposed:  # by an earlier call for the same round
+        if self._was_asked:  # by an earlier call for the same round
             self._forget_round()
         self._budget = budget
         if budget < 1:
             return EMPTY
-        self._wanted = self._clock()
+        self._wanted, self._was_asked = self._clock(), True
         if self._lags:
             self._catch_up(self._consulted)
         self._united.clear()
@@ -186,9 +183,9 @@ class Auto(Drafter):
         self._text += round.path.tokens
         self._room -= len(round.path.tokens)
         self._begun = True
-        if self._judged and self._proposed:
+        if self._was_asked and (self._judged or self._rows.sources):
             self._judge(round)
-        self._lags = self._lags or not self._proposed
+        self._lags = self._lags or not self._was_asked
         self._forget_round()
         if not self._lags:
             self._tell(self._consulted, round)
@@ -227,6 +224,7 @@ class Auto(Drafter):
         # Judged sources that were asked -> confidence of those before them; nodes of all sources.
         self._asked: dict[int, float] = {}
         self._proposed: dict[int, int] = {}
+        self._was_asked = False
 
     def _look_up(self, budget: int) -> None:
         """Ask the first lookup, then each other one that adds to what is known by then."""
