@@ -32,6 +32,7 @@ from paceline.machine import describe_run
 from paceline.models import load_causal_lm
 from paceline.prepared_models import stop_ids
 from paceline.prompts import PromptRecord
+from paceline.targets.support import longest_context
 from paceline.training.answering import Conversation
 from paceline.training.data import Manifest, load_manifest
 from paceline.training.folder import held
@@ -223,8 +224,11 @@ def main() -> None:
         device=str | None, dtype=str | None,
     )  # fmt: skip
     turns = 1 if given.turns is None else given.turns
-    if min(given.rows, given.max_new_tokens, given.longest_prompt, turns) < 1:
-        raise UsageError("rows, turns, new tokens and the longest prompt must be at least 1")
+    most = 1 if given.most_prompts is None else given.most_prompts
+    if min(given.rows, given.max_new_tokens, given.longest_prompt, turns, most) < 1:
+        raise UsageError(
+            "rows, turns, prompts, new tokens and the longest prompt must be at least 1"
+        )
     if not 0 <= given.temperature < inf:
         raise UsageError(f"the temperature must be at least 0, got {given.temperature}")
     with held(given.out):
@@ -241,6 +245,11 @@ def answer_all(given: Namespace, turns: int) -> None:
     )
     torch.manual_seed(given.seed)
     room = given.longest_prompt + given.max_new_tokens
+    context = longest_context(model.config.get_text_config())
+    if context is not None and room > context:
+        raise UsageError(
+            f"the model reads {context} tokens, not {room}: reduce --longest-prompt or -n"
+        )
     ends = stop_ids(model, tokenizer)
     answering = Answering(model.eval(), ends, given.rows, room, given.temperature)
     asked = interleave(files, given.seed)[: given.most_prompts]
@@ -256,8 +265,6 @@ def answer_all(given: Namespace, turns: int) -> None:
     manifest = Manifest(run, describe_run(model.device), 0)
     for number, first in enumerate(range(0, len(answered), _SHARD)):
         some = answered[first : first + _SHARD]
-        for one in some:
-            one.answers = [each for each in one.answers if each.tokens]
         manifest.shards.append(write_shard(given.out, number, some))
     manifest.wanted, manifest.complete = manifest.tokens, True
     manifest.save(given.out)

@@ -97,6 +97,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     name: of the method and its command. summary: for the help. use: template of the --method value
     for a folder. Settings: a dataclass whose fields are the command's options. Parts: what `parts`
     makes, as "module:class": one of `TrainedParts`, unless the method has a `parts` of its own.
+    may_differ: options of what is trained that need not be those of the parts to start from.
     """
 
     name: ClassVar[str]
@@ -104,6 +105,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     use: ClassVar[str] = "{name}:parts={folder}"
     Settings: ClassVar[type[Any]]
     Parts: ClassVar[str]
+    may_differ: ClassVar[frozenset[str]] = frozenset({"start", "save_dtype", "block", "standalone"})
 
     module: nn.Module
     bits: int = 0

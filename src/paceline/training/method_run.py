@@ -70,8 +70,9 @@ class MethodRun:
         }
 
     def check_start(self) -> None:
-        """Raise UsageError if the first parts guess another number of tokens, were trained on texts
-        that the settings hold back, or were chosen by texts of the test split."""
+        """Raise UsageError if the first parts guess another number of tokens, are of another kind,
+        were trained on texts that the settings hold back, or were chosen by texts of the test
+        split."""
         if self.first is None:
             return
         tokens, settings = self.first.token_ids, self.settings
@@ -81,6 +82,12 @@ class MethodRun:
                 f"{settings.vocabulary or 'all'}: train with --vocabulary {len(tokens)}"
             )
         known = self.first.record.get("run", {}).get("settings", {})
+        for name in sorted({*settings.what} - self.kind.may_differ):
+            if name in known and known[name] != getattr(settings, name):
+                raise UsageError(
+                    f"the parts to start from have {name} {known[name]!r}, not "
+                    f"{getattr(settings, name)!r}: train with the options in its training.json"
+                )
         test, validation = known.get("test"), known.get("validation")
         if test is None or validation is None:
             return
@@ -142,6 +149,8 @@ def train_method(
         raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
     wanted = run.as_json(model.dtype)
     if (done := _finished(run, folder, wanted)) is not None:
+        with held(folder):
+            forget_checkpoint(folder)  # of a process killed after it had saved the parts
         return done
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
     config = model.config.get_text_config()

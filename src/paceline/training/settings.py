@@ -111,6 +111,11 @@ class TrainerSettings:
         except ModelError as error:
             raise UsageError(str(error)) from error
 
+    @property
+    def what(self) -> list[str]:
+        """Names of the options of what is trained."""
+        return [each.name for each in fields(self) if each.metadata.get("panel") == WHAT]
+
     def config(self) -> object:
         """What is trained, for methods whose settings are enough to describe it. Raises ModelError
         for a value out of range."""

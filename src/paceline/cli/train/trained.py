@@ -96,15 +96,15 @@ def _train(kind: Kind, settings: Any, given: _Given) -> None:
     from paceline.training.method_run import train_method
 
     hint = f"{out} keeps the latest checkpoint; repeat the command to continue"
-    with common.progress("steps") as bars, common.on_interrupt(hint):
-        reading = bars.add_task("reading", total=None, visible=False)
-        steps = bars.add_task("", total=settings.steps)
+    with common.progress("{task.description}") as bars, common.on_interrupt(hint):
+        reading = bars.add_task("tokens read", total=None, visible=False)
+        steps = bars.add_task("steps", total=settings.steps)
 
         def show_read(done: int, total: int) -> None:
             bars.update(reading, completed=done, total=total, visible=True)
 
         def show(step: int, loss: float) -> None:
-            bars.update(steps, completed=step, description=f"{loss:.3f}")
+            bars.update(steps, completed=step, description=f"steps, loss {loss:.3f}")
 
         parts = train_method(
             lambda: waiting.pop()[:2], lambda: given.opened()[:2], run, out, show, show_read

@@ -75,6 +75,7 @@ class Eagle(TrainedMethod[EagleSettings]):
     summary = "Train EAGLE's draft model: one block that continues from the model's own features."
     Settings = EagleSettings
     Parts = "paceline.drafters.trained_heads:EagleParts"
+    may_differ = TrainedMethod.may_differ | {"heads"}  # steps share all tensors
 
     def __init__(self, base: Base, settings: EagleSettings) -> None:
         import torch

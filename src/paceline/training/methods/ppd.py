@@ -83,6 +83,7 @@ class Ppd(TrainedMethod[PpdSettings]):
     summary = "Train prompt tokens for PPD: embeddings that let a model guess several tokens ahead."
     Settings = PpdSettings
     Parts = "paceline.drafters.prompt_tokens:PromptTokens"
+    may_differ = TrainedMethod.may_differ | {"vocabulary", "output_head"}
 
     def __init__(self, base: Base, settings: PpdSettings) -> None:
         from paceline.training.methods.prompt_model import PromptModel
