@@ -380,6 +380,12 @@ def test_what_is_no_prompt_fails_alone(prompt: Any) -> None:
     assert len(served.tokens) == 3
 
 
+def test_a_prompt_that_fails_is_read_once() -> None:
+    session = toy_session()
+    refused, _ = session.generate_batch([iter([5, 10**9]), "hi"], max_new_tokens=3)
+    assert "holds token 1000000000" in str(refused.error)
+
+
 def test_a_single_message_is_a_chat() -> None:
     session = toy_session()
     chat = session.chat(HI, max_new_tokens=4)

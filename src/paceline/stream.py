@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
@@ -119,13 +119,13 @@ class Stream(Iterator[Chunk]):
     @contextmanager
     def awaited(self) -> Iterator[None]:
         """While this lasts, the text takes part in every round, whichever thread plays it."""
-        try:
-            begun = self.begun()
-        except Exception as error:  # a drafter's or the machine's, too: others go on
-            self._error = error
-            yield
-            return
-        with begun.texts.awaiting(begun.text):
+        begun = self._text
+        if begun is None and self._error is None:
+            try:
+                begun = self.begun()
+            except Exception as error:  # a drafter's or the machine's, too: others go on
+                self._error = error
+        with nullcontext() if begun is None else begun.texts.awaiting(begun.text):
             yield
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -11,7 +12,9 @@ from tests.serve.live import MODEL, Live, live, tool_session
 from tests.tiny import toy_session
 
 from paceline.drafters import Anpd
-from paceline.serve.answers import token_bytes, token_text
+from paceline.serve.answers import metrics_of, token_bytes, token_text
+from paceline.serve.settings import public_method
+from paceline.stats import Stats
 
 USER = [{"role": "user", "content": "hi"}]
 
@@ -34,6 +37,9 @@ def test_models_health_version_and_state(served: Live) -> None:
     assert served.http.get("/health").status_code == served.http.get("/ready").status_code == 200
     assert set(served.http.get("/version").json()) == {"version"}
     assert served.http.get("/state").json()["method"] == "anpd"
+    assert public_method("rest:datastore=/srv/x,n=3") == "rest:datastore=x,n=3"
+    within = "speculative:draft=/home/a/m,inner=(anpd:n=4)"
+    assert public_method(within) == "speculative:draft=m,inner=(anpd:n=4)"
 
 
 def test_tokens_and_back(served: Live) -> None:
@@ -328,3 +334,11 @@ def test_the_page_comes_from_here_alone(served: Live, path: str) -> None:
     assert "default-src 'self'" in response.headers["content-security-policy"]
     assert "http://" not in response.text.replace("http://www.w3.org", "")
     assert "https://" not in response.text
+
+
+def test_tokens_of_the_first_round_are_not_timed() -> None:
+    ticket: Any = SimpleNamespace(arrived=0.0, begun=0.5, first_token=1.0, ended=2.0, at_first=21)
+    for tokens, each in ((25, 4.0), (21, 0.0)):
+        found = metrics_of(Stats(rounds=2, tokens=tokens), ticket)
+        assert found["tokens_per_second"] == each
+        assert found["mean_itl_ms"] == (1000 / each if each else 0.0)

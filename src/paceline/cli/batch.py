@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -87,7 +88,9 @@ def _checked(files: Files) -> int:
 def _here(given: AnswersOf) -> Iterator[Answer]:
     """Answer with a session of this process."""
     from paceline.serve.batch_run import batch_server, run_batch
+    from paceline.serve.logs import log_to_stderr
 
+    log_to_stderr(logging.ERROR)
     session = common.open_session(
         given.model, given.method, threads=given.threads, **given.placement
     )

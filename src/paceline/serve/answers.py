@@ -73,15 +73,17 @@ def _predicted(completions: Sequence[Completion]) -> tuple[int, int]:
 
 
 def metrics_of(stats: Stats, ticket: Ticket) -> dict[str, Any]:
-    """One text's metrics, as in vLLM. Drafts are trees: `num_draft_tokens` counts their nodes."""
+    """One text's metrics, as in vLLM, but per token after the first round, which may bring several.
+    Drafts are trees: `num_draft_tokens` counts their nodes."""
     deepest = max(stats.depth_histogram, default=0)
     milliseconds = 1000 * (ticket.ended - ticket.first_token)
+    later = max(0, stats.tokens - ticket.at_first)
     return {
         "time_to_first_token_ms": 1000 * (ticket.first_token - ticket.arrived),
         "generation_time_ms": milliseconds,
         "queue_time_ms": 1000 * (ticket.begun - ticket.arrived),
-        "mean_itl_ms": milliseconds / max(1, stats.tokens - 1),
-        "tokens_per_second": 1000 * (stats.tokens - 1) / milliseconds if milliseconds else 0.0,
+        "mean_itl_ms": milliseconds / later if later else 0.0,
+        "tokens_per_second": 1000 * later / milliseconds if milliseconds else 0.0,
         "speculative_decoding": {
             "mean_acceptance_length": stats.mean_acceptance_length,
             "draft_acceptance_rate": stats.draft_acceptance_rate,

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from paceline.serve.app import Server, create_app
 from paceline.serve.batch_lines import BatchLine, Outcome
 from paceline.serve.batch_results import Results
+from paceline.serve.compiler import STUCK
 from paceline.serve.inside import post
 from paceline.serve.settings import ServeSettings
 from paceline.session import Session
@@ -22,6 +23,9 @@ _UNREFUSED = 1 << 30
 
 _DAY = 86_400.0
 """Seconds within which a request must be answered; OpenAI gives a batch as long."""
+
+_WAIT, _MOST_WAITS = 10.0, 60
+"""Seconds until a constraint is tried again that no thread was free for, and how often."""
 
 
 def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Server:
@@ -67,4 +71,9 @@ async def answered_together(app: ASGIApp, lines: Iterable[BatchLine]) -> list[Ou
 async def _outcome(app: ASGIApp, line: BatchLine) -> Outcome:
     if line.error is not None:
         return Outcome(line)
-    return Outcome(line, *await post(app, line.url, line.body))
+    for _ in range(_MOST_WAITS):
+        reply = await post(app, line.url, line.body)
+        if reply.status != 503 or reply.body["error"]["code"] != STUCK:
+            break
+        await asyncio.sleep(_WAIT)  # nobody else would ask again
+    return Outcome(line, *reply)

@@ -27,6 +27,8 @@ _PATIENCE = 10.0
 """Seconds after which a constraint is given up; its thread works on."""
 _THREADS = 2
 """Each takes a core from the engine for as long as it works."""
+STUCK = "compilers_stuck"
+"""Code of the error for a constraint that no thread is free for."""
 _SLOW = "the constraint takes too long to compile: use a simpler schema, pattern or grammar"
 _STUCK = (
     "earlier constraints take too long to compile, so new ones cannot begin: try again later or "
@@ -99,7 +101,7 @@ class Compiler:
                     raise bad_request(_SLOW, code="slow_constraint")
                 if left <= 0:
                     wait = {"Retry-After": "10"}
-                    raise ApiError(503, _STUCK, code="compilers_stuck", headers=wait)
+                    raise ApiError(503, _STUCK, code=STUCK, headers=wait)
                 await asyncio.wait({waiting}, timeout=left)
             return waiting.result()
         finally:

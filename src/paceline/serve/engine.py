@@ -33,6 +33,7 @@ class RunningText(Stream):
         )
         self.ticket, self.index, self._metrics = ticket, index, metrics
         self._first = self._last = 0.0
+        self._at_first = 0  # tokens of the first round
         self.begun()
         self._open = ExitStack()
         self._open.callback(self.close)
@@ -44,7 +45,8 @@ class RunningText(Stream):
         if not self.ended:
             return News(self.index, chunks) if chunks else None
         completion = self.completion
-        self._metrics.text_ended(completion, self._last - self._first)
+        later = len(completion.tokens) - self._at_first
+        self._metrics.text_ended(completion, self._last - self._first, later)
         if completion.unkept is not None:
             what = "answers not merged" if completion.unkept.kept else "answer not kept"
             log(what, level=logging.ERROR, reason=str(completion.unkept))
@@ -64,9 +66,9 @@ class RunningText(Stream):
         if self._first:
             self._metrics.observe("inter_token_latency_seconds", now - self._last)
         else:
-            self._first = now
+            self._first, self._at_first = now, len(round.path.tokens)
             if not self.ticket.first_token:
-                self.ticket.first_token = now
+                self.ticket.first_token, self.ticket.at_first = now, self._at_first
                 self._metrics.observe("time_to_first_token_seconds", now - self.ticket.arrived)
         self._last = now
         return True

@@ -70,7 +70,7 @@ async def ask(app: ASGIApp, query: Query) -> AsyncGenerator[Message, None]:
 
 async def post(app: ASGIApp, path: str, body: dict[str, Any]) -> Reply:
     """Post JSON and wait for the whole response, which is JSON too."""
-    query = Query("POST", path, json.dumps(body).encode())
+    query = Query("POST", path, json.dumps(body, ensure_ascii=False).encode())
     head, *parts = [message async for message in ask(app, query)]
     name = dict(head["headers"]).get(b"x-request-id", b"").decode("latin-1")
     data = b"".join(part.get("body", b"") for part in parts)

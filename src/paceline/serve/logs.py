@@ -18,11 +18,11 @@ def log(
     _logger.log(level, event, extra={"what": what}, exc_info=error)
 
 
-def log_to_stderr() -> None:
-    """Write the log to standard error, with uvicorn's warnings."""
+def log_to_stderr(least: int = logging.INFO) -> None:
+    """Write the log to standard error, from this level on, with uvicorn's warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
-    for name, level in (("paceline.serve", logging.INFO), ("uvicorn.error", logging.WARNING)):
+    for name, level in (("paceline.serve", least), ("uvicorn.error", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)

@@ -102,17 +102,16 @@ class Metrics:
         for position in range(accepted):
             self._accepted_at.labels(**self._labels, position=position).inc()
 
-    def text_ended(self, completion: Completion, seconds: float) -> None:
-        """Record a complete text. seconds: since its first token."""
+    def text_ended(self, completion: Completion, seconds: float, later: int) -> None:
+        """Record a complete text. seconds: since its first round. later: tokens after that."""
         reason = completion.finish_reason
         self._finished.labels(**self._labels, finished_reason=_FINISHED.get(reason, reason)).inc()
         self.count("prompt_tokens", completion.prompt_tokens)
         self.count("prompt_tokens_cached", completion.cached_tokens)
         self.observe("request_prompt_tokens", completion.prompt_tokens)
         self.observe("request_generation_tokens", len(completion.tokens))
-        if len(completion.tokens) > 1:
-            each = seconds / (len(completion.tokens) - 1)
-            self.observe("request_time_per_output_token_seconds", each)
+        if later > 0:
+            self.observe("request_time_per_output_token_seconds", seconds / later)
 
     def _counter(self, name: str, text: str, label: str) -> Counter:
         return Counter(f"vllm:{name}", text, [*self._labels, label], registry=self._registry)

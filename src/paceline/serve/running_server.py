@@ -68,7 +68,10 @@ def bound_socket(host: str, port: int) -> socket.socket:
     if not host.strip():
         raise UsageError("the host is empty: name one, such as 127.0.0.1, or 0.0.0.0 for any")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family)
+    try:
+        bound = socket.socket(family)
+    except OSError as error:
+        raise _not_available(f"{host}:{port}", error) from error
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
