@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isinf
 from time import perf_counter
 
 import torch
@@ -47,8 +48,11 @@ def fastest(weights: Sequence[torch.Tensor], kinds: Kinds) -> str:
 
 def plain_pays(weights: Sequence[torch.Tensor]) -> tuple[bool, str]:
     """Whether one row takes less time through layers with these weights than four rows through
-    packed ones; and a report of both times, for `PackedAndPlainLinear`."""
+    packed ones; and a report of both times, for `PackedAndPlainLinear`, "" if they cannot be
+    packed."""
     plain, packed = (1e3 * _seconds(weights, kind) for kind in (PlainLinear, PackedLinear))
+    if isinf(packed):
+        return False, ""
     verdict = "kept" if plain < packed else "dropped"
     times = f"one plain row {plain:.1f} ms, four packed rows {packed:.1f} ms"
     return plain < packed, f"{verdict}: {times}"

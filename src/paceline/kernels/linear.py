@@ -66,7 +66,6 @@ class PackedLinear(FastLinear):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         _check_packable(weight)
         super().__init__(weight, bias)
-        self.dtype = weight.dtype
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), self.min_rows)
         self._product = torch.ops.mkldnn._linear_pointwise.default
         self._held = packed, None if bias is None else bias.detach(), "none", list[float](), ""

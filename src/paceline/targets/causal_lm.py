@@ -100,7 +100,7 @@ class CausalLMTarget(Target):
         """
         target = cls.__new__(cls)
         target.static = False
-        target._begin(Words(model, steps), preparation)
+        target._begin(Words(model), preparation)
         target.use(steps)
         target._pass.hold_in(cache_dtype)
         return target
@@ -135,6 +135,7 @@ class CausalLMTarget(Target):
     def use(self, steps: Lowered) -> None:
         """Run passes by these steps from now on."""
         self._pass.use(steps)
+        self._words.use(steps)
         self._note_chains()
 
     def _note_chains(self) -> None:

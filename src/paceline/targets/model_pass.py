@@ -39,7 +39,7 @@ class ModelPass:
     its own stretch. kept: layers whose outputs the cache keeps, too. compiled, on_device: one of
     them runs passes in the model's place; if both are None, the model's own forward runs,
     and own_forward says why. as_opened: whether no check has switched any of this off.
-    min_rows: fewer rows cost no less. grain: see `slot_grain`.
+    min_rows: fewer rows cost no less.
     """
 
     cache: TreeCache
@@ -95,11 +95,11 @@ class ModelPass:
 
     def use(self, steps: Lowered) -> None:
         """Run passes by these steps, in one call each, from now on."""
-        held = FLOAT32 if self.compiled is None else self.compiled.cache_dtype
-        self.compiled, self.own_forward = CompiledPass(steps, self._virtual, self.windows), ""
-        self.min_rows = 1
-        self.compiled.cache_dtype = held
-        self.compiled.keep_outputs(self.kept)
+        made = CompiledPass(steps, self._virtual, self.windows)
+        made.cache_dtype = FLOAT32 if self.compiled is None else self.compiled.cache_dtype
+        made.keep_outputs(self.kept)
+        # Last, as other threads may run passes.
+        self.compiled, self.own_forward, self.min_rows = made, "", 1
 
     def check(self, target: Target, model: PreTrainedModel) -> None:
         """Switch off passes that are compiled or on a device, then attention by text, which some

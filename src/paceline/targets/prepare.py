@@ -100,7 +100,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
         linears = [layer for layer in linears if layer not in seen.read]
     memory = WeightMemory()
     kind = KINDS.get(done.weights, make_packed)
-    if kind is PackedAndPlainLinear and linears:
+    if kind is PackedAndPlainLinear and linears and model.device.type == "cpu":
         pays, done.plain_copy = plain_pays([weight_of(layer) for layer in linears])
         kind = kind if pays else PackedLinear
     LayerReplacement(model, done, kind, memory).replace(seen.shared, linears)

@@ -33,14 +33,17 @@ Head = tuple[torch.Tensor, torch.Tensor]
 class Words:
     """The embeddings and output head of a model. Taken from the steps of stored passes where
     possible; otherwise the model is opened.
-
-    steps: of the model's passes, if they were stored.
     """
 
-    def __init__(self, model: LateModel, steps: Lowered | None = None) -> None:
+    _kept: BlockEmbedding | None = None
+    _head: tuple[BlockMatrix, torch.Tensor | None] | None = None
+
+    def __init__(self, model: LateModel) -> None:
         self.model = model
-        self._kept = None if steps is None else _table_in(steps)
-        self._head = None if steps is None else _head_in(steps)
+
+    def use(self, steps: Lowered) -> None:
+        """Take them from these steps from now on, if they hold them."""
+        self._kept, self._head = _table_in(steps), _head_in(steps)
 
     @property
     def _table(self) -> nn.Module:

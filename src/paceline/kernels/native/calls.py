@@ -22,7 +22,7 @@ _BFLOAT16_PRODUCTS = {"avx512bf16": "BF16_DOT", "amx": "BF16_TILES"}
 class Kernels:
     """The functions of a library; errors raise exceptions. Pointers are addresses.
 
-    found: see `library.load`.
+    found: see `library.find`.
     """
 
     def __init__(self, found: ctypes.CDLL) -> None:

@@ -84,6 +84,7 @@ class CompiledPass:
         self._virtual = virtual
         self._moves = -1
         self._one, self._texts = native.Pass(), native.Texts()
+        self._own_windows = windows  # a check may run passes with narrower ones
         self._use_windows(windows)
         self.keep_outputs(())
 
@@ -132,7 +133,7 @@ class CompiledPass:
         """Keep the outputs of these layers from now on, see `Target.keep_states`. Raises UsageError
         for a layer the model does not have."""
         steps = select_early(kept_outputs(self.steps, layers))
-        self._program, self._chain = Program(steps), ChainPass(steps, self._windows)
+        self._program, self._chain = Program(steps), ChainPass(steps, self._own_windows)
         self._known: TreeCache | None = None  # the cache in use, as of `_moves`
 
     def use_cache(self, cache: TreeCache) -> None:

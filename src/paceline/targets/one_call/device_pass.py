@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.pytorch_utils import Conv1D
 
 from paceline.kernels.attention import switch_to_grouped
+from paceline.kernels.linear import FastLinear
 from paceline.kernels.norm import use_fast_norms
 from paceline.kernels.programs.steps import Lowered
 from paceline.kernels.programs.torch_pass import TorchPass
@@ -116,7 +117,7 @@ def _recordable(model: PreTrainedModel) -> PreTrainedModel:
             if _does_more(module):
                 raise UnfitError("its linear layers have hooks")
             stands[id(module)] = LinearStandIn(module)
-        elif matrices and not isinstance(module, nn.Embedding):
+        elif isinstance(module, FastLinear) or (matrices and not isinstance(module, nn.Embedding)):
             raise UnfitError(f"it has layers of the unsupported class {type(module).__name__}")
         if any(buffer.nbytes > _LARGE for buffer in module.buffers(recurse=False)):
             raise UnfitError(f"layers of class {type(module).__name__} have large buffers")
