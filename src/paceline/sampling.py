@@ -214,7 +214,7 @@ class Sampler:
         with torch.no_grad():  # as in transformers: a processor may ask a network
             for processor in self.processors:
                 scores = processor(input_ids, scores)
-        return scores[0]
+        return scores[0].float()
 
     def _warped(
         self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,16 @@ def test_lossy_texts_are_marked(
         (record,) = json.loads((tmp_path / "out.json").read_text())
         assert record["lossless"] is lossless
         assert ("lossy: typical acceptance" in capsys.readouterr().err) is not lossless
+
+
+def test_a_folder_with_an_aliass_name_is_not_the_alias(
+    places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, _ = places
+    shutil.copytree(folder, tmp_path / "smollm2-135m")
+    monkeypatch.chdir(tmp_path)
+    model: Any = AutoModelForCausalLM.from_pretrained("smollm2-135m")
+    assert loaded_fingerprint(model) == load_causal_lm(str(folder)).fingerprint
 
 
 def test_a_loaded_model_finds_its_prompt_tokens(places: tuple[Path, Path]) -> None:

@@ -13,7 +13,7 @@ from tests.datastore.test_datastore_store import MARK, TEXTS, known
 from paceline.datastore import Datastore, clear_datastore
 from paceline.datastore import store as module
 from paceline.datastore.sorting import sort_places
-from paceline.errors import MergeError
+from paceline.errors import MergeError, StoreError
 
 
 @pytest.fixture
@@ -92,6 +92,15 @@ def test_an_index_that_cannot_be_written_is_told_once_and_tried_later(
     store.settle()
     assert store.info().logged == 0
     assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5, 5], [6], [9], [8, 8]]
+
+
+def test_too_little_memory_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(module, "sort_places", full)
+    with pytest.raises(StoreError, match=r"not enough memory to sort .* a smaller --limit"):
+        Datastore(folder, MARK).build([[1, 2, 3]])
 
 
 def test_what_is_merged_while_a_datastore_is_opened_is_found(

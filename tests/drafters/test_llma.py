@@ -262,5 +262,5 @@ def test_ids_that_no_vocabulary_has_are_refused(reference: list[int], problem: s
 
 
 def test_an_unknown_tie_rule_is_refused() -> None:
-    with pytest.raises(UsageError, match="tie is 'last': choose 'random' or 'first'"):
+    with pytest.raises(UsageError, match="tie must be one of random, first, got 'last'"):
         Llma(tie="last")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from paceline.drafters import (
     check_method,
     make_drafter,
     open_settings,
+    registry,
     shapes_trees,
     with_settings,
 )
@@ -169,6 +171,18 @@ def test_an_installed_package_brings_methods_by_name() -> None:
 @pytest.mark.usefixtures("installed")
 def test_a_package_does_not_take_the_place_of_a_method_of_this_one() -> None:
     assert not isinstance(make_drafter("anpd"), Stutter)
+
+
+@pytest.mark.usefixtures("installed")
+def test_entry_points_are_read_in_newer_versions_of_python_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class ByName(tuple[Any, ...]):  # from Python 3.12 on, an index is a name
+        def __getitem__(self, name: Any) -> Any:
+            return next(each for each in self if each.name == name)
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: ByName(entry_points(group=group)))
+    assert isinstance(make_drafter("stutter"), Stutter)
 
 
 @pytest.mark.usefixtures("installed")

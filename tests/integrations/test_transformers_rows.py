@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ from paceline.errors import UsageError
 from paceline.integrations import Pace
 from paceline.integrations.requests import sampler_of
 from paceline.integrations.rows import PromptRow, RowProcessor
+from paceline.options import Options
 from paceline.session import Session
 from paceline.targets.engines import open_target
 
@@ -244,6 +246,48 @@ def test_an_error_in_one_row_does_not_wait_for_the_others(model: PreTrainedModel
     with pytest.raises(ZeroDivisionError):
         model.generate(**batch(), max_new_tokens=60, logits_processor=[fail], custom_generate=pace)
     assert sum(stats.rounds for stats in pace.stats) <= 2
+
+
+def test_what_another_row_has_read_counts_as_reused(model: PreTrainedModel) -> None:
+    pace = Pace("anpd", budget=8)
+    options = {"max_new_tokens": 4, "do_sample": True, "num_return_sequences": 3}
+    model.generate(torch.tensor([PROMPT * 5]), **options, custom_generate=pace)
+    first, *others = (stats.reused for stats in pace.stats)
+    assert not first and min(others) > 0.9 * len(PROMPT * 5)
+
+
+class Networked(nn.Module):
+    """A processor with a network, that others ask in other ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(2, 2)
+
+    def forward(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+
+def test_networks_are_shared_however_they_are_held() -> None:
+    def asks(net: nn.Module, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+    asking, held = Networked(), Networked()
+    rules: list[Any] = [asking, asking.forward, partial(asks, asking.net), Guarded(held)]
+    for options in Options(processors=tuple(rules)).of_texts(2):
+        one, method, part, guard = options.processors
+        assert one is not asking
+        assert one.net is asking.net
+        assert method.__self__.net is asking.net
+        assert part.args[0] is asking.net
+        assert guard.asking is held
+
+
+class Guarded:
+    def __init__(self, asking: Networked) -> None:
+        self.asking = asking
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
 
 
 def test_the_scale_of_noise_is_that_of_all_temperatures() -> None:

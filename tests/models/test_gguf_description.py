@@ -141,6 +141,15 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert describer.count == 2
 
 
+def test_what_is_kept_is_as_readable_as_other_files(
+    file: Path, describer: Describer, root: Path
+) -> None:
+    text(file)
+    (tmp := root / "mode").mkdir()
+    kept_in = [path for path in root.iterdir() if path.is_dir() and path != tmp]
+    assert kept_in and {path.stat().st_mode for path in kept_in} == {tmp.stat().st_mode}
+
+
 def test_a_file_that_cannot_be_described_leaves_nothing(
     file: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,16 +142,17 @@ def _stats_from_json(record: dict[str, Any], tokens: int) -> Stats:
         tokens=tokens,
         drafted=record["drafted"],
         accepted=record["accepted"],
-        acceptance_histogram=_counter(record["acceptance"]),
-        depth_histogram=_counter(record["depths"]),
+        acceptance_histogram=_counter(record["acceptance"], 1),
+        depth_histogram=_counter(record["depths"], 0),
         **{f"{part}_seconds": record["seconds"][part] for part in PARTS},
         sources={name: SourceStats(**source) for name, source in record.get("sources", {}).items()},
     )
 
 
-def _counter(record: dict[str, Any]) -> Counter[int]:
+def _counter(record: dict[str, Any], least: int) -> Counter[int]:
+    """Counts by a number that is at least this."""
     found = Counter({int(key): index(times) for key, times in record.items()})
-    if not all(0 <= number <= MOST for pair in found.items() for number in pair):
+    if not all(least <= key <= MOST and 0 <= times <= MOST for key, times in found.items()):
         raise ValueError("its counts are out of range")
     return found
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +65,8 @@ def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answ
         except ImportError as error:
             missing = (error.name or "ray").partition(".")[0]
             raise UsageError(f"--ray needs {missing}: pip install 'paceline[ray]'") from error
+    if not (isfinite(options.ray_cpus) and isfinite(options.ray_gpus)):
+        raise UsageError("--ray-cpus and --ray-gpus must be finite numbers")
     pool = Pool(options.ray_actors, options.ray_cpus, options.ray_gpus)
     threads = given.threads or max(1, int(options.ray_cpus))
     given = replace(_anywhere(given), threads=threads)
@@ -103,9 +106,12 @@ def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answ
 
 def _anywhere(given: AnswersOf) -> AnswersOf:
     """The same with absolute paths: actors may have another working directory."""
+    from paceline.models.registry import ALIASES
+
     folder, placement = Path(given.model), dict(given.placement)
-    model = str(folder.resolve()) if folder.exists() else given.model
-    if (store := placement.get("datastore")) not in (None, "own"):
+    here = given.model not in ALIASES and folder.exists()
+    model = str(folder.resolve()) if here else given.model
+    if (store := placement.get("datastore")) not in (None, "", "own", "none"):
         placement["datastore"] = str(Path(os.path.expanduser(store)).resolve())
     method = _method_anywhere(given.method)
     return replace(given, model=model, method=method, placement=placement)
@@ -115,13 +121,14 @@ def _method_anywhere(method: str) -> str:
     """The method with absolute paths in its settings, those of methods inside it included."""
     from paceline.drafters import with_settings
     from paceline.drafters.settings import parse_method
+    from paceline.models.registry import ALIASES
 
     _, written = parse_method(method)
     changed = {}
     for name, value in written.items():
         path = os.path.expanduser(value)
         # A word such as `self` or a method's name may also be that of a folder here.
-        named = os.sep in value or (name in _PATHS and value not in _WORDS)
+        named = os.sep in value or (name in _PATHS and value not in (*_WORDS, *ALIASES))
         if named and os.path.exists(path):
             changed[name] = os.path.abspath(path)
         elif ":" in value:

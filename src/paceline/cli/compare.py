@@ -32,7 +32,7 @@ def compare(
     options = request.options()
     names = contenders.names()
     records = _records(prompts)
-    common.check_writable(json_file, prompts)
+    common.check_writable(json_file, prompts, contenders)
     session = common.open_to_measure(model, "plain", measure=True, **vars(machine))
     made = contenders.made(names, session, model, machine)
     from paceline.bench.comparison import Comparison, Text

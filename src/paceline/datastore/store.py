@@ -98,7 +98,7 @@ class Datastore:
         Raises UsageError for invalid ids, and an error of the thread once, as MergeError: the next
         call still adds its documents."""
         new = [checked(document) for document in documents]
-        trouble, self._trouble = self._trouble, None  # not that of a thread started below
+        trouble = self._trouble  # not that of a thread started below
         with self._changing():
             if stamp_of(self._place) != self._stamp:
                 self._open()  # another process has built a new index
@@ -111,6 +111,8 @@ class Datastore:
                 self._merger = Thread(target=self._merge_log, name="paceline-merge")
                 self._merger.start()
         if trouble is not None:
+            if self._trouble is trouble:
+                self._trouble = None
             raise trouble
 
     def settle(self) -> None:
@@ -149,8 +151,14 @@ class Datastore:
             most = before.header.most if most is None else most
             every = [*_documents(before.tokens), *log.documents, *new]
             kept = bounded(every, MOST_TOKENS if most is None else most)
-            tokens = joined(kept)
-            order = sort_places(tokens)
+            try:
+                tokens = joined(kept)
+                order = sort_places(tokens)
+            except MemoryError as error:
+                raise StoreError(
+                    f"there is not enough memory to sort the {len(kept)} texts of {self.folder}: "
+                    "build it again with a smaller --limit"
+                ) from error
             sizes = len(tokens), len(order), len(kept), _largest(tokens)
             header = Header(self._vocabulary, *sizes, most)
             draft, name = write_draft(self._place, header, tokens, order)

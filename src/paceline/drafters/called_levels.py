@@ -130,7 +130,9 @@ class CalledLevels(TextLevels):
         """See `TextLevels.draft`: in one call, except for prompts and very short texts."""
         by, settings, fresh = self._programs, self.settings, len(states) - self.length
         fits = states.dtype == torch.float32 and states.stride(-1) == 1
-        if by.call is None or not fits or len(text) < by.before + fresh:
+        if by.call is None:  # `most_fresh` is 0: all was read before
+            return self.grown(budget, end)
+        if not fits or len(text) < by.before + fresh:
             self.read(text, states)
             return self.grown(budget, end)
         one, depth, count = by.one, min(len(end.least), by.most_levels), by.before + fresh

@@ -50,8 +50,6 @@ class LlmaSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tie not in ("random", "first"):
-            raise UsageError(f"tie is {self.tie!r}: choose 'random' or 'first'")
 
 
 class Llma(LookupDrafter):

@@ -135,7 +135,7 @@ def method_named(name: str) -> MethodSpec[Any]:
         return METHODS[name]
     if ":" in name:
         return _loaded(name, EntryPoint(name, name, _GROUP))
-    outside = {entry.name: entry for entry in reversed(entry_points(group=_GROUP))}
+    outside = {entry.name: entry for entry in reversed(tuple(entry_points(group=_GROUP)))}
     if name in outside:
         return _loaded(name, outside[name])
     known = [*METHODS, *sorted(outside)]

@@ -25,6 +25,7 @@ __all__ = ["Accelerated", "accelerate"]
 
 # Methods of a model that change it and return it.
 _CHANGES = {
+    "apply",
     "bfloat16",
     "cpu",
     "cuda",
@@ -33,8 +34,11 @@ _CHANGES = {
     "float",
     "half",
     "requires_grad_",
+    "share_memory",
     "to",
+    "to_empty",
     "train",
+    "type",
 }
 
 

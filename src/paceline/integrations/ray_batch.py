@@ -77,7 +77,7 @@ def cluster(address: str | None, pool: Pool) -> Iterator[None]:
 def answers(
     rows: Sequence[dict[str, str]], given: AnswersOf, pool: Pool
 ) -> Generator[Batch, None, None]:
-    """Yield the actors' answers as they arrive. rows: see `batch_rows.row`."""
+    """Yield the actors' answers as they arrive. rows: see `batch_lines.row`."""
     # One line per task, so that every answer is written at once, unless that makes too many tasks.
     lines = min(max(1, len(rows) // _MOST_TASKS), given.max_batch)
     at_once = max(1, _AHEAD * given.max_batch // lines)

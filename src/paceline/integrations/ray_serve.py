@@ -51,7 +51,7 @@ class ReplicaArguments(ServeSettings):
     num_gpus: Annotated[float, Field(ge=0)] = 0.0
     threads: Annotated[int | None, Field(ge=1)] = None
     min_replicas: Annotated[int, Field(ge=1)] = 1
-    max_replicas: int | None = None
+    max_replicas: Annotated[int | None, Field(ge=1)] = None
     target: Annotated[float | None, Field(gt=0)] = None
     upscale_delay_s: float = 30.0
     downscale_delay_s: float = 600.0

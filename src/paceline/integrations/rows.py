@@ -17,6 +17,7 @@ import transformers
 from torch import nn
 
 from paceline.errors import UsageError
+from paceline.options import held_by
 
 # Their result depends on their arguments alone, on any device.
 _STATELESS = {
@@ -144,7 +145,7 @@ def for_each_row(
 
 def _shared_by_rows(model: transformers.PreTrainedModel, rules: Rules) -> dict[int, Any]:
     """What is not copied, by id: a memo of `deepcopy`."""
-    parts = [part for rule in rules for part in getattr(rule, "__dict__", {}).values()]
+    parts = [part for rule in rules for part in held_by(rule)]
     shared = [rule for rule in rules if type(rule) in _SHARED]
     shared += [part for part in (model, *parts) if isinstance(part, _SHARED_PARTS)]
     return {id(each): each for each in shared}

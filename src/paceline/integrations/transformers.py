@@ -210,6 +210,7 @@ class Pace:
                 if failed is not None:  # no text is returned, so the others need not end
                     raise failed
                 stats[round.key].add(round)
+                stats[round.key].reused = generations[round.key].reused
                 if streamer is not None:
                     for token in round.path.tokens:
                         streamer.put(torch.tensor([token]))

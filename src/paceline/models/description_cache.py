@@ -54,7 +54,8 @@ def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> I
         yield place
         return
     with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-        made = Path(scratch)
+        made = Path(scratch, "made")  # the scratch folder itself is private, and copies would be
+        made.mkdir()
         progress("convert", 0, None)
         describe_gguf(file.path, made)
         files = {path.name: hash_file(path) for path in sorted(made.iterdir())}

@@ -49,7 +49,9 @@ def loaded_fingerprint(model: PreTrainedModel) -> str:
     pulled = folder.parent == store.root / "models" and folder.name in store.aliases
     commit = getattr(model.config, "_commit_hash", None)
     try:
-        name = folder.name if pulled else model.name_or_path
+        # A folder with an alias's name is not the alias.
+        here = bool(model.name_or_path) and folder.is_dir()
+        name = folder.name if pulled else str(folder) if here else model.name_or_path
         source = resolve(name, store=store, local_files_only=True)
         known = source.alias is not None or weight_files(source, commit)
         return fingerprint(source, commit) if known else ""

@@ -154,6 +154,9 @@ class Trials(Placement):
             "texts": hashlib.sha256(said.encode()).hexdigest()[:16],
         }
         run |= {each: found.pop(each) for each in _SAME}
+        if prepared := run["preparation"]:  # its times differ from start to start
+            found["plain_copy"] = prepared["plain_copy"]
+            run["preparation"] = {**prepared, "plain_copy": found["plain_copy"].partition(":")[0]}
         return path, Findings(_measured(comparison, path, {**found, "run": run}, self.resume))
 
 
