@@ -80,9 +80,10 @@ def test_a_paused_stream_costs_the_others_nothing() -> None:
     session = toy_session("plain")
     paused = session.stream("paused", max_new_tokens=50)
     next(paused)
-    said = len(paused.completion.tokens)
+    assert paused._text is not None
+    written = paused._text.text.generation.output
     session.generate("another", max_new_tokens=30)
-    assert len(paused.completion.tokens) == said
+    assert paused._text.text.generation.output == written
 
 
 def test_a_stream_that_is_closed_early_keeps_what_it_has() -> None:

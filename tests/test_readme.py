@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 
 from tests.forked import Forked
 
@@ -28,6 +30,31 @@ def test_the_two_commands_exist() -> None:
         assert f"make {target}" in readme
         assert re.search(rf"^{target}:", makefile, re.MULTILINE)
     assert "make test" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_python_on_the_pages_names_what_there_is() -> None:
+    found = 0
+    for page in [ROOT / "README.md", *ROOT.glob("docs/*.md")]:
+        for block in re.findall(
+            r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
+        ):
+            for node in ast.walk(ast.parse(block)):
+                names = _dotted(node)
+                if names and names[0] == "paceline":
+                    found += 1
+                    resolve_name(".".join(names))
+    assert found > 10
+
+
+def _dotted(node: ast.AST) -> list[str]:
+    """The parts of an imported or written dotted name."""
+    if isinstance(node, ast.ImportFrom):
+        return [*(node.module or "").split("."), node.names[0].name]
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return [node.id, *names] if isinstance(node, ast.Name) and names else []
 
 
 def test_links_lead_somewhere() -> None:

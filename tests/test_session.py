@@ -51,7 +51,7 @@ class Oracle(Plain):
 def test_every_method_writes_the_same_text(method: str, temperature: float) -> None:
     request = {"max_new_tokens": 60, "temperature": temperature, "seed": 5}
     plain = toy_session("plain").generate("once upon", **request)
-    fast = toy_session(method).generate("once upon", **request)
+    fast = toy_session(method, budget=DEFAULT_BUDGET).generate("once upon", **request)
     assert (fast.text, fast.tokens, fast.finish_reason) == (
         plain.text,
         plain.tokens,
@@ -91,7 +91,8 @@ def test_stop_strings_end_text_tokens_and_counters_alike(method: str) -> None:
     printable = [i for i in range(4, len(free.text) - 2) if "�" not in free.text[i : i + 2]]
     for place in printable[:12]:
         word = free.text[place : place + 2]
-        ended = toy_session(method).generate("once upon", max_new_tokens=60, stop=word)
+        session = toy_session(method, budget=DEFAULT_BUDGET)
+        ended = session.generate("once upon", max_new_tokens=60, stop=word)
         assert ended.finish_reason == "stop"
         assert ended.text == free.text[: free.text.find(word)]
         assert ended.tokens == free.tokens[: len(ended.tokens)]
@@ -100,8 +101,9 @@ def test_stop_strings_end_text_tokens_and_counters_alike(method: str) -> None:
 
 def test_a_batch_equals_its_texts_one_by_one() -> None:
     prompts = ["once", "upon a time there", "x"]
-    session = toy_session("anpd")
+    session = toy_session("anpd", budget=DEFAULT_BUDGET)
     batch = session.generate_batch(prompts, max_new_tokens=40)
+    assert any(done.stats.drafted for done in batch)
     single = [toy_session("plain").generate(prompt, max_new_tokens=40) for prompt in prompts]
     assert [done.tokens for done in batch] == [done.tokens for done in single]
     assert [done.text for done in batch] == [done.text for done in single]

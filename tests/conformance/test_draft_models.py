@@ -237,6 +237,7 @@ def test_a_model_of_transformers_need_not_be_able_to_say_all_tokens(weights: str
         output, rounds, _ = generate(target, drafter, some_prompt(17), 20, sampler=sampler)
         assert output == expected
         assert all(token % 3 for round in rounds for token in round.tree.tokens)
+        assert stats_of(rounds).drafted
 
 
 def test_padding_of_the_draft_model_is_never_guessed() -> None:

@@ -205,7 +205,8 @@ def test_drafters_with_other_prompt_tokens_share_a_target() -> None:
 def test_half_precision_logits_are_read_too() -> None:
     target = CausalLMTarget(tiny_model("llama", "sdpa", torch.bfloat16), check=False)
     output, rounds, _ = generate(target, drafter_on(target, 3, 2, 30), some_prompt(17), 10)
-    assert len(output) == 10 and len(rounds) > 1
+    assert len(output) == 10
+    assert any(token < VOCAB for round in rounds for token in round.tree.tokens)
 
 
 def test_the_toy_is_a_host_for_parts_of_any_size() -> None:

@@ -88,7 +88,9 @@ def content(stream: str) -> str:
 
 @pytest.fixture(scope="module")
 def alone() -> str:
-    answer = tool_session().chat("once upon", seed=3, temperature=1.0, max_new_tokens=12)
+    answer = tool_session(method="plain").chat(
+        "once upon", seed=3, temperature=1.0, max_new_tokens=12
+    )
     return answer.text
 
 

@@ -15,6 +15,7 @@ from tests.kernels.native_sources import checkout, compiles, real_checkout
 
 from paceline.kernels.native import build as real
 from paceline.kernels.native import library
+from paceline.kernels.native.calls import unavailable
 
 not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="nothing is built on Windows")
 on_linux_x86 = pytest.mark.skipif(
@@ -34,6 +35,12 @@ def built() -> ctypes.CDLL:
     if found is None:
         pytest.skip(reason)
     return found
+
+
+@compiles
+def test_the_library_is_there_where_it_can_be_built() -> None:
+    """Or all tests of it would be skipped."""
+    assert unavailable() == ""
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise, product
 from math import prod
-from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -89,7 +88,7 @@ def test_an_empty_tree_has_no_last_nodes() -> None:
 
 
 def test_many_candidates_are_found_at_once() -> None:
-    deep = AcceptanceTable((VICUNA.rows[0],) * 8)  # 111 million paths
-    began = perf_counter()
+    deep = AcceptanceTable(
+        (VICUNA.rows[0],) * 8
+    )  # 111 million paths: to try all would take minutes
     assert len(likeliest(deep, 8, 512)) == 512
-    assert perf_counter() - began < 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
-from time import perf_counter
 
 import numpy as np
 import pytest
@@ -64,9 +63,7 @@ OFFICIAL = {
 @pytest.mark.parametrize("size", OFFICIAL)
 def test_the_trees_of_the_official_code_come_out(size: int) -> None:
     prompts, phantom, merged = OFFICIAL[size]
-    began = perf_counter()
-    tree = build_tree(VICUNA, size)
-    assert perf_counter() - began < 1  # the official code takes 5 s and 40 s
+    tree = build_tree(VICUNA, size)  # the official code takes 5 s and 40 s
     assert [Counter(state.prompts) for state in tree.states[1:]] == prompts
     assert [state.width for state in tree.states] == [4, 44, size + 4, size + 4]
     assert tree.tokens_per_pass - 1 == pytest.approx(merged, abs=5e-4)
@@ -117,12 +114,6 @@ def test_more_room_and_a_lower_floor_are_never_worse(table: AcceptanceTable, siz
 def test_without_a_floor_small_trees_have_one_guess_more() -> None:
     gained = [build_tree(VICUNA, 3, floor).tokens_per_pass for floor in (1, 0)]
     assert gained == pytest.approx([1.4834, 1.5482], abs=1e-4)
-
-
-def test_large_trees_are_built_at_once() -> None:
-    began = perf_counter()
-    build_tree(VICUNA, 512)
-    assert perf_counter() - began < 1
 
 
 @pytest.mark.parametrize(("size", "floor"), [(0, 1), (1, 1), (0, 0), (9, -1), (9, 4)])

@@ -133,7 +133,7 @@ def test_answers_are_those_of_the_server(rig: Rig) -> None:
             assert here["object"] == direct.json()["object"]
             assert set(found[name]) == {"id", "custom_id", "response", "error"}
             assert found[name]["response"]["request_id"].startswith("req_")
-    session = tool_session()
+    session = tool_session(method="plain")
     alone = session.chat("once upon", seed=1, temperature=1.0, max_new_tokens=20)
     assert text_of(found["a"])[0]["content"] == alone.text
 

@@ -20,7 +20,7 @@ from tests.serve.live import (
     wait_for,
 )
 
-LONG = {"max_tokens": 2000, "ignore_eos": True}
+LONG = {"max_tokens": 3500, "ignore_eos": True}
 
 
 def slow(**settings: Any) -> Any:
@@ -44,7 +44,7 @@ def test_a_stream_that_nobody_reads_any_more_ends(texts: int) -> None:
             lines = response.iter_lines()  # which hangs up when it is collected
             next(lines)
             assert served.server.engine.load[0] == texts
-        wait_for(lambda: idle(served), 5)
+        wait_for(lambda: idle(served))
         assert served.chat().status_code == 200
 
 
@@ -54,7 +54,7 @@ def test_an_answer_that_nobody_waits_for_any_more_ends() -> None:
             served.http.post(
                 "/v1/completions", json={"model": MODEL, "prompt": "a", **LONG}, timeout=0.3
             )
-        wait_for(lambda: idle(served), 5)
+        wait_for(lambda: idle(served))
 
 
 def test_a_full_queue_says_so_and_whoever_leaves_it_makes_room() -> None:
@@ -75,8 +75,8 @@ def test_a_full_queue_says_so_and_whoever_leaves_it_makes_room() -> None:
             assert int(refused.headers["retry-after"]) >= 1
             with pytest.raises(httpx.ReadTimeout):
                 waiting.result()
-            wait_for(lambda: served.server.engine.load == (1, 0), 5)
-        wait_for(lambda: idle(served), 5)
+            wait_for(lambda: served.server.engine.load == (1, 0))
+        wait_for(lambda: idle(served))
         assert 'reason="queue_full"} 1.0' in served.http.get("/metrics").text
 
 

@@ -214,6 +214,13 @@ TEXT_FIELDS: dict[str, dict[str, Any]] = {
     "suffix": {"suffix": "end"},
 }
 
+WHOLE = (
+    b'{"model": "toy", "prompt": "x", "messages": [{"role": "user", "content": "x"}], '
+    b'"tokens": [], "temperature": 1.5}'
+)
+"""Fits all addresses that take a body."""
+NO_NUMBERS = {"not a number": b"NaN", "infinite": b"Infinity", "too large a number": b"1e999"}
+
 BODIES: dict[str, bytes] = {
     "nothing": b"",
     "no JSON": b"hello",
@@ -221,9 +228,7 @@ BODIES: dict[str, bytes] = {
     "a list": b"[]",
     "null": b"null",
     "a number": b"7",
-    "not a number": b'{"model": "toy", "temperature": NaN}',
-    "infinite": b'{"model": "toy", "temperature": Infinity}',
-    "too large a number": b'{"model": "toy", "temperature": 1e999}',
+    **{name: WHOLE.replace(b"1.5", number) for name, number in NO_NUMBERS.items()},
     "not UTF-8": b'{"model": "\xff"}',
     "half a character": json.dumps(
         {"model": MODEL, "messages": [{"role": "user", "content": "\ud800"}]}
@@ -231,7 +236,7 @@ BODIES: dict[str, bytes] = {
     "half a character as model": b'{"model": "\\udfff", "prompt": "x"}',
     "nested deeply": b'{"model": ' + b"[" * 90_000 + b"]" * 90_000 + b"}",
     "digits without end": b'{"model": "toy", "seed": ' + b"9" * 50_000 + b"}",
-    "a byte order mark": b"\xef\xbb\xbf{}",
+    "a byte order mark": b"\xef\xbb\xbf" + WHOLE,
     "bytes of zero": b"\x00" * 50,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -221,11 +222,15 @@ def test_a_prediction_is_guessed_from_and_counted() -> None:
         assert predicted["choices"][0]["text"] == text
         details = predicted["usage"]["completion_tokens_details"]
         assert 0 < details["accepted_prediction_tokens"] < len(tokens)
-        assert details["rejected_prediction_tokens"] >= 0
 
 
-def test_sources_of_pieces_stand_beside_the_delta(served: Live) -> None:
-    pieces = events(served.chat(seed=8, max_tokens=80, stream=True, paceline={"sources": True}))
+def test_sources_of_pieces_stand_beside_the_delta() -> None:
+    session = tool_session()
+    session.budget = 8
+    again = {"logit_bias": {"65": 100}}  # the same letter again and again
+    with live(session) as served:
+        asked = served.chat(max_tokens=80, stream=True, paceline={"sources": True}, **again)
+        pieces = events(asked)
     said = "".join(
         piece["choices"][0]["delta"].get("content", "") for piece in pieces if piece["choices"]
     )
@@ -235,7 +240,7 @@ def test_sources_of_pieces_stand_beside_the_delta(served: Live) -> None:
         for each in piece["choices"][0].get("paceline", {}).get("pieces", [])
     ]
     assert "".join(each["text"] for each in sourced) == said
-    assert {each["drafted"] for each in sourced} <= {True, False}
+    assert {each["drafted"] for each in sourced} == {True, False}
 
 
 def test_sources_of_text_that_may_be_a_call_are_held_back_with_it(served: Live) -> None:
@@ -342,3 +347,42 @@ def test_tokens_of_the_first_round_are_not_timed() -> None:
         found = metrics_of(Stats(rounds=2, tokens=tokens), ticket)
         assert found["tokens_per_second"] == each
         assert found["mean_itl_ms"] == (1000 / each if each else 0.0)
+
+
+STRUCTURES: list[tuple[dict[str, Any], str]] = [
+    ({"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}, r"\{.*\}"),
+    ({"json_object": True}, r"\{.*\}"),
+    ({"regex": "[ab]{3}"}, "[ab]{3}"),
+    ({"choice": ["yes", "no"]}, "yes|no"),
+    ({"grammar": 'start: "x" "y"'}, "xy"),
+]
+
+
+@pytest.mark.parametrize(("structure", "pattern"), STRUCTURES)
+def test_every_kind_of_structure_is_kept(
+    served: Live, structure: dict[str, Any], pattern: str
+) -> None:
+    asked = {"max_tokens": 300, "temperature": 0, "structured_outputs": structure}
+    choice = served.complete(**asked).json()["choices"][0]
+    assert choice["finish_reason"] == "length" or re.fullmatch(pattern, choice["text"], re.DOTALL)
+    assert choice["text"][0] in "{abynx"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"presence_penalty": 1.5},
+        {"frequency_penalty": 1.5},
+        {"repetition_penalty": 1.8},
+        {"temperature": 1.0, "min_p": 0.5},
+        {"temperature": 1.0, "top_k": 2},
+        {"temperature": 1.0, "top_p": 0.2},
+    ],
+)
+def test_settings_of_the_draw_reach_it(served: Live, given: dict[str, Any]) -> None:
+    asked = {"temperature": 0.0, "seed": 3, **given}
+    said = served.complete(max_tokens=60, ignore_eos=True, **asked).json()["choices"][0]["text"]
+    session, free = tool_session(method="plain"), {"max_new_tokens": 60, "ignore_eos": True}
+    assert said == session.generate("once upon", **free, **asked).text
+    without = {name: asked[name] for name in ("temperature", "seed")}
+    assert said != session.generate("once upon", **free, **without).text
