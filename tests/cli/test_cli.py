@@ -23,9 +23,10 @@ from rich.console import Console
 from tests.forked import Forked
 from tests.tiny import byte_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
+from typer.main import get_command
 
 import paceline
-from paceline.cli import main
+from paceline.cli import app, main
 from paceline.cli.bench.shared import split_methods
 from paceline.cli.common import interruptible, print_table
 from paceline.cli.show import print_stream
@@ -330,20 +331,17 @@ def test_a_refused_prompt_leaves_earlier_results_alone(
     assert path.read_text(encoding="utf-8") == "[1]"
 
 
-COMMANDS = (
-    *("", "generate", "chat", "compare", "store", "store info", "store clear"),
-    *("models", "models list", "models pull", "models path", "models remove", "models gguf"),
-    *(
-        "tune",
-        "bench",
-        "bench run",
-        "bench simulate",
-        "bench ablate",
-        "bench report",
-        "bench fetch",
-    ),
-    *("train", "train data"),
-)
+def _commands(found: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
+    yield " ".join(words)
+    for name, each in getattr(found, "commands", {}).items():
+        yield from _commands(each, (*words, name))
+
+
+COMMANDS = [*_commands(get_command(app))]
+
+
+def test_every_command_is_tried() -> None:
+    assert len(COMMANDS) > 30 and {"", "serve", "bench run", "train eagle"} <= {*COMMANDS}
 
 
 @pytest.mark.parametrize("words", COMMANDS)
@@ -843,8 +841,8 @@ def test_ctrl_c_ends_compare(tiny: Path, tmp_path: Path) -> None:
     )
     assert process.stderr is not None
     seen = b""
-    while b"comparing" not in seen:
-        seen += process.stderr.read(1)
+    while b"comparing" not in seen and (more := process.stderr.read(1)):
+        seen += more
     process.send_signal(signal.SIGINT)
     out, err = finish(process)
     assert process.returncode == 130

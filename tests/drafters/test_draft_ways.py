@@ -90,6 +90,7 @@ def test_a_biased_text_may_change_ways() -> None:
     for at in range(40):
         times.in_rounds = at % 8 < 4
         draft.guess(3)
+        assert len(draft.guesses) >= 3
         draft.observe([guess.token for guess in draft.guesses[:2]])
     draft.stop()
 

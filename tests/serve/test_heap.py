@@ -19,8 +19,9 @@ class Info(ctypes.Structure):
         "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
 
 libc = ctypes.CDLL(None)
-if not hasattr(libc, "mallinfo2") or not give_back():
+if not hasattr(libc, "mallinfo2"):
     sys.exit(77)
+assert give_back()
 libc.mallinfo2.restype = Info
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
