@@ -39,22 +39,22 @@ def test_python_on_the_pages_names_what_there_is() -> None:
             r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
         ):
             for node in ast.walk(ast.parse(block)):
-                names = _dotted(node)
-                if names and names[0] == "paceline":
-                    found += 1
-                    resolve_name(".".join(names))
+                for name in _named(node):
+                    if name.partition(".")[0] == "paceline":
+                        found += 1
+                        resolve_name(name)
     assert found > 10
 
 
-def _dotted(node: ast.AST) -> list[str]:
-    """The parts of an imported or written dotted name."""
+def _named(node: ast.AST) -> list[str]:
+    """What an import or a dotted expression names."""
     if isinstance(node, ast.ImportFrom):
-        return [*(node.module or "").split("."), node.names[0].name]
-    names = []
+        return [f"{node.module}.{each.name}" for each in node.names]
+    names = list[str]()
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
         node = node.value
-    return [node.id, *names] if isinstance(node, ast.Name) and names else []
+    return [".".join([node.id, *names])] if isinstance(node, ast.Name) and names else []
 
 
 def test_links_lead_somewhere() -> None:

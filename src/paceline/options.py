@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -197,19 +198,19 @@ def _listed(given: Any, wanted: str, fits: Callable[[Any], bool]) -> tuple[Any, 
 
 
 def held_by(rule: Any) -> list[Any]:
-    """What a processor or criterion holds: attributes, also of the object whose method it is, what a
-    partial function is given, and the modules of a module."""
-    owner, partly = getattr(rule, "__self__", None), getattr(rule, "keywords", {}).values()
-    holders = (rule, owner, *getattr(rule, "args", ()), *partly)
+    """What a processor or criterion holds that its copies may share: attributes, also of the object
+    whose method it is, what a partial function is given, and the weights of a module."""
+    given = (*rule.args, *rule.keywords.values()) if isinstance(rule, partial) else ()
+    holders = (rule, getattr(rule, "__self__", None), *given)
     parts = [part for each in holders for part in getattr(each, "__dict__", {}).values()]
-    parts += [part for each in holders if isinstance(each, nn.Module) for part in each.children()]
-    return [*parts, *holders[2:]]
+    modules = [each for each in holders if isinstance(each, nn.Module)]
+    return [*parts, *given, *(weight for each in modules for weight in each.parameters())]
 
 
 def _copied(processors: tuple[LogitsProcessor, ...]) -> tuple[LogitsProcessor, ...]:
     shared: list[object] = [each for each in processors if getattr(each, "stateless", False)]
     held = (part for each in processors for part in held_by(each))
-    shared += [part for part in held if isinstance(part, nn.Module)]
+    shared += [part for part in held if isinstance(part, nn.Module | nn.Parameter)]
     try:
         return deepcopy(processors, {id(each): each for each in shared})
     except Exception as error:  # classes raise whatever they like

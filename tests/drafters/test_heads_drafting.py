@@ -104,7 +104,7 @@ def test_medusa_proposes_the_likeliest_paths_of_its_heads(name: str) -> None:
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=12)
     heads = noted._drafter._heads  # type: ignore[union-attr]
     assert not len(noted.seen[0][1])  # nothing was read yet
-    assert sum(len(tree) for _, tree in noted.seen[1:-4]) > 20
+    assert sum(len(tree) for _, tree in noted.seen[1:-4]) > 10
     for text, tree in noted.seen[1:-4]:
         shares = heads(own_states(model, text[:-1])[-1:])[0].softmax(-1)
         for node in range(len(tree)):

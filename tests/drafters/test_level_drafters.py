@@ -115,6 +115,18 @@ def test_the_next_text_of_a_chat_reads_only_what_is_new(make: Made, target: Caus
         drafter.stop()
 
 
+@pytest.mark.parametrize("make", [eagle, chimera])
+def test_of_a_text_not_to_be_recorded_nothing_is_kept(make: Made, target: CausalLMTarget) -> None:
+    drafter, text = make(target), some_prompt(40)
+    for record, anew in ((False, True), (True, True), (True, False)):
+        drafter.start(TextStart(text, record=record))
+        assert (drafter.unread() == len(text) - 1) == anew
+        drafts(drafter, target, text)
+        encoded = len(drafter._greens._memory) if isinstance(drafter, Chimera) else 0
+        assert bool(encoded) == (record and make is chimera)
+        drafter.stop()
+
+
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
 @torch.no_grad()
 def test_of_a_long_prompt_only_the_end_is_read(make: Made, target: CausalLMTarget) -> None:

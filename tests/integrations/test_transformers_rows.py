@@ -257,7 +257,7 @@ def test_what_another_row_has_read_counts_as_reused(model: PreTrainedModel) -> N
 
 
 class Networked(nn.Module):
-    """A processor with a network, that others ask in other ways."""
+    """A processor with a network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,23 +271,28 @@ def test_networks_are_shared_however_they_are_held() -> None:
     def asks(net: nn.Module, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores
 
-    asking, held = Networked(), Networked()
-    rules: list[Any] = [asking, asking.forward, partial(asks, asking.net), Guarded(held)]
-    for options in Options(processors=tuple(rules)).of_texts(2):
-        one, method, part, guard = options.processors
-        assert one is not asking
-        assert one.net is asking.net
-        assert method.__self__.net is asking.net
-        assert part.args[0] is asking.net
-        assert guard.asking is held
+    def copied(rule: Any) -> Any:
+        (made,) = Options(processors=(rule,)).of_texts(2)[1].processors
+        return made
+
+    asking = Networked()
+    for one in (copied(asking), copied(asking.forward).__self__):
+        assert one is not asking and one.net is not asking.net, "it may keep state"
+        assert one.net.weight is asking.net.weight
+    assert copied(partial(asks, asking.net)).args[0] is asking.net
+    assert copied(Guarded(asking)).asking is asking
+    assert copied(Guarded(asking).again).__self__.asking is asking
 
 
 class Guarded:
     def __init__(self, asking: Networked) -> None:
         self.asking = asking
+        self.args, self.keywords = None, ["as other classes have them"]
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    def again(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         return scores
+
+    __call__ = again
 
 
 def test_the_scale_of_noise_is_that_of_all_temperatures() -> None:

@@ -108,7 +108,7 @@ def test_shares_are_worth_what_came_of_them() -> None:
     chances = ShareChances(2)
     assert chances.of([[0.8, 0.1], [0.5]]) == [[0.8, 0.1], [0.5]]
     for _ in range(300):
-        chances.learn(1, [0.8, 0.1], 0)
-        chances.learn(2, [0.8, 0.1], None)
+        chances.learn(1, 0, [0.8, 0.1])
+        chances.learn(2, None, [0.8, 0.1])
     (near, low), (far, _) = chances.of([[0.8, 0.1], [0.8, 0.1]])
     assert near > 0.95 and low < 0.05 and far < 0.05

@@ -48,9 +48,6 @@ class LlmaSettings(Settings):
     tie: Literal["random", "first"] = "random"
     seed: int = whole(0, 0)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-
 
 class Llma(LookupDrafter):
     """Copies along the reference that shares the longest suffix with the output.

@@ -53,8 +53,8 @@ class LookaheadSettings(Settings):
     guesses: phrases that a pass checks, and that are kept after each token, >= 1 (the paper's G).
     pool_from_prompt: also put the n-grams of the prompt and of the generated text into the pool.
     accept_window: let tokens of the window be accepted, which the paper does not.
-    history: keep the pool when another text begins. A text that continues the last one always keeps
-    pool and window.
+    history: keep the pool when another text begins. A text that continues the last one, and may be
+    recorded, keeps pool and window.
     seed: for drawing the window's first tokens from the prompt.
 
     Raises UsageError for a setting out of range.

@@ -90,7 +90,7 @@ class PpdSource(RowSource):
         self._chances: ShareChances = host.learn(
             (PpdSource, settings.parts, table), lambda: ShareChances(table.distances)
         )
-        self._guesses = PromptGuesses(parts, host, self._learn)
+        self._guesses = PromptGuesses(parts, host, self._chances.learn)
         # All prompt tokens after one node: a chain for each of their embeddings.
         every = StateTree(CandidateTree(), (), parts.config.prompt_tokens, parts.config.epts)
         shape = lay_out(every)
@@ -125,9 +125,6 @@ class PpdSource(RowSource):
         """Judge earlier guesses, and read the next ones after the last accepted node."""
         self._guesses.observe(round, read=self._stand)
         self._stand = False
-
-    def _learn(self, distance: int, rank: int | None, shares: Sequence[float]) -> None:
-        self._chances.learn(distance, shares, rank)
 
 
 def _likeliest_ends(tree: Tree) -> list[int]:

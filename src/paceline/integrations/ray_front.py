@@ -23,6 +23,7 @@ Replicas = Callable[[Query], AsyncGenerator[Message, None]]
 """Asks one of the replicas: yields the messages of its response, see `ask`."""
 
 _STREAMED = b"text/event-stream"
+_TRIES = 3  # how often a request is sent at most
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,13 @@ class Front:
     """An ASGI application that forwards requests to replicas.
 
     lost: exceptions that mean a replica has died. busy: exceptions that mean all replicas are full.
-    max_body: bytes of the largest request. tries: how often a request is sent at most.
+    max_body: bytes of the largest request.
     """
 
     replicas: Replicas
     lost: tuple[type[Exception], ...]
     busy: tuple[type[Exception], ...]
     max_body: int
-    tries: int = 3
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI request."""
@@ -62,7 +62,7 @@ class Front:
             begun = True
             await send(message)
 
-        for _ in range(self.tries):
+        for _ in range(_TRIES):
             try:
                 await self._once(query, begin)
                 return

@@ -39,7 +39,7 @@ _ALONE = _STATELESS - {transformers.RepetitionPenaltyLogitsProcessor}
 
 # What rows may share: it keeps nothing of a text, and some of it is large.
 _SHARED = _STATELESS | {transformers.MaxTimeCriteria, transformers.StopStringCriteria}
-_SHARED_PARTS = (nn.Module, transformers.PreTrainedTokenizerBase)
+_SHARED_PARTS = (nn.Module, nn.Parameter, transformers.PreTrainedTokenizerBase)
 
 Rules = Sequence[Callable[..., Any]]
 """Logits processors, or stopping criteria, of transformers."""
@@ -146,7 +146,7 @@ def for_each_row(
 def _shared_by_rows(model: transformers.PreTrainedModel, rules: Rules) -> dict[int, Any]:
     """What is not copied, by id: a memo of `deepcopy`."""
     parts = [part for rule in rules for part in held_by(rule)]
-    shared = [rule for rule in rules if type(rule) in _SHARED]
+    shared: list[Any] = [rule for rule in rules if type(rule) in _SHARED]
     shared += [part for part in (model, *parts) if isinstance(part, _SHARED_PARTS)]
     return {id(each): each for each in shared}
 

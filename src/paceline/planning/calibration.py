@@ -207,7 +207,7 @@ class ShareChances:
             [chance(share, distance) for share in row] for distance, row in enumerate(shares, 1)
         ]
 
-    def learn(self, distance: int, shares: Sequence[float], rank: int | None) -> None:
+    def learn(self, distance: int, rank: int | None, shares: Sequence[float]) -> None:
         """Learn which of the guesses with these shares was right; None if none was."""
         for place, share in enumerate(shares[:_SHARE_RANKS]):
             self._counts.learn(share, distance, place == rank, self._table)

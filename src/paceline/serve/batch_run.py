@@ -71,9 +71,10 @@ async def answered_together(app: ASGIApp, lines: Iterable[BatchLine]) -> list[Ou
 async def _outcome(app: ASGIApp, line: BatchLine) -> Outcome:
     if line.error is not None:
         return Outcome(line)
+    reply = await post(app, line.url, line.body)
     for _ in range(_MOST_WAITS):
-        reply = await post(app, line.url, line.body)
         if reply.status != 503 or reply.body["error"]["code"] != STUCK:
             break
         await asyncio.sleep(_WAIT)  # nobody else would ask again
+        reply = await post(app, line.url, line.body)
     return Outcome(line, *reply)

@@ -34,7 +34,7 @@ _COUNTERS = {
 _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "time_to_first_token_seconds": ("Time from a request's arrival to its first token.", _LONG),
     "inter_token_latency_seconds": ("Time between rounds that added tokens to a text.", _SHORT),
-    "request_time_per_output_token_seconds": ("Mean time per token after the first.", _SHORT),
+    "request_time_per_output_token_seconds": ("Mean time per token after the first round.", _SHORT),
     "e2e_request_latency_seconds": ("Time from a request's arrival to its end.", _LONG),
     "request_queue_time_seconds": ("Time from a request's arrival to its first round.", _LONG),
     "request_prompt_tokens": ("Tokens in a text's prompt.", _COUNTS),

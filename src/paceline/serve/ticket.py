@@ -48,9 +48,10 @@ class Ticket:
     """A request that the engine's thread works on, and whose news its handler picks up.
 
     deadline, arrived, begun, first_token, ended: by the monotonic clock; 0 for what has not happened
-    yet. at_first: tokens of the first round. cancelled: nobody waits for the answer any more; the engine checks this before every round.
-    texts_ended: how many of its texts have ended. outcome, tokens, asked: for the log: how the
-    request ended, how many tokens were written, and, if prompts are logged, what was asked.
+    yet. at_first: tokens of the first round. cancelled: nobody waits for the answer any more; the
+    engine checks this before every round. texts_ended: how many of its texts have ended. outcome,
+    tokens, asked: for the log: how the request ended, how many tokens were written, and, if prompts
+    are logged, what was asked.
     completions: of the texts whose end was taken by `news`. held: the compiled constraint, which the
     engine must not have to wait for. inbox: filled in the event loop by `deliver`; after an error
     nothing follows.

@@ -27,6 +27,7 @@ from paceline.training.settings import TrainerSettings
 
 _SHORTEST = 4  # tokens: a place, its root, and a token to guess
 _LONGEST_READ = 512
+_MOST_READ = 20_000  # texts that are only read
 
 T = TypeVar("T")
 _Counted = TypeVar("_Counted", int, tuple[int, ...])
@@ -66,15 +67,13 @@ class Text:
 class TextSource:
     """Where texts come from.
 
-    answers: folders of the target's own. files: prompts that it only reads; reads: most texts
-    taken from them.
+    answers: folders of the target's own. files: prompts that it only reads.
 
     Raises UsageError for answers that are given twice.
     """
 
     answers: Sequence[TrainingData]
     files: Sequence[PromptFile] = ()
-    reads: int = 20_000
 
     def __post_init__(self) -> None:
         known: set[str] = set()
@@ -143,7 +142,7 @@ class Dataset:
                 if share_of(record.id) >= held_back and _prompt_of(record.id) not in others
             )
             long_enough = (text for text in begun if len(text.tokens) >= _SHORTEST)
-            found.reads.extend(islice(long_enough, source.reads))
+            found.reads.extend(islice(long_enough, _MOST_READ))
         for name in ("train", "validation", "test"):
             if not getattr(found, name):
                 raise UsageError(

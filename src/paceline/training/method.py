@@ -105,7 +105,9 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     use: ClassVar[str] = "{name}:parts={folder}"
     Settings: ClassVar[type[Any]]
     Parts: ClassVar[str]
-    may_differ: ClassVar[frozenset[str]] = frozenset({"start", "save_dtype", "block", "standalone"})
+    may_differ: ClassVar[frozenset[str]] = frozenset(
+        {"start", "save_dtype", "block", "intermediate", "standalone"}
+    )
 
     module: nn.Module
     bits: int = 0

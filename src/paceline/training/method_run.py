@@ -86,7 +86,7 @@ class MethodRun:
             if name in known and known[name] != getattr(settings, name):
                 raise UsageError(
                     f"the parts to start from have {name} {known[name]!r}, not "
-                    f"{getattr(settings, name)!r}: train with the options in its training.json"
+                    f"{getattr(settings, name)!r}: train with the options in their training.json"
                 )
         test, validation = known.get("test"), known.get("validation")
         if test is None or validation is None:
@@ -149,8 +149,6 @@ def train_method(
         raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
     wanted = run.as_json(model.dtype)
     if (done := _finished(run, folder, wanted)) is not None:
-        with held(folder):
-            forget_checkpoint(folder)  # of a process killed after it had saved the parts
         return done
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
     config = model.config.get_text_config()

@@ -124,7 +124,7 @@ class AdaptiveTree:
     def observe(self, distance: int, rank: int | None, shares: Sequence[float] = ()) -> None:
         """Learn from a token that was guessed at. distance: from 1. rank: of the right guess, from
         0; None if there was none. shares: of the guesses, see `chances`."""
-        self.chances.learn(distance, shares, rank)
+        self.chances.learn(distance, rank, shares)
         self._seen[distance - 1] += 1
         if rank is not None:
             self._hits[distance - 1][rank] += 1

@@ -84,6 +84,7 @@ class Draft(TrainedMethod[DraftSettings]):
     use = "speculative:draft={folder}"
     Settings = DraftSettings
     Parts = "paceline.models.draft_folder:DraftParts"
+    may_differ = TrainedMethod.may_differ | {"layers", "rank"}  # see `start_from`
 
     def __init__(self, base: Base, settings: DraftSettings) -> None:
         from paceline.models.draft_model import own_tensors
