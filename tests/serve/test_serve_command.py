@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.cli.running import Command, runner
-from tests.serve.live import serving
+from tests.serve.live import serving, wait_for
 from tests.tiny import save_tiny_llama
 
 
@@ -56,6 +56,20 @@ def test_a_server_answers_logs_and_stops(tiny: Path, tmp_path: Path) -> None:
     assert isinstance(lines[-2]["seed"], int)
     assert "secret words" not in log
     assert "good-key" not in log
+
+
+def test_a_second_ctrl_c_cuts_requests_off_without_a_traceback(tiny: Path) -> None:
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    with serving(tiny) as (process, url):
+        with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            wait_for(lambda: httpx.get(f"{url}/ready").status_code == 503)
+            process.send_signal(signal.SIGINT)
+            assert "the server stopped before" in [line for line in lines if line][-1]
+        _, log = process.communicate(timeout=60)
+    assert "cut off" in log and "Traceback" not in log
 
 
 @pytest.mark.parametrize(

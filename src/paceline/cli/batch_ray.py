@@ -106,12 +106,13 @@ def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answ
 
 def _anywhere(given: AnswersOf) -> AnswersOf:
     """The same with absolute paths: actors may have another working directory."""
+    from paceline.drafters.known_texts import NO_DATASTORE
     from paceline.models.registry import ALIASES
 
     folder, placement = Path(given.model), dict(given.placement)
     here = given.model not in ALIASES and folder.exists()
     model = str(folder.resolve()) if here else given.model
-    if (store := placement.get("datastore")) not in (None, "", "own", "none"):
+    if (store := placement.get("datastore")) not in (None, "", "own", NO_DATASTORE):
         placement["datastore"] = str(Path(os.path.expanduser(store)).resolve())
     method = _method_anywhere(given.method)
     return replace(given, model=model, method=method, placement=placement)

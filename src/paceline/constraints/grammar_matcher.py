@@ -105,6 +105,8 @@ class GrammarMatcher:
 
     matcher: an `LLMatcher`.
 
+    record: whether what is drawn may be guessed in later texts.
+
     Raises UsageError if llguidance fails, e.g. because a lexer has become too complex, or if a call
     takes too long.
     """
@@ -115,7 +117,7 @@ class GrammarMatcher:
         self._origin: GrammarMatcher | None = None  # `Grammars` keeps it while there are copies
         self._limit = _Limit()
         self._place: int | None = None  # if few tokens are allowed, a hash of these
-        self.record = True  # whether what is drawn may be guessed in later texts
+        self.record = True
         self._bits = np.zeros((tokens.count + 31) // 32, dtype=np.uint32)
 
     def copy(self) -> GrammarMatcher:

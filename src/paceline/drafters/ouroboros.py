@@ -144,7 +144,7 @@ class Ouroboros(Speculative):
         """Begin a text, with the phrases of earlier ones unless `history` is off. One that must not
         be recorded leaves none."""
         if not self._settings.history:
-            self.pool.clear()
+            self._kept.clear()
         self.pool = self._kept if text.record else self._kept.copy()
         if self._inner is not None:
             self._inner.pool = self.pool

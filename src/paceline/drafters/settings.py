@@ -53,8 +53,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
+        types = _types(kind)
         for each in fields(self):
-            value, wanted = getattr(self, each.name), _types(kind)[each.name]
+            value, wanted = getattr(self, each.name), types[each.name]
             if "range" in each.metadata:
                 within(*each.metadata["range"], **{each.name: value})
             elif get_origin(wanted) is Literal:

@@ -17,7 +17,8 @@ from paceline.serve.logs import log
 
 class StoppableServer(uvicorn.Server):
     """Stops accepting requests at the first signal, but still answers readiness checks until the
-    engine has ended; at the second signal it stops at once. keys, hosts: see `create_app`."""
+    engine has ended; at the second signal it cuts off requests, and at a third Ctrl-C it drops
+    connections. keys, hosts: see `create_app`."""
 
     def __init__(
         self, server: Server, keys: Sequence[str] = (), hosts: frozenset[str] | None = None
@@ -43,9 +44,10 @@ class StoppableServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """See `uvicorn.Server.handle_exit`."""
         if self._loop is None or self._stopping is not None:
+            third = self._stopping is not None and self.should_exit
+            self.force_exit = third and sig == signal.SIGINT
             self._server.engine.cut()
             self.should_exit = True
-            self.force_exit = self._stopping is not None and sig == signal.SIGINT
             return
         self._loop.call_soon_threadsafe(self.stop)
 

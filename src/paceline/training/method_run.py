@@ -82,7 +82,7 @@ class MethodRun:
                 f"{settings.vocabulary or 'all'}: train with --vocabulary {len(tokens)}"
             )
         known = self.first.record.get("run", {}).get("settings", {})
-        for name in sorted({*settings.what} - self.kind.may_differ):
+        for name in sorted({*settings.what_is_trained} - self.kind.may_differ):
             if name in known and known[name] != getattr(settings, name):
                 raise UsageError(
                     f"the parts to start from have {name} {known[name]!r}, not "

@@ -112,7 +112,7 @@ class TrainerSettings:
             raise UsageError(str(error)) from error
 
     @property
-    def what(self) -> list[str]:
+    def what_is_trained(self) -> list[str]:
         """Names of the options of what is trained."""
         return [each.name for each in fields(self) if each.metadata.get("panel") == WHAT]
 
