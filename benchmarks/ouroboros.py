@@ -8,8 +8,8 @@ ouroboros.toml says which studies there are, and what each compares. Those with 
 writes NAME-MODEL.json in --out, unless it is there (--again). All texts are compared with plain
 decoding's.
 
---limit prompts of each of --tasks are answered, after their last --longest-prompt tokens, by plain
-decoding and the contenders --only (may be repeated), --runs times from scratch; times are sums.
+--limit prompts of each of --tasks are answered by plain decoding and the contenders --only (may be
+repeated), --runs times from scratch; times are sums.
 """
 
 from __future__ import annotations
@@ -81,15 +81,14 @@ def orders(tasks: Sequence[str], seed: int) -> dict[str, list[int]]:
 
 
 def read_texts(session: Session, study: Study, given: Namespace) -> list[Text]:
-    """The first turns of the first prompts of every task, task by task, each cut to its last
-    tokens."""
+    """The first turns of the first prompts of every task, task by task."""
     texts = []
     chosen = study.tasks if given.tasks is None else given.tasks.split(",")
     for task in filter(chosen.__contains__, study.tasks):
         for record in read_prompts(given.data / f"{task}.jsonl", given.limit or study.limit):
             ids = session.encode(Conversation(record, record.raw).ask())
             own = replace(record, task=task, id=f"{task}/{record.id}")
-            texts.append(Text(own, ids[-given.longest_prompt :]))
+            texts.append(Text(own, ids))
     return texts
 
 
@@ -138,7 +137,7 @@ def main() -> None:
     given = options(
         __doc__, data=Path, study=str, out=Path("benchmarks/results/ouroboros"), model="smollm2-135m",
         weights="auto", dtype=str | None, tasks=str | None, only=list[str], limit=int | None, runs=1,
-        longest_prompt=384, max_new_tokens=int | None, seed=0, again=False,
+        max_new_tokens=int | None, seed=0, again=False,
     )  # fmt: skip
     if given.study not in (*STUDIES, "all"):
         sys.exit(f"no study {given.study}: there are {', '.join((*STUDIES, 'all'))}")
