@@ -11,7 +11,7 @@ import papers
 from papers import SMALL, Columns, crossed, entries, figures, found, listed, made, orders
 
 from paceline.bench.entries import Entry, Key
-from paceline.bench.metrics import Cell, MethodSummary, by_text
+from paceline.bench.metrics import Cell, Group, MethodSummary, by_text
 from paceline.tables import markdown_table
 
 # The papers' settings. Older files, where they were the defaults, have them under the bare names.
@@ -29,17 +29,20 @@ def sure(method: MethodSummary) -> str:
     return f"{found} ({low:.2f} to {high:.2f})" if method.prompts > 1 else found
 
 
-def _same(method: MethodSummary) -> str:
-    differ = len(method.differences)
-    same = "all" if not differ else f"{method.texts - differ} of {method.texts}"
-    return "lossy" if method.lossy else same
+def _same(group: Group) -> str:
+    """Whether methods write what plain decoding writes."""
+    compared = [each for each in group.methods.values() if not each.lossy]
+    differ = [f"`{m.method}` on {len(m.differences)}" for m in compared if m.differences]
+    if len(compared) < len(group.methods):
+        return "outputs are lossy and not compared with plain decoding's"
+    return f"outputs that differ from plain decoding's: {', '.join(differ) or 'none'}"
 
 
 OVERALL: Columns = {
     "tokens/s": "{0.tokens_per_second:.1f}",
     "speed-up": lambda m: SPEEDUP.format(m) if m.method == "plain" else sure(m),
+    "after the prompt": lambda m: f"{m.decode_speedup:.2f}x",
     "tokens per pass": lambda m: f"{m.tokens / m.stats.rounds:.2f}",
-    "same text": _same,
 }
 
 
@@ -73,7 +76,7 @@ def _basis(model: str, found: papers.Run) -> str:
     return (
         f"{model}: {together.texts} texts of {len(summary.groups)} tasks, {weights}, {place}, at most "
         f"{options['max_new_tokens']} new tokens, {decoding}, each {times(run['repeats'])}, in turns; "
-        f"outputs that repeat endlessly: {together.looping}."
+        f"outputs that repeat endlessly: {together.looping}; {_same(together)}."
     )
 
 
