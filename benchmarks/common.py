@@ -30,7 +30,7 @@ def options(doc: str | None, **defaults: Any) -> Namespace:
         elif isinstance(given, GenericAlias):
             how = {"type": get_args(given)[0], "nargs": "+", "action": "extend", "default": []}
         elif isinstance(given, list):
-            how |= {"type": type(given[0]) if given else str, "nargs": "+" if given else "*"}
+            how |= {"type": type(given[0]), "nargs": "+"}
         elif given is False:
             how = {"action": "store_true"}
         short = ["-n"] if name == "max_new_tokens" else []
@@ -38,16 +38,15 @@ def options(doc: str | None, **defaults: Any) -> Namespace:
     return parser.parse_args()
 
 
-def write(path: Path | None, content: Mapping[str, Any], device: str = "cpu") -> None:
-    """Write results as JSON, after how they came about; nothing without a path.
+def write(path: Path, content: Mapping[str, Any], device: str = "cpu") -> None:
+    """Write results as JSON, after how they came about.
 
     device: of the target that ran, if any.
     """
-    if path is not None:
-        run = describe_run(device)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**run, "command": shown_command(), **content}, indent=2)
-        path.write_text(f"{text}\n", encoding="utf-8")
+    run = describe_run(device)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({**run, "command": shown_command(), **content}, indent=2)
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def shown_command() -> str:

@@ -234,10 +234,10 @@ def main() -> None:
     with held(given.out):
         if load_manifest(given.out) is not None:
             raise UsageError(f"{given.out} holds data already: name another folder with --out")
-        answer_all(given, turns)
+        answer_all(given)
 
 
-def answer_all(given: Namespace, turns: int) -> None:
+def answer_all(given: Namespace) -> None:
     """Answer all prompts, and write the folder."""
     files = read_prompt_files(given.prompts, given.licence)
     model, tokenizer, fingerprint = load_causal_lm(

@@ -35,7 +35,7 @@ from common import options, write
 from paceline import models
 from paceline.bench.simulate import Recording
 from paceline.bench.traces import read_traces
-from paceline.bench.trial import Request
+from paceline.bench.trial import PLAIN, Request
 from paceline.cli.bench.shared import split_methods
 from paceline.cli.common import print_table
 from paceline.datastore import PROMPT_TOKENS, Datastore
@@ -55,7 +55,6 @@ from paceline.tree import Tree
 CURVE = Path(__file__).parent / "results/bench/tune-smollm2-135m.json"
 PAPERS = {"anpd": "anpd:n=5,k=7,branches=1", "llma": "llma:k=15", "pld": "pld"}
 SOURCES = ("anpd", "suffix", "llma", "rest")
-PLAIN = "plain"
 _WHOLE = 1 << 20
 
 
@@ -163,10 +162,7 @@ def split(
 
 def _requests(recording: Recording, session: Session, tokens: int) -> Iterator[tuple[int, Request]]:
     """The numbered answers of a recording, of at most `tokens` tokens."""
-    requests = recording.requests(session, Options(tokens), lambda _: None)
-    for place, request in enumerate(requests):
-        if request.recorded:
-            yield place, request
+    return enumerate(recording.requests(session, Options(tokens), lambda _: None))
 
 
 def replay(

@@ -71,10 +71,10 @@ class DraftModels:
         UsageError for an unknown device, dtype or kind of weights.
         """
         path: _Path = (choice,)
-        if choice.model == SELF:
+        copied = choice.model == SELF
+        if copied:
             path = (*asking, replace(choice, weights=choice.weights or COPIES[0]))
         if path not in self._opened:
-            copied = choice.model == SELF
             self._opened[path] = self._open_copy(path) if copied else self._open(choice)
         host = self._opened[path]
         host.target.forget()
@@ -113,7 +113,8 @@ class DraftModels:
             tokens = self._shared(choice.model, None, "the draft model")
             target = open_target(choice.model, weights=NATIVE, exact=False)
             return self._host(target, loaded_fingerprint(choice.model), tokens)
-        check_weights(choice.weights or AUTO)
+        weights = choice.weights or AUTO
+        check_weights(weights)
         folder = self._own_draft(choice.model)
         if folder is not None:
             if choice.device or choice.dtype:
@@ -122,18 +123,18 @@ class DraftModels:
                     "and dtype: leave out device and dtype"
                 )
             target, fingerprint = open_own_draft(
-                folder, self.base, self.target, self.fingerprint, choice.weights or AUTO
+                folder, self.base, self.target, self.fingerprint, weights
             )
             return self._host(target, fingerprint, self.base.facts.vocab_size)
         loaded = load_causal_lm(
             choice.model,
             device=choice.device or self.device,
             dtype=choice.dtype or self.dtype,
-            blocks=(choice.weights or AUTO) == AUTO,
+            blocks=weights == AUTO,
             progress=self.progress,
         )
         tokens = self._shared(loaded.model, loaded.tokenizer, choice.model)
-        target = open_target(loaded.model, weights=choice.weights or AUTO, exact=False)
+        target = open_target(loaded.model, weights=weights, exact=False)
         return self._host(target, loaded.fingerprint, tokens)
 
     def _host(self, target: Target, fingerprint: str, tokens: int | None) -> Host:

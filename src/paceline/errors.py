@@ -1,11 +1,7 @@
-"""What can go wrong, as a tree.
+"""What can go wrong: a `PacelineError`, which a caller can fix. Its message is one sentence: what,
+and what to do. The command line prints it and exits with code 2.
 
-    PacelineError           what a caller can fix; its message is one sentence: what, and what to do
-    ├── UsageError          an argument, setting, prompt or request that cannot be served
-    ├── ModelError          a model that cannot be found, fetched, read or accelerated
-    └── StoreError          a store of answers or texts that cannot be opened or used
-
-The command line prints the message and exits with code 2. Anything else that escapes is a bug.
+Anything else that escapes is a bug.
 """
 
 from __future__ import annotations

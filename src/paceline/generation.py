@@ -18,7 +18,7 @@ from paceline.tree import Tree
 from paceline.typical import Typical, check_typical, typical_walk
 from paceline.verify import walk
 
-MOST_FORCED = 64
+_MOST_FORCED = 64
 """Most forced tokens in a round in which the drafter is not asked."""
 
 
@@ -131,7 +131,7 @@ class Generation:
         asked, self._asked = self._asked, False
         most = self.stopping.remaining - 1
         if not asked:
-            return tree if self._scout is None else self._scout.forced(min(MOST_FORCED, most))
+            return tree if self._scout is None else self._scout.forced(min(_MOST_FORCED, most))
         if not self._chains_only and self.error is None:
             try:
                 return self.drafter.complete(tree).clip(most)

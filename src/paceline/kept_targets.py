@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -83,7 +83,7 @@ def keep_target(
         return
     steps, tensors = written
     record = {
-        "facts": target.late_model.facts.as_json(),
+        "facts": asdict(target.late_model.facts),
         "preparation": target.preparation.as_json(),
         "steps": steps,
         "lent": {name: _sample(each) for name, each in tensors.items() if name in lent},

@@ -73,25 +73,23 @@ class Batch:
         self._texts: dict[int, BatchText] = {}
 
     def __len__(self) -> int:
-        """How many texts are in the batch."""
         return len(self._texts)
 
     def __contains__(self, key: int) -> bool:
-        """Whether the text is in the batch."""
         return key in self._texts
 
     def add(self, generation: Generation) -> int:
         """Add a text and return its key. Raises UsageError if it does not fit the target."""
         generation.fit(self.target)
-        key, slot = next(_keys), self.target.open(generation.context)
+        key, text = next(_keys), BatchText(generation, self.target.open(generation.context))
         try:
-            generation.reused = len(generation.context) - 1 - self.target.pending(slot)
+            generation.reused = text.known(self.target)
             generation.drafter.start(generation.start_as(key))
             self._planner.add(key, generation.drafter, generation.budget)
         except BaseException:
-            self.target.close(slot)
+            self.target.close(text.slot)
             raise
-        self._texts[key] = BatchText(generation, slot)
+        self._texts[key] = text
         return key
 
     def rewrite(self, key: int) -> None:
@@ -137,8 +135,11 @@ class Batch:
         proposals = {key: text.propose(self.target) for key, text in writing.items()}
         plans = self._planner.plan(proposals, ahead)
         trees = {key: writing[key].generation.complete(tree) for key, tree in plans.items()}
-        rows = sum(1 + len(tree) for tree in trees.values())
-        room = self._room(rows, waiting) if waiting and rows else PREFILL_ALONE
+        room = PREFILL_ALONE
+        if waiting and trees:
+            rows = sum(1 + len(tree) for tree in trees.values())
+            unread = sum(text.ahead for text in waiting.values())
+            room = self._planner.prefill(rows, len(waiting), unread)
         pieces = pieces_within(room, waiting)
         times.append(self._clock())
         scores = self._score(trees, pieces)
@@ -156,11 +157,6 @@ class Batch:
             if text.generation.finished:
                 self.drop(key)
         return rounds
-
-    def _room(self, rows: int, waiting: Mapping[int, BatchText]) -> int:
-        """Prompt tokens to read in a pass with `rows` rows."""
-        ahead = sum(text.ahead for text in waiting.values())
-        return self._planner.prefill(rows, len(waiting), ahead)
 
     def _score(
         self, trees: Mapping[int, Tree], pieces: Mapping[int, int]

@@ -77,12 +77,11 @@ def sorted_texts(
     for text in ready.values():
         text.ahead = target.pending(text.slot)
         text.has_read = text.ahead > 0 or text.reading > 0
-    ahead = sum(text.ahead for text in ready.values())
     if any(text.has_begun for text in ready.values()):
         writing = {key: text for key, text in ready.items() if text.ahead <= _FEW_PENDING}
     else:
-        all_fit = ahead <= PREFILL_ALONE and len(ready) == len(texts)
-        writing = ready if all_fit else {}
+        ahead = sum(text.ahead for text in ready.values())
+        writing = ready if ahead <= PREFILL_ALONE and len(ready) == len(texts) else {}
     return writing, {key: text for key, text in ready.items() if key not in writing}
 
 

@@ -189,10 +189,10 @@ class Round:
     def rows_owed_to(self, source: int) -> tuple[int, float]:
         """How many nodes would be missing without the source of this number, those that only it
         proposed and their descendants, and the sum of their weights."""
-        tree, alone = self.tree, 1 << source
-        if alone not in (tree.sources or ()):
+        tree, sources, alone = self.tree, self.tree.sources or (), 1 << source
+        if alone not in sources:
             return 0, 0.0
         owed: list[bool] = []
-        for parent, by in zip(tree.parents, tree.sources or ()):
+        for parent, by in zip(tree.parents, sources):
             owed.append(by == alone or (parent >= 0 and owed[parent]))
         return sum(owed), sum(compress(tree.weights or (), owed))

@@ -60,7 +60,15 @@ class Scout:
     def extend(self, tree: Tree, most: int) -> Tree:
         """A tree that must stay whole, plus the tokens that must follow the root; at most `most`
         nodes."""
-        return self._tried(tree, lambda matcher: _extended(tree, matcher, self._source, most))
+
+        def extended(matcher: Matcher) -> Tree:
+            chain = _Admission(EMPTY, matcher, self._source).run(most).tokens
+            known = tree.along(chain)
+            rest = chain[len(known) :][: max(0, most - len(tree))]
+            end = known[-1] if known else ROOT
+            return tree.graft(Tree.chain(rest).marked(self._source), end) if rest else tree
+
+        return self._tried(tree, extended)
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Advance by committed tokens."""
@@ -177,12 +185,3 @@ class _Admission:
         self._weights.append(claim if at == ROOT else claim * self._weights[at])
         self._sources.append(sources)
         return len(self._tokens) - 1
-
-
-def _extended(tree: Tree, matcher: Matcher, source: int, most: int) -> Tree:
-    chain = _Admission(EMPTY, matcher, source).run(most).tokens
-    node, known = ROOT, 0
-    while known < len(chain) and chain[known] in tree.children.get(node, {}):
-        node, known = tree.children[node][chain[known]], known + 1
-    rest = chain[known:][: max(0, most - len(tree))]
-    return tree.graft(Tree.chain(rest).marked(source), node) if rest else tree

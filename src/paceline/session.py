@@ -17,14 +17,7 @@ from paceline.drafters import Host, Opener, make_drafter
 from paceline.encoding import Encoder
 from paceline.errors import StoreError, UsageError
 from paceline.generation import Generation
-from paceline.messages import (
-    Message,
-    Prompt,
-    Reference,
-    as_messages,
-    parts_of,
-    query_of,
-)
+from paceline.messages import Message, Prompt, Reference, as_messages, parts_of, query_of
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve

@@ -198,5 +198,5 @@ class Turns:
             self._queue.remove(mine)
             if had_turn:
                 self._owner = None
-            if had_turn and self._queue:
-                self._queue[0].release()
+                if self._queue:
+                    self._queue[0].release()

@@ -14,7 +14,6 @@ class Stopping:
     It is asked during the walk, so nothing after the last token is ever drawn, committed, counted
     or streamed.
 
-    max_new_tokens: at least 1.
     eos_ids: any number of ids, each of which ends the text (and belongs to it).
     conditions: called with each new token; True ends the text after it.
     held: a constraint says where the text may end: `eos_ids` end it only together with a condition.

@@ -70,11 +70,12 @@ class Tree:
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
     @classmethod
-    def of_union(cls, union: Union, most: int | None = None) -> Tree:
-        """The nodes of a union of trees, or the `most` likeliest."""
+    def of_union(cls, union: Union) -> Tree:
+        """The nodes of a union of trees."""
         weights = tuple(union.weights())
-        columns = tuple(union.tokens), tuple(union.parents), weights, tuple(union.sources)
-        return cls.of_columns(*columns).prune(len(union) if most is None else most)
+        return cls.of_columns(
+            tuple(union.tokens), tuple(union.parents), weights, tuple(union.sources)
+        )
 
     @classmethod
     def of_columns(
@@ -82,7 +83,7 @@ class Tree:
         tokens: tuple[int, ...],
         parents: tuple[int, ...],
         weights: tuple[float, ...] | None,
-        sources: tuple[int, ...] | None = None,
+        sources: tuple[int, ...] | None,
     ) -> Tree:
         """A tree from columns that are known to be valid: nothing is checked."""
         tree = object.__new__(cls)
@@ -255,12 +256,12 @@ class Tree:
         nodes: list[int] = []
         weights = self.weights or (0.0,) * len(self)
         while children := self.children.get(nodes[-1] if nodes else ROOT):
-            nodes.append(max(sorted(children.values()), key=lambda node: weights[node]))
-        return self if len(nodes) == len(self) else self.keep(nodes)
+            nodes.append(max(children.values(), key=lambda node: weights[node]))
+        return self.keep(nodes)
 
     def clip(self, depth: int) -> Tree:
         """The nodes at most `depth` below the root."""
-        if len(self) <= depth or all(d <= depth for d in self.depths):
+        if len(self) <= depth:
             return self
         return self.keep([node for node, d in enumerate(self.depths) if d <= depth])
 

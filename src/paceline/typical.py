@@ -49,7 +49,7 @@ class Typical:
         return min(self.epsilon, self.delta * math.exp(-entropy))
 
 
-def check_typical(sampler: Sampler, constrained: bool = False) -> None:
+def check_typical(sampler: Sampler, constrained: bool) -> None:
     """Raises UsageError for a sampler, or a constraint, that typical acceptance cannot use."""
     if sampler.greedy or sampler.processors or constrained:
         raise UsageError(

@@ -87,11 +87,3 @@ class Union:
         for claim, parent in zip(self.claims, self.parents):
             weights.append(claim if parent == _ROOT else claim * weights[parent])
         return weights
-
-    def path_to(self, node: int) -> tuple[int, ...]:
-        """The tokens from a child of the root down to `node`."""
-        path: list[int] = []
-        while node != _ROOT:
-            path.append(self.tokens[node])
-            node = self.parents[node]
-        return tuple(reversed(path))

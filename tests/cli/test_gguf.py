@@ -64,7 +64,7 @@ def test_what_is_kept_about_files_is_cleared(
     kept = tmp_path / "gguf" / "0123"
     kept.mkdir(parents=True)
     (kept / "tokenizer.json").write_bytes(bytes(3_000_000))
-    assert keep_prepared("0123", {}, {"t": torch.zeros(500_000)})
+    keep_prepared("0123", {}, {"t": torch.zeros(500_000)})
     monkeypatch.setattr(sys, "argv", ["paceline", "models", "clear"])
     with pytest.raises(SystemExit) as ended:
         main()

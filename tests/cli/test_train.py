@@ -27,9 +27,10 @@ def test_it_answers_interrupted_or_not(
     ran = command("train", "data", *words, "--out", tmp_path / "whole")
     data = TrainingData(tmp_path / "whole")
     assert (ran.code, ran.out) == (0, "")
-    assert f"holds {len(data)} answers with {data.manifest.tokens} tokens" in ran.said
-    assert data.manifest.tokens >= 100 and data.manifest.licences == {"MIT": len(data)}
-    about = data.manifest.about
+    made = data.manifest
+    assert f"holds {made.answers} answers with {made.tokens} tokens" in ran.said
+    assert made.tokens >= 100 and made.licences == {"MIT": made.answers}
+    about = made.about
     assert about["command"].startswith("paceline train data -m")
     assert {"machine", "versions", "model"} <= about.keys()
     assert data.manifest.run["model"] == about["model"]["fingerprint"]

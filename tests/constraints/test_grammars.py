@@ -303,7 +303,7 @@ def test_compiled_constraints_are_kept_and_not_for_ever(monkeypatch: pytest.Monk
     for pattern in "abacada":
         made.matcher(Constraint.regex(pattern))
     assert [one.text for one in compiled] == ["a", "b", "c", "d"]
-    assert len(made) == 3
+    assert len(made._compiled) == 3
     made.matcher(Constraint.regex("b"))
     assert len(compiled) == 5
 
@@ -376,4 +376,4 @@ def test_a_constraint_that_compiles_slowly_holds_up_no_other(
     for each in waiting:
         each.join(60)
         assert not each.is_alive()
-    assert len(made) == 2
+    assert len(made._compiled) == 2

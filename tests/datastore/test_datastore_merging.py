@@ -8,7 +8,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from tests.datastore.test_datastore_store import MARK, TEXTS, known
+from tests.datastore.test_datastore_store import MARK, TEXTS, known, settle
 
 from paceline.datastore import Datastore, clear_datastore
 from paceline.datastore import store as module
@@ -49,7 +49,7 @@ def test_nobody_waits_for_a_log_to_go_into_the_index(
     other.add([[7, 7, 7]])
     assert known(store) == [*TEXTS, [5, 5, 5, 5], [6, 6]]
     go.set()
-    store.settle()
+    settle(store)
     everything = [*TEXTS, [5, 5, 5, 5], [6, 6], [7, 7, 7]]
     assert known(store) == known(Datastore(folder, MARK)) == everything
     assert store.info().logged == 5, "what came meanwhile is in the log"
@@ -82,14 +82,14 @@ def test_an_index_that_cannot_be_written_is_told_once_and_tried_later(
         patch.setattr(module, "write_draft", full)
         store = Datastore(folder, MARK)
         store.add([[5, 5, 5, 5]])
-        store.settle()
+        settle(store)
         with pytest.raises(MergeError, match=r"No space left .*; its log holds all documents"):
             store.add([[6]])
         store.add([[9]])
-    store.settle()
+    settle(store)
     assert store.info().logged == 6, "not at every text"
     store.add([[8, 8]])
-    store.settle()
+    settle(store)
     assert store.info().logged == 0
     assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5, 5], [6], [9], [8, 8]]
 

@@ -25,6 +25,12 @@ def known(store: Datastore) -> list[list[int]]:
     return [text.tolist() for text in texts]
 
 
+def settle(store: Datastore) -> None:
+    """Wait for the merge of its log into the index, which it has started."""
+    assert store._merger is not None
+    store._merger.join()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     Datastore(tmp_path / "store", MARK).build(TEXTS)
@@ -83,7 +89,7 @@ def test_a_long_log_goes_into_the_index(folder: Path, monkeypatch: pytest.Monkey
     assert Datastore(folder, MARK).info().logged == 3
     store = Datastore(folder, MARK)
     store.add([[6]])
-    store.settle()
+    settle(store)
     assert Datastore(folder, MARK).info().logged == store.info().logged == 0
     assert known(store) == known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5], [6]]
 
@@ -112,7 +118,7 @@ def test_a_limit_holds_for_what_is_added_later(
         for one in TEXTS:
             added = Datastore(folder, MARK)
             added.add([one])
-            added.settle()
+            settle(added)
         assert known(Datastore(folder, MARK)) == kept
     Datastore(folder, MARK).build([], 5)
     assert known(Datastore(folder, MARK)) == TEXTS[2:]

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers import token_paths, unweighted
+from tests.ngram_sizes import sizes
 
 from paceline.drafters import Host, make_drafter
 from paceline.drafters.anpd import Anpd
@@ -113,7 +114,7 @@ def started(
 def best_followers(drafter: Anpd, tail: Sequence[int]) -> list[int]:
     """What the drafter guesses after `tail`, best first."""
     tables = drafter._ngrams, drafter._reference_ngrams
-    return list(tables[0].draft(tuple(tail), drafter.branches, 1, tables[1]).tokens)
+    return list(tables[0].draft(tuple(tail), tables[0].width, 1, tables[1]).tokens)
 
 
 @given(texts, st.integers(2, 6), st.integers(1, 4), st.lists(st.integers(0, 3), max_size=6))
@@ -365,8 +366,8 @@ def test_the_next_turn_does_not_count_the_same_references_again() -> None:
     before = drafter._reference_ngrams
     drafter.start(TextStart([1, 2, 3, 4, 5], [tuple(DOCUMENT)]))
     assert drafter._reference_ngrams is before
-    assert drafter._reference_ngrams.sizes()[0] == len(DOCUMENT) - 1
-    assert drafter._ngrams.sizes() == [4, 3, 2, 1, 0]
+    assert sizes(drafter._reference_ngrams)[0] == len(DOCUMENT) - 1
+    assert sizes(drafter._ngrams) == [4, 3, 2, 1, 0]
     assert best_followers(drafter, [104]) == [105]
 
 
@@ -378,33 +379,12 @@ def test_tables_that_persist_over_many_texts_stay_within_their_limit() -> None:
     drafter = started([0], n=3, persist=True, most=1024)
     for _ in range(40):
         drafter.start(TextStart([rng.randrange(500) for _ in range(100)]))
-        assert max(drafter._ngrams.sizes()) <= 1024
-    assert min(drafter._ngrams.sizes()) > 256
+        assert max(sizes(drafter._ngrams)) <= 1024
+    assert min(sizes(drafter._ngrams)) > 256
     last = drafter._text
     assert (
         best_followers(drafter, last[-3:-1])[0] == last[-1]
     )  # what was counted last is still known
-
-
-def test_runs_counted_longest_ago_are_forgotten_first() -> None:
-    table = NGramTable(2, 1, most=32 * 8)
-    for token in range(6):
-        table.count((32 * token,), 1)  # all of one shard
-    table.count((0,), 2)
-    table.count((0,), 3)
-    assert len(table) == 8
-    table.count((32 * 9,), 1)
-    assert [token for token in range(10) if table.followers((32 * token,))] == [0, 9]
-    assert len(table) == 4
-
-
-def test_a_run_with_more_followers_than_there_is_room_for_begins_anew() -> None:
-    table = NGramTable(2, 2, most=32 * 8)
-    for token in range(100):
-        table.count((0,), token)
-        assert len(table) <= 8
-    table.count((0,), 7)
-    assert table.followers((0,))[1] == 7
 
 
 def test_a_limit_without_room_is_refused() -> None:

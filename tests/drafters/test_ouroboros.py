@@ -14,7 +14,6 @@ from tests.helpers import generate
 
 from paceline.drafters import Ouroboros, OuroborosSettings, PhrasePool
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
-from paceline.drafters.ouroboros import Verification
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
 from paceline.loop import Generation, decode
@@ -184,7 +183,7 @@ def test_the_draft_model_reads_no_phrase_of_tokens_that_it_does_not_have() -> No
 
 @pytest.mark.parametrize("verification", ["paper", "package"])
 def test_what_the_target_says_beside_a_draft_may_be_unknown_to_its_model(
-    verification: Verification,
+    verification: str,
 ) -> None:
     drafter = Ouroboros(
         toy_host(),

@@ -92,7 +92,7 @@ def test_each_method_has_its_drafter_and_every_drafter_its_method(
 def test_settings_reach_the_drafter_in_the_type_they_need() -> None:
     drafter = make_drafter("anpd:n=4,k=9,branches=3,persist=True")
     assert isinstance(drafter, Anpd)
-    assert (drafter.max_order, drafter.draft_length, drafter.branches) == (4, 9, 3)
+    assert (drafter._ngrams.longest, drafter.draft_length, drafter._ngrams.width) == (3, 9, 3)
     assert drafter._kept is not None
     again = make_drafter("anpd:persist=false")
     assert isinstance(again, Anpd)
@@ -106,7 +106,7 @@ def test_keywords_and_notation_say_the_same_and_keywords_win() -> None:
         make_drafter("anpd:n=3,persist=false", n=4, persist=True),
     ):
         assert isinstance(drafter, Anpd)
-        assert (drafter.max_order, drafter._kept is not None) == (4, True)
+        assert (drafter._ngrams.longest, drafter._kept is not None) == (3, True)
 
 
 KNOWN = f"use one of {', '.join(METHODS)}"

@@ -37,7 +37,7 @@ class Replicas:
     answer the replica dies; None: it does not."""
 
     def __init__(self, *plan: int | None) -> None:
-        self.server = Server(tool_session(SlowToy), [MODEL], ServeSettings())
+        self.server = Server(tool_session(SlowToy), [MODEL], ServeSettings(grace=0.0))
         self.app = create_app(self.server)
         self.plan = [*plan]
         self.asked = 0
@@ -60,7 +60,7 @@ class Replicas:
         try:
             return asyncio.run(use(front))
         finally:
-            self.server.engine.stop(0)
+            self.server.engine.stop()
 
     def post(self, body: dict[str, Any]) -> Reply:
         reply: Reply = self.run(lambda front: post(front, CHAT, body))

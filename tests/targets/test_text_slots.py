@@ -61,7 +61,7 @@ class Written:
         self.texts.make_room({slot: count})
         text = self.texts[slot]
         tokens = torch.tensor(text.pending[:count], dtype=torch.float32)
-        self.texts.cache.direct(text.start + len(text.cached), (0, self.texts.slots))
+        self.texts.cache.direct(text.start + len(text.cached), (0, self.texts.cache.slots))
         self.layer.update(tokens[None, None, :, None], tokens[None, None, :, None])
         text.have_read(count)
 
@@ -133,7 +133,7 @@ def test_accepted_nodes_of_several_texts_are_gathered_together() -> None:
         cache.read(slot, 2)
         cache.texts.make_room({slot: 5})
         text = cache.texts[slot]
-        cache.texts.cache.direct(text.start + 2, (0, cache.texts.slots))
+        cache.texts.cache.direct(text.start + 2, (0, cache.texts.cache.slots))
         nodes = torch.tensor([float(text.pending[0]), 10.0, 11.0, 12.0, 13.0])
         cache.layer.update(nodes[None, None, :, None], nodes[None, None, :, None])
         text.tree_at = text.start + 3

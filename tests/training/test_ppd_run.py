@@ -27,7 +27,8 @@ def whole(data: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_it_leaves_parts_that_say_how_they_came_about(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} == PARTS | {".lock"}
     parts = PromptTokens.from_pretrained(whole)
-    assert parts.embeddings.shape == (2, 1, 32) and parts.embeddings.dtype == torch.float32
+    embeddings = parts.tensors["embeddings"]
+    assert embeddings.shape == (2, 1, 32) and embeddings.dtype == torch.float32
     assert parts.acceptance is not None and parts.acceptance.distances == 2
     record: Any = parts.record
     losses = [entry["held_back_loss"] for entry in record["loss_curve"]]
@@ -44,7 +45,8 @@ def test_a_second_stage_begins_where_the_first_ended(
     given = {"output_head": "small", "start": str(whole), "steps": 1, "learning_rate": 1e-4}
     parts = train(data, tmp_path, "ppd", cache, **given)
     assert set(parts.tensors) == {"embeddings", "head.weight", "head.bias"}
-    torch.testing.assert_close(parts.tensors["embeddings"], first.embeddings, atol=2e-4, rtol=0)
+    found, expected = (each.tensors["embeddings"] for each in (parts, first))
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=0)
     record: Any = parts.record
     assert record["run"]["settings"]["start"] == first.fingerprint()
 

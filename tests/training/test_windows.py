@@ -55,7 +55,7 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> Batches:
     dataset = Dataset(TEXTS, TEXTS[:2], TEXTS[2:3], reads)
     cache = StateCache(tmp_path_factory.mktemp("states"), SHAPE)
     cache.fill(dataset, Counting)
-    return Batches(dataset, cache, SETTINGS)
+    return Batches(dataset, cache, SETTINGS, torch.device("cpu"))
 
 
 @given(

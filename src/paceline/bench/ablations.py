@@ -24,8 +24,6 @@ from paceline.tables import markdown_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PANEL_INCHES = (4.0, 3.2)
-
 
 @dataclass(frozen=True)
 class Ablation:
@@ -45,11 +43,8 @@ class Ablation:
     @property
     def methods(self) -> list[str]:
         """Plain decoding, then every method of the grid once."""
-        return list(
-            dict.fromkeys(
-                [PLAIN, *(name for line in self.lines.values() for name in line.values())]
-            )
-        )
+        names = (name for line in self.lines.values() for name in line.values())
+        return list(dict.fromkeys([PLAIN, *names]))
 
 
 def _grid(
@@ -114,8 +109,8 @@ def markdown(ablation: Ablation, summary: Summary) -> str:
         groups |= {group.name: group for group in summary.groups}
     parts = [f"# {ablation.title}"]
     for heading, group in groups.items():
-        parts.append(f"## {heading} ({group.texts}, of which {group.looping} loop)")
-        parts.append(_table(ablation, group))
+        title = f"## {heading} ({group.texts}, of which {group.looping} loop)"
+        parts += [title, _table(ablation, group)]
     parts += [f"Left out: {left.suite}/{left.prompt}: {left.reason}" for left in summary.left_out]
     return "\n\n".join(parts) + "\n"
 
@@ -144,8 +139,7 @@ def draw(ablation: Ablation, group: Group) -> Figure:
     """Draw one panel per quantity, one line per value of the first setting; failures are gaps."""
     from matplotlib.figure import Figure
 
-    width, height = _PANEL_INCHES
-    figure = Figure((width * len(ablation.panels), height), layout="constrained")
+    figure = Figure((4.0 * len(ablation.panels), 3.2), layout="constrained")  # inches
     figure.suptitle(ablation.title, fontsize="medium", wrap=True)
     panels = figure.subplots(1, len(ablation.panels), squeeze=False)[0]
     for panel, name in zip(panels, ablation.panels):

@@ -51,8 +51,7 @@ class Text:
         return len(self._talk(session).turns)
 
     def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
-        """Yield one request per turn, made lazily; end early if an answer that one needs is
-        missing."""
+        """Yield one request per turn, lazily; end early if an answer that one needs is missing."""
         references = session.encode_references(self.record.references)
         talk = self._talk(session)
         for turn in range(len(talk.turns)):

@@ -32,8 +32,7 @@ class MemoryUse:
         self._kept = Counter({**(loaded or {}), shared: 0})
 
     def trial(self, name: str) -> Meter:
-        """Begin a trial; the returned function, called once at its end, gives what it took, in
-        bytes."""
+        """Begin a trial; the returned function, called once at its end, gives the bytes it took."""
         peak, before = peak_meter(self._device), _held(self._device)
 
         def taken() -> int | None:

@@ -25,8 +25,7 @@ _RUN = 20
 LOOPING = 0.2
 """Least share for a text to count as looping; code sometimes repeats a line of twenty tokens."""
 
-Trials = Sequence[Entry]
-Cell = Mapping[str, Trials]
+Cell = Mapping[str, Sequence[Entry]]
 """Method -> its trials on one text."""
 
 
@@ -186,10 +185,9 @@ def _by_task(cells: Mapping[Key, Cell]) -> list[Group]:
 
 
 def _group(name: str, cells: Mapping[Key, Cell]) -> Group:
-    methods = dict.fromkeys(method for cell in cells.values() for method in cell)
     summaries: dict[str, MethodSummary] = {}
     failed: dict[str, str] = {}
-    for method in methods:
+    for method in dict.fromkeys(method for cell in cells.values() for method in cell):
         failures = {
             key: trial.error
             for key, cell in cells.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,12 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
                 "and continue with --resume"
             ) from error
     return records[0], entries
+
+
+def object_in(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The JSON object under this name; an empty one if there is none."""
+    value = record.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _parse(path: Path, number: int, line: str, first: bool) -> dict[str, Any]:

@@ -51,8 +51,7 @@ def by_prompt(trials: Iterable[Entry], times: Iterable[TextTimes]) -> list[TextT
     found: dict[tuple[str, str], TextTimes] = {}
     for trial, each in zip(trials, times):
         place = trial.suite, trial.group or trial.prompt
-        known = found.get(place)
-        found[place] = each if known is None else known + each
+        found[place] = found[place] + each if place in found else each
     return list(found.values())
 
 

@@ -23,8 +23,6 @@ from paceline.bench.suites import find_files, suite_of
 from paceline.errors import UsageError
 from paceline.prompts import are_texts, particulars, read_records
 
-_SYSTEM = "system"
-
 
 def read_traces(
     names: Sequence[str],
@@ -120,7 +118,7 @@ def _message(message: dict[str, Any], where: str, system: str | None) -> tuple[s
         parts.append(json.dumps(calls, ensure_ascii=False))
     if not (isinstance(role, str) and are_texts(parts)):
         raise UsageError(f"{where} has a message without a role, or whose content is not text")
-    text = system if role == _SYSTEM and system is not None else "\n".join(parts)
+    text = system if role == "system" and system is not None else "\n".join(parts)
     if role == ASSISTANT and not text.strip():
         raise UsageError(f"{where} has an empty {ASSISTANT} message")
     return role, text

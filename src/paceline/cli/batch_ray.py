@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -71,30 +71,26 @@ def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answ
     threads = given.threads or max(1, int(options.ray_cpus))
     given = replace(_anywhere(given), threads=threads)
 
-    def answered(work: Work) -> Generator[Outcome, None, None]:
-        waiting: dict[int, BatchLine] = {}
+    def answer(work: Work) -> None:
+        results, waiting = work.results, dict[int, BatchLine]()
+        results.counts.known = work.known
         for line in read_lines(work.path):
-            if work.results.has(line):
+            if results.has(line):
                 continue
             if line.error is None:
                 waiting[line.number] = line
             else:
-                yield Outcome(line)
+                results.write(Outcome(line))
         if waiting:
             rows = [*map(row, waiting.values())]
+            # Close it here: Ray's own iterators, closed after Ray has ended, would start it again.
             with closing(answers(rows, given, pool)) as found:
-                yield from outcomes(found, waiting)
+                for outcome in outcomes(found, waiting):
+                    results.write(outcome)
         if waiting:
             raise UsageError(
                 f"Ray left {len(waiting)} requests unanswered: repeat the command to continue"
             )
-
-    def answer(work: Work) -> None:
-        work.results.counts.known = work.known
-        # Close it here: Ray's own iterators, closed after Ray has ended, would start it again.
-        with closing(answered(work)) as found:
-            for outcome in found:
-                work.results.write(outcome)
 
     @contextmanager
     def how() -> Iterator[Answer]:

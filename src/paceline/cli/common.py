@@ -143,13 +143,15 @@ def check_installed() -> None:
         raise UsageError(f"this needs {error.name}: pip install 'paceline[serve]'") from error
 
 
-def read_references(paths: list[Path] | None, kind: str = "reference file") -> list[str]:
-    """The texts of files; raises UsageError for one that cannot be read, naming it and its kind."""
-    texts = []
-    for path in paths or ():
-        with readable(f"the {kind} {path}"):
-            texts.append(path.read_text(encoding="utf-8-sig"))  # editors may begin with a mark
-    return texts
+def read_text(path: Path, kind: str) -> str:
+    """The text of a file; raises UsageError, naming it and its kind, if it cannot be read."""
+    with readable(f"the {kind} {path}"):
+        return path.read_text(encoding="utf-8-sig")  # editors may begin with a mark
+
+
+def read_references(paths: list[Path] | None) -> list[str]:
+    """The texts of reference files; see `read_text`."""
+    return [read_text(path, "reference file") for path in paths or ()]
 
 
 def check_stdin() -> None:
@@ -169,9 +171,9 @@ def check_writable(path: Path | None, *groups: object) -> None:
     if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
         raise UsageError(f"{path} is read by this command: write the result to another file")
     with writable(path):
-        if not (path.is_file() or path.is_dir() or not path.exists()):
-            return  # a pipe or device must not be opened twice
         is_new = not path.exists()
+        if not (is_new or path.is_file() or path.is_dir()):
+            return  # a pipe or device must not be opened twice
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
         if is_new:

@@ -125,7 +125,7 @@ def _texts(path: Path) -> Iterator[str]:
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
         yield from _recorded(path)
     else:
-        yield from common.read_references([path], "file")
+        yield common.read_text(path, "file")
 
 
 def _recorded(path: Path) -> Iterator[str]:

@@ -8,24 +8,17 @@ from typing import Any
 
 from paceline.bench.entries import Difference, Entry, Key, LeftOut, seconds_by_part
 from paceline.bench.metrics import MethodSummary, Summary, summarise
-from paceline.bench.report.tables import sources
+from paceline.bench.report.tables import hit_ratio, sources
 from paceline.cli import common
 from paceline.errors import UsageError
 from paceline.tables import Columns, Table
-
-
-def _drafts_accepted(method: MethodSummary) -> str:
-    """The share of its guesses, as a cell."""
-    stats = method.stats
-    return f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else "-"
-
 
 _OVERALL: Columns[MethodSummary] = {
     "method": lambda one: one.method,
     "tokens/s": lambda one: f"{one.tokens_per_second:.1f}",
     "speed-up": lambda one: f"{one.speedup:.2f}x",
     "tokens per round": lambda one: f"{one.stats.mean_acceptance_length:.2f}",
-    "drafts accepted": _drafts_accepted,
+    "drafts accepted": hit_ratio,
 }
 _OF_TRACES: Columns[tuple[str, MethodSummary]] = {
     "trace": lambda row: row[0],
@@ -34,7 +27,7 @@ _OF_TRACES: Columns[tuple[str, MethodSummary]] = {
     "speed-up": lambda row: f"{row[1].speedup:.2f}x",
     "95 % interval": lambda row: row[1].sure,
     "acceptance length": lambda row: f"{row[1].stats.mean_acceptance_length:.2f}",
-    "draft hit ratio": lambda row: _drafts_accepted(row[1]),
+    "draft hit ratio": lambda row: hit_ratio(row[1]),
 }
 
 

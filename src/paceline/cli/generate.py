@@ -59,10 +59,10 @@ class _Constrained:
         if self.regex is not None:
             return Constraint.regex(self.regex)
         if self.grammar is not None:
-            return Constraint.grammar(*common.read_references([self.grammar], "grammar file"))
+            return Constraint.grammar(common.read_text(self.grammar, "grammar file"))
         if self.json_schema is None:
             return None
-        (text,) = common.read_references([self.json_schema], "JSON schema")
+        text = common.read_text(self.json_schema, "JSON schema")
         try:
             return Constraint.json_schema(parse_json(text))
         except ValueError as error:

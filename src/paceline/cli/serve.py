@@ -72,7 +72,7 @@ def _keys(file: Path | None) -> list[str]:
     """The keys of a file, or of the environment; none if there are none in either."""
     if file is None:
         return keys_of_environment()
-    lines = common.read_references([file], "file of keys")[0].split("\n")
+    lines = common.read_text(file, "file of keys").split("\n")
     found = [key for line in lines if (key := line.strip())]
     if not found:
         raise UsageError(f"the file of keys {file} is empty: write one key per line")

@@ -69,13 +69,14 @@ def summary(completion: Completion) -> str:
     """One line: what was generated, how fast, and how much of it was guessed."""
     stats = completion.stats
     right = ", ".join(f"{name} {source.accepted}" for name, source in stats.sources.items())
-    guesses = f"{stats.draft_acceptance_rate:.0%} of the guesses accepted"
+    guesses = "no guesses"
+    if stats.drafted:
+        guesses = f"{stats.draft_acceptance_rate:.0%} of the guesses accepted"
+        guesses += f" ({right})" if right else ""
+    lossy = "" if completion.lossless else "; lossy: typical acceptance"
     return (
         f"[{count(stats.tokens, 'token')} in {stats.seconds:.2f} s, "
         f"{stats.tokens_per_second:.1f} tokens/s; {count(stats.rounds, 'round')}, "
-        f"{stats.mean_acceptance_length:.2f} tokens per round, "
-        + (guesses + (f" ({right})" if right else "") if stats.drafted else "no guesses")
-        + "; "
-        f"ended by: {completion.finish_reason}"
-        + ("]" if completion.lossless else "; lossy: typical acceptance]")
+        f"{stats.mean_acceptance_length:.2f} tokens per round, {guesses}; "
+        f"ended by: {completion.finish_reason}{lossy}]"
     )

@@ -17,10 +17,8 @@ from paceline.planning.ppd.tree_picture import survey_figure, tree_figure, tree_
 from paceline.planning.ppd.tree_search import FittedTree
 from paceline.tables import Table
 
-# Widths on either side of the predicted optimum that are measured.
-_AROUND = 2
-# So that a tree of any width fits.
-_UNBOUNDED = 1024
+_AROUND = 2  # widths on either side of the predicted optimum that are measured
+_UNBOUNDED = 1024  # so that a tree of any width fits
 _REPEATS = 7
 
 

@@ -62,13 +62,13 @@ def grammar_length(text: str) -> float:
 
 def _add(rules: Rules, rule: list[Part]) -> None:
     colon = next((at for at, (kind, _) in enumerate(rule) if kind == ":"), None)
-    head, body = rule[:colon], rule[colon + 1 :] if colon is not None else []
+    head = rule[:colon]
     name = next((value for kind, value in head if kind == "name"), None)
     if name is None or colon is None:
         return  # a directive
     # What stands before the colon may end the text, as in `[suffix="…"]`.
-    body = [*(part for part in head if part[0] == "size"), *body]
-    rules.setdefault(name, []).extend([*body, ("|", None)])
+    ends = [part for part in head if part[0] == "size"]
+    rules.setdefault(name, []).extend([*ends, *rule[colon + 1 :], ("|", None)])
 
 
 def _rules_length(rules: Rules, depth: float) -> float:

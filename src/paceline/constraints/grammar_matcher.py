@@ -27,9 +27,8 @@ _FIRST, _STEP, _LEAST = 0.5, 0.5, 0.05
 _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
-def clock() -> float:
-    """Seconds that this thread has worked: however busy the machine is, the same texts fail."""
-    return thread_time()
+clock = thread_time
+"""Seconds that this thread has worked: however busy the machine is, the same texts fail."""
 
 
 def _timed(call: _Call) -> _Call:
@@ -74,8 +73,7 @@ class Habits:
     def learn(self, place: int, token: int) -> None:
         """Record a drawn token. place: a hash of what was allowed."""
         known, sure = self._known.pop(place, (token, _FIRST))
-        right = known == token
-        sure += (_STEP if right else -_STEP) * ((1 - sure) if right else sure)
+        sure += _STEP * (1 - sure) if known == token else -_STEP * sure
         self._known[place] = (token, max(_LEAST, sure))
         if len(self._known) > _MOST_KEPT:
             del self._known[next(iter(self._known))]
@@ -103,9 +101,7 @@ class Tokens:
 class GrammarMatcher:
     """A `Matcher` on top of llguidance's.
 
-    matcher: an `LLMatcher`.
-
-    record: whether what is drawn may be guessed in later texts.
+    matcher: an `LLMatcher`. record: whether what is drawn may be guessed in later texts.
 
     Raises UsageError if llguidance fails, e.g. because a lexer has become too complex, or if a call
     takes too long.

@@ -65,10 +65,6 @@ class Grammars:
         self._held: WeakValueDictionary[Constraint, GrammarMatcher] = WeakValueDictionary()
         self._lock, self._reading = Lock(), Lock()
 
-    def __len__(self) -> int:
-        """Number of compiled constraints kept."""
-        return len(self._compiled)
-
     def kept(self, constraint: Constraint) -> GrammarMatcher | None:
         """A constraint that is compiled, None for another. It is not compiled again while the
         caller holds this or any of its matchers, however many others are."""
@@ -84,12 +80,10 @@ class Grammars:
         cannot be satisfied or is not supported by llguidance.
         """
         with self._lock:
-            if constraint not in self._compiled:
-                self._compiled[constraint] = self._begun(constraint)
-                if len(self._compiled) > MOST_COMPILED:
-                    self._compiled.popitem(last=False)
-            self._compiled.move_to_end(constraint)
-            compiled = self._compiled[constraint]
+            compiled = self._compiled.pop(constraint, None) or self._begun(constraint)
+            self._compiled[constraint] = compiled  # as the one used last
+            if len(self._compiled) > MOST_COMPILED:
+                self._compiled.popitem(last=False)
         try:
             made = compiled.result()  # without the lock: texts with other constraints go on
         except BaseException:

@@ -18,7 +18,7 @@ Part = tuple[str, Any]
 """Of an expression: "(", ")", "|", "&", a "size" in characters, the "name" of something known, or,
 as "times", how often what stands before comes at least and whether it may come more often."""
 
-_ENOUGH = 1e15
+ENOUGH = 1e15
 """What is longer counts as this, so that sums and products stay finite."""
 _ANY: Part = ("times", (0, True))
 MARKS: dict[str, list[Part]] = {
@@ -93,7 +93,7 @@ def solved(
         below = next((each for each in path[name] if each not in known), None)
         if below is None:
             del path[name]
-            known[name] = min(length(name, known), _ENOUGH)
+            known[name] = min(length(name, known), ENOUGH)
         elif below in path:
             circular.add(below)
         else:
@@ -124,7 +124,7 @@ def pattern_parts(pattern: str) -> Iterator[Part]:
 def repetition(text: str) -> Part:
     """`{2}`, `{2,3}`, `~ 2` or `~ 2..3` as a part."""
     numbers = re.findall(r"\d+", re.split(r",|\.\.", text)[0])
-    least = min(float(numbers[0]), _ENOUGH) if numbers else 0.0
+    least = min(float(numbers[0]), ENOUGH) if numbers else 0.0
     return "times", (least, "," in text or ".." in text)
 
 
@@ -151,7 +151,7 @@ class _Level:
         # A text that follows several patterns can be as long as a multiple of all their lengths.
         self._pass(self._last)
         self._together *= max(1.0, self._needed, self._optional)
-        self._together = min(self._together, _ENOUGH)
+        self._together = min(self._together, ENOUGH)
         self._needed = self._optional = self._last = 0.0
         if alternative:
             self._longest, self._together = max(self._longest, self._together), 1.0

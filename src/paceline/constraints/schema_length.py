@@ -9,7 +9,7 @@ from math import inf, prod
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from paceline.constraints.lengths import LEVELS, pattern_length, solved
+from paceline.constraints.lengths import ENOUGH, LEVELS, pattern_length, solved
 
 _T = TypeVar("_T")
 
@@ -20,7 +20,6 @@ _BESIDE = 4
 _BRANCHES = ("if", "then", "else")
 _ARRAY = {"items", "prefixItems", "additionalItems", "minItems"}
 _OBJECT = {"properties", "patternProperties", "additionalProperties", "required", "minProperties"}
-_ENDLESS = 1e15
 
 
 def schema_length(schema: Any) -> float:
@@ -132,7 +131,7 @@ def _the(kind: type[_T], schema: Mapping[str, Any], name: str) -> _T:
 
 def _count(schema: Mapping[str, Any], name: str) -> float:
     value = schema.get(name)
-    return min(float(value), _ENDLESS) if isinstance(value, int) and value > 0 else 0.0
+    return min(float(value), ENOUGH) if isinstance(value, int) and value > 0 else 0.0
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -142,8 +141,9 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
         found = waiting.pop()
         if isinstance(found, dict):
             yield found
-        if isinstance(found, dict | list):
-            waiting += found.values() if isinstance(found, dict) else found
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
 
 
 def _at(value: Any, names: Sequence[str]) -> Any:

@@ -115,11 +115,6 @@ class Datastore:
                 self._trouble = None
             raise trouble
 
-    def settle(self) -> None:
-        """Wait for a running merge of the log into the index."""
-        if self._merger is not None:
-            self._merger.join()
-
     def build(
         self, documents: Iterable[Sequence[int] | Int32] = (), most: int | None = None
     ) -> None:

@@ -85,21 +85,20 @@ class SuffixArray:
         return Found(call.matched, call.shorter, call.begin, call.end, self._found.tree())
 
     def look_up_lengths(
-        self, tail: Sequence[int], budget: int, search: Search, lengths: int, more_than: float
+        self, tail: Sequence[int], budget: int, search: Search, lengths: int
     ) -> tuple[Tree, float]:
         """Look up the longest suffix of `tail`, then shorter ones that occur in more places, at
-        most `lengths` in all. Returns the first tree with the largest sum of weights, and that sum;
-        the empty tree and `more_than` if no sum is larger than `more_than`."""
+        most `lengths` in all. Returns the first tree with the largest sum of weights, and that
+        sum."""
         near, call = tail[-LONGEST:], self._call
         if not near or budget < 1 or not call.size:
-            return EMPTY, more_than
+            return EMPTY, 0.0
         if self._native is None:
-            return self._look_up_lengths(near, budget, search, lengths, more_than)
+            return self._look_up_lengths(near, budget, search, lengths)
         self._put(near, budget, search)
-        call.total = more_than
+        call.total = 0.0  # what the first tree must exceed
         self._native.look_up_lengths(self._address, lengths)
-        tree = self._found.tree()
-        return (tree, call.total) if len(tree) else (EMPTY, more_than)
+        return self._found.tree(), call.total
 
     def places(self, found: Found) -> Int32:
         """Return the places of `found`, which was looked up here just now, as a view."""
@@ -117,10 +116,10 @@ class SuffixArray:
         return first, self._tokens[first:last]
 
     def _look_up_lengths(
-        self, near: Sequence[int], budget: int, search: Search, lengths: int, more_than: float
+        self, near: Sequence[int], budget: int, search: Search, lengths: int
     ) -> tuple[Tree, float]:
         """Do the same without the C library."""
-        best, most, length = EMPTY, more_than, len(near)
+        best, most, length = EMPTY, 0.0, len(near)
         for _ in range(lengths):
             found = self.look_up(near[-length:], budget, search)
             total = sum(found.tree.weights or ())

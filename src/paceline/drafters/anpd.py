@@ -68,9 +68,7 @@ class Anpd(TextReader):
     ) -> None:
         super().__init__()
         own = replace(settings or AnpdSettings(), **changes)
-        self.max_order = own.n
         self.draft_length = own.k
-        self.branches = own.branches
         shortest = 1 if own.levels == "all" else own.n - 1
         self._ngrams = ngrams or new_ngrams(shortest, own.n - 1, own.branches, own.most)
         self._kept = self._ngrams if own.persist else None
@@ -105,8 +103,7 @@ class Anpd(TextReader):
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The likeliest nodes, best first; ties go to the older parent."""
-        longest = self.max_order - 1
-        tail = (*self._text[-longest:], *path)[-longest:]
+        tail = (*self._text[-self._ngrams.longest :], *path)
         return self._ngrams.draft(tail, budget, self.draft_length, self._reference_ngrams)
 
     def _learn(self, tokens: Sequence[int]) -> None:

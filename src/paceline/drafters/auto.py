@@ -69,8 +69,8 @@ class Auto(Drafter):
         rows = {place: source for place, source in named if isinstance(source, RowSource)}
         self._costly = {place: each for place, each in named if place not in {*self._cheap, *rows}}
         self._judged = frozenset(range(len(named))) - {*rows, *islice(self._cheap, 1)}
-        self._alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
-        self._united = unite(self._alike)
+        alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
+        self._united = unite(alike)
         self._known = known or nothing_known(sources)
         self._rows = RowSources(rows, self.source_names, self._known)
         self._clock = clock
@@ -113,9 +113,9 @@ class Auto(Drafter):
     def resume(self, text: TextStart) -> None:
         """Resume the text with the sources in use."""
         self._begin(text)
-        heard = (self._costly, self._rows.sources, self._consulted)
-        for source in (source for sources in heard for source in sources.values()):
-            source.resume(text)
+        for sources in (self._costly, self._rows.sources, self._consulted):
+            for source in sources.values():
+                source.resume(text)
 
     def offer_states(self, states: Callable[[tuple[int, ...]], torch.Tensor]) -> None:
         """Keep the states for sources that want them when asked."""

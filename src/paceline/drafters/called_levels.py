@@ -20,16 +20,8 @@ from paceline.drafters.text_levels import TextLevels
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.buffers import PassBuffers
-from paceline.kernels.programs.builder import (
-    Builder,
-    Columns,
-    GivenRows,
-    Rotary,
-    layer_of,
-    merged,
-)
-from paceline.kernels.programs.program import CacheLayer, TableAddresses
+from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
+from paceline.kernels.programs.program import CacheLayer, PassBuffers, TableAddresses
 from paceline.kernels.programs.steps import Join, Operand
 from paceline.tree import Tree
 

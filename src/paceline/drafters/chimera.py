@@ -23,7 +23,7 @@ from paceline.drafters.chimera_levels import encoded, levels_of, restored
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.drafters.level_tree import BeamSettings
-from paceline.drafters.ngram_cache import CacheCounts, Encode, Ngram, NgramCache, State
+from paceline.drafters.ngram_cache import Encode, Ngram, NgramCache, State
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.settings import whole
 from paceline.drafters.trained_heads import ChimeraParts
@@ -86,8 +86,3 @@ class Chimera(LevelDrafter):
         self._greens: NgramCache = host.learn(key, store)
         new_levels = partial(levels_of, model, own, self._greens)
         super().__init__(host, model, own, new_levels, found.config.heads)
-
-    @property
-    def lookups(self) -> CacheCounts:
-        """Where states of n-grams were found so far, by all drafters that share the store."""
-        return self._greens.counts

@@ -49,8 +49,7 @@ class Levels(TextLevels):
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
         """See `TextLevels.grow`."""
-        before = [self._paths[parent] for parent in parents]
-        paths = [(*path, token) for path, token in zip(before, tokens, strict=True)]
+        paths = [(*self._paths[above], token) for above, token in zip(parents, tokens, strict=True)]
         self._paths += paths
         depth = len(paths[0]) - len(self._paths[0])
         return self.guess(depth, self._states(paths), parents)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 
 import torch
 from torch import nn
@@ -23,7 +23,6 @@ from paceline.drafters.attention_rows import Columns, Stretches
 from paceline.drafters.context_encoder import ContextEncoder, NgramEncoder, ngram_places
 from paceline.drafters.head_configs import ChimeraConfig, HeadWeights
 from paceline.drafters.medusa_heads import Compile, Embed, HeadModule, OutputHead, ResidualBlocks
-from paceline.errors import ModelError
 from paceline.kernels.linear import PlainLinear
 
 
@@ -124,9 +123,7 @@ class ChimeraModel(HeadModule):
         row's end its last token is read: drafts there mean nothing.
 
         own_guesses: nodes below the root are the likeliest guesses of the earlier heads ("student
-        forcing"), not the tokens of the text.
-
-        Raises ModelError for own guesses without an n-gram encoder.
+        forcing"), not the tokens of the text; only with an n-gram encoder.
         """
         greens = self.bottom.whole(texts.tokens, texts.start)  # type: ignore[operator]
         points, encoder = texts.points, self.encoder
@@ -156,15 +153,13 @@ class ChimeraModel(HeadModule):
 
     def _green_of_guesses(self, texts: Stretches, guessed: Sequence[torch.Tensor]) -> torch.Tensor:
         """Green states [batch, n, hidden] of the n-grams that end with each point's last guess."""
-        if not isinstance(self.bottom, NgramEncoder):
-            raise ModelError("own guesses need an n-gram encoder at the bottom")
-        roots = _ahead(texts, 1)
+        bottom, roots = cast(NgramEncoder, self.bottom), _ahead(texts, 1)
         start = texts.start.gather(1, texts.points)
-        wanted = ngram_places(roots + len(guessed), self.bottom.order, start)
+        wanted = ngram_places(roots + len(guessed), bottom.order, start)
         roots = roots[..., None]
         said = texts.tokens.gather(1, torch.minimum(wanted, roots).flatten(1)).view_as(wanted)
         own = torch.stack(list(guessed), dim=-1).gather(2, (wanted - roots - 1).clamp(min=0))
-        states: torch.Tensor = self.bottom(torch.where(wanted <= roots, said, own))
+        states: torch.Tensor = bottom(torch.where(wanted <= roots, said, own))
         return states
 
     def _finished(self, ends: torch.Tensor) -> torch.Tensor:
@@ -173,15 +168,13 @@ class ChimeraModel(HeadModule):
 
     def _ends(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
         """See `Drafted.ends`."""
-        full = self.config.form == "full"
-        read = torch.cat([mature.to(draft), draft], dim=-1) if self.config.residual else draft
-        found = read
+        found = torch.cat([mature.to(draft), draft], dim=-1) if self.config.residual else draft
         if self.own_heads:
-            found = self.own_heads[depth](read)
+            found = self.own_heads[depth](found)
         else:
             for name in self._read_by:
                 found = F.linear(found, getattr(self, name)[depth])
-        if full:
+        if self.config.form == "full":
             return (found + self._bias).float()
         if self.config.rank:
             found = draft + found

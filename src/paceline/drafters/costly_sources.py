@@ -17,14 +17,12 @@ continue for long enough. Later rounds are judged without that time.
 
 No costly source is asked in a text whose rounds have been slower than plain decoding by more than a
 small share, whatever it promises: others must win back that loss first.
-
-Of lookups, which take next to no time, only the tokens count.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
 
@@ -68,13 +66,12 @@ class CostlySources:
 
     def __init__(
         self,
-        names: Iterable[str],
-        lookups: Iterable[str] = (),
+        names: Sequence[str],
+        lookups: Sequence[str] = (),
         costs: Costs | None = None,
         curve: CostCurve | None = None,
         promises: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        names = tuple(names)
         self._shares = max(1, len(names))
         self._paying = {
             name: SourceAccount(CREDIT / self._shares, False, promises.get(name, 0.0))

@@ -117,8 +117,7 @@ class Speaker(ABC):
 class DraftChain(Speaker):
     """Generates what plain decoding of the draft model would.
 
-    target: with `CHAINS`. vocab_size: of the model to draft for. others: runners-up to keep
-    per guess. clock: seconds.
+    target: with `CHAINS`. vocab_size: of the model to draft for. others, clock: see `Speaker`.
     """
 
     def __init__(

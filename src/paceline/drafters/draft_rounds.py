@@ -40,7 +40,7 @@ class DraftRounds(Speaker):
     """Generates what plain decoding of the draft model would, several tokens per pass if its own
     drafter has guessed them.
 
-    others: runners-up to keep per guess. clock: seconds.
+    inner: that drafter. planner: of its trees. others, clock: see `Speaker`.
     """
 
     def __init__(

@@ -47,11 +47,10 @@ class DraftText:
     others: runners-up to keep per guess.
     budget: most nodes of the inner drafter's trees; 0 for as many as pay.
 
-    In rounds, with the draft model's own drafter, passes bring several guesses, but each is a round
-    of the loop. In a chain, a pass brings one guess and costs little else. The guesses are the
-    same, so only the time decides: what is saved by a draft model's own drafter depends on the
-    text, and on how long its passes take. With a budget, or a target without `CHAINS`, all drafts
-    are made in rounds; without a drafter, in a chain if possible.
+    In rounds, passes bring several guesses, but each is a round of the loop. In a chain, a pass
+    brings one guess and costs little else. The guesses are the same, so only the time decides,
+    which depends on the text and on how long passes take. With a budget, or a target without
+    `CHAINS`, all drafts are made in rounds; without a drafter, in a chain if possible.
 
     Texts of one host and kind of inner drafter share a planner, and times of both ways.
 
@@ -70,13 +69,12 @@ class DraftText:
         known = host.target.vocab_size if host.tokens is None else host.tokens
         target = in_vocabulary(host.target, vocab_size, known)
         chains, plain = CHAINS in target.capabilities, isinstance(inner, Plain)
-        fixed = bool(budget) or plain
         self._ways: dict[bool, Speaker] = {}  # by whether it drafts in rounds
         if not (chains and plain):
-            kind = TreePlanner, type(inner), inner.sized_by
-            planner: Planner = (
-                FixedBudget(budget) if fixed else host.learn(kind, lambda: TreePlanner(host.curve))
-            )
+            planner: Planner = FixedBudget(budget)
+            if not (budget or plain):
+                kind = TreePlanner, type(inner), inner.sized_by
+                planner = host.learn(kind, lambda: TreePlanner(host.curve))
             self._ways[True] = DraftRounds(target, inner, planner, others, host.clock)
         if chains and (plain or not budget):
             self._ways[False] = DraftChain(target, vocab_size, others, host.clock)
@@ -119,8 +117,7 @@ class DraftText:
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Take over tokens committed after the earlier ones."""
-        guessed = [guess.token for guess in self.guesses]
-        right = common_prefix(guessed, tokens) if guessed else 0
+        right = common_prefix([guess.token for guess in self.guesses], tokens)
         self._continue(self.committed + right, tokens[right:])
 
     def guess(self, most: int, end: ChainEnd | None = None) -> Sequence[Said]:

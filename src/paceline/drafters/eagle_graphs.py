@@ -8,7 +8,7 @@ recordings read them, as texts take turns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import cast
 
@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 from paceline.chains import ChainEnd
 from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.eagle_programs import EaglePrograms
 from paceline.drafters.guesses import Guesses, RecordedGuesses, RecordedNoise
 from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels import cuda_graph
@@ -144,18 +143,15 @@ class GraphLevels(ModuleLevels):
         return max(_LEAST_ROOM, 1 << (columns - 1).bit_length())
 
 
-_LEVELS: Mapping[type, type[Levels]] = {
-    EagleGraphs: GraphLevels,
-    EaglePrograms: ProgramLevels,
-    type(None): ModuleLevels,
-}
-
-
 def levels_of(model: EagleModel, settings: BeamSettings) -> Levels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
     if model.programs is None and (recorder := cuda_graph.recorder_for(model.device)) is not None:
         model.programs = EagleGraphs(model, recorder)
-    return _LEVELS[type(model.programs)](model, settings)
+    if model.programs is None:
+        return ModuleLevels(model, settings)
+    if isinstance(model.programs, EagleGraphs):
+        return GraphLevels(model, settings)
+    return ProgramLevels(model, settings)
 
 
 def _filled(rows: ArrayLike, count: int) -> np.ndarray:

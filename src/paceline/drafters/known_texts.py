@@ -72,7 +72,7 @@ class NearTexts:
 
     def look_up(self, tail: Sequence[int], budget: int) -> tuple[Tree, float]:
         """What followed the end of the text there: a tree, and the sum of its weights."""
-        return self._array.look_up_lengths(tail, budget, self._search, _LENGTHS, 0.0)
+        return self._array.look_up_lengths(tail, budget, self._search, _LENGTHS)
 
 
 class KnownTexts:
@@ -94,13 +94,13 @@ class KnownTexts:
         Raises StoreError if the datastore is missing, damaged or of another tokenizer, ModelError
         if a folder is named but the model's tokenizer is unknown, UsageError if there is no host.
         """
-        if host is None and name not in ("", NO_DATASTORE):
+        if host is None:
+            if name in ("", NO_DATASTORE):
+                return cls()
             raise UsageError(
                 f"the datastore {name} cannot be used without a session: open the model with "
                 "paceline.load, or leave out datastore="
             )
-        if host is None:
-            return cls()
         if needed and name == NO_DATASTORE:
             raise UsageError("this method guesses from a datastore alone: name one")
         store = None if name == NO_DATASTORE else _opened(host, name, needed)

@@ -11,9 +11,6 @@ from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
 from paceline.tree import ROOT
 
-MOST_BEAM = 256
-"""Memory for the logits of so many rows is kept."""
-
 
 @dataclass(frozen=True)
 class BeamSettings(Settings):
@@ -34,7 +31,7 @@ class BeamSettings(Settings):
     parts: str = ""
     depth: int = whole(0, 0)
     ranks: int = whole(10, 1)
-    beam: int = whole(2, 1, MOST_BEAM)
+    beam: int = whole(2, 1, 256)  # memory for the logits of so many rows is kept
     least: float = 0.02
     context: int = whole(384, 0)
     weights: HeadWeights = "fastest"

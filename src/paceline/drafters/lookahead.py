@@ -130,9 +130,8 @@ class Lookahead(Drafter):
     def propose(self, budget: int) -> Tree:
         """Phrases after the root, newest first, and as much of the window as fits."""
         known = self.pool.newest(self._text[-1])
-        phrases = [phrase for phrase in known if max(phrase) < self._readable][
-            : self._settings.guesses
-        ]
+        readable = [phrase for phrase in known if max(phrase) < self._readable]
+        phrases = readable[: self._settings.guesses]
         if not self._settings.window:
             return phrase_tree(phrases).prune(budget)
         window = self._window_within(budget - (self._settings.level - 1))

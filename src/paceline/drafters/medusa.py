@@ -25,8 +25,6 @@ from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-Shape = Literal["confidence", "table"]
-
 
 @dataclass(frozen=True)
 class MedusaSettings(Settings):
@@ -44,7 +42,7 @@ class MedusaSettings(Settings):
 
     parts: str = ""
     ranks: int = whole(10, 1)
-    shape: Shape = "confidence"
+    shape: Literal["confidence", "table"] = "confidence"
     weights: HeadWeights = "fastest"
 
     def __post_init__(self) -> None:

@@ -10,7 +10,6 @@ import sqlite3
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +39,6 @@ def last_ngram(tokens: Sequence[int], order: int) -> Ngram:
     return known + known[-1:] * (order - len(known))
 
 
-@dataclass
-class CacheCounts:
-    """Where n-grams were found: made beforehand, in memory, on disk, or nowhere (encoded anew)."""
-
-    beforehand: int = 0
-    memory: int = 0
-    disk: int = 0
-    encoded: int = 0
-
-
 class NgramCache:
     """Looks up n-grams, and encodes the missing ones together.
 
@@ -74,7 +63,6 @@ class NgramCache:
         parts: str = "",
         restore: Callable[[torch.Tensor], State] = lambda numbers: numbers,
     ) -> None:
-        self.counts = CacheCounts()
         self._restore = restore
         self._encode = encode
         self._capacity = capacity
@@ -87,7 +75,6 @@ class NgramCache:
         found = {ngram: self._find(ngram) for ngram in dict.fromkeys(ngrams)}
         missing = [ngram for ngram, state in found.items() if state is None]
         if missing:
-            self.counts.encoded += len(missing)
             for ngram, made in zip(missing, self._encode(missing), strict=True):
                 found[ngram] = made
                 if keep:
@@ -96,16 +83,13 @@ class NgramCache:
 
     def _find(self, ngram: Ngram) -> State | None:
         if ngram in self._beforehand:
-            self.counts.beforehand += 1
             return self._beforehand[ngram]
         if ngram in self._memory:
-            self.counts.memory += 1
             self._memory.move_to_end(ngram)
             return self._memory[ngram]
         numbers = None if self._disk is None else self._disk.take(ngram)
         if numbers is None:
             return None
-        self.counts.disk += 1
         state = self._restore(numbers)
         self._keep(ngram, state)
         return state

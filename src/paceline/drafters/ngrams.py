@@ -45,7 +45,7 @@ class NGramTable:
         self.order = order
         self._width = width
         self._room = most // SHARDS
-        self._sizes = [0] * SHARDS
+        self._sizes = [0] * SHARDS  # known n-grams
         # Run -> see `followers`; the one counted last comes last.
         self._best: list[dict[Run, Run]] = [{} for _ in range(SHARDS)]
         # Counts of followers that are not among the best of their run.
@@ -65,10 +65,6 @@ class NGramTable:
             best[run] = self._ranked(shard, run, known, token)
         if self._sizes[shard] > self._room:
             self._forget(shard)
-
-    def __len__(self) -> int:
-        """Number of known n-grams."""
-        return sum(self._sizes)
 
     def followers(self, run: Run) -> Run:
         """How often anything followed `run`, then its best followers, best first, each with its
@@ -138,10 +134,6 @@ class NGrams(ABC):
         depth: of the deepest node. others: of the same class; asked where this one knows nothing.
         """
 
-    @abstractmethod
-    def sizes(self) -> list[int]:
-        """Number of known n-grams, by length."""
-
 
 _Followers = tuple[Run, int, int]
 """What follows a run, see `NGramTable.followers`; its length; that of the longest run which may be
@@ -158,19 +150,13 @@ class _CountedNGrams(NGrams):
         self._tables = [NGramTable(order, width, most) for order in orders]
 
     def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
-        """See `NGrams.count`."""
         tail = tuple(before[-self.longest :])
         for token in tokens:
             for table in self._tables[: max(0, len(tail) + 1 - self.shortest)]:
                 table.count(tail[1 - table.order :], token)
             tail = (*tail, token)[-self.longest :]
 
-    def sizes(self) -> list[int]:
-        """See `NGrams.sizes`."""
-        return [len(table) for table in self._tables]
-
     def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
-        """See `NGrams.draft`."""
         tokens: list[int] = []
         parents: list[int] = []
         tail = tail[-self.longest :]
@@ -237,7 +223,7 @@ class _NativeNGrams(NGrams):
         self._found = TreeColumns(self._call.found)
 
     def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
-        """See `NGrams.count`. Raises UsageError for ids below 0 or beyond 32 bits."""
+        """Raises UsageError for ids below 0 or beyond 32 bits."""
         if len(tokens) == 0:
             return
         if not 0 <= min(tokens) <= max(tokens) <= _LARGEST:
@@ -246,13 +232,7 @@ class _NativeNGrams(NGrams):
         given = self._given.put([*near, *tokens])
         self._native.count_ngrams(self._held, given, len(near), len(tokens))
 
-    def sizes(self) -> list[int]:
-        """See `NGrams.sizes`."""
-        lengths = range(self.shortest, self.longest + 1)
-        return [self._native.ngrams_size(self._held, length) for length in lengths]
-
     def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
-        """See `NGrams.draft`."""
         near, call = tail[-self.longest :], self._call
         self._found.make_room(budget)
         call.tail, call.length = self._tail.put(near), len(near)

@@ -38,9 +38,6 @@ from paceline.protocols import Drafter
 from paceline.records import Round, SourceRound, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
 
-Verification = Literal["paper", "package", "none"]
-Hang = Literal["end", "all"]
-
 _INNER = "phrases"
 
 _DRAFT, _PHRASES = 0, 1  # bits of `Tree.sources`
@@ -77,8 +74,8 @@ class OuroborosSettings(SpeculativeSettings):
     text: bool = True
     prompt: bool = False
     lengthen: int = whole(3, 0)
-    hang: Hang = "end"
-    verification: Verification = "paper"
+    hang: Literal["end", "all"] = "end"
+    verification: Literal["paper", "package", "none"] = "paper"
     shortest: int = whole(2, 1)
     history: bool = True
     most: int = whole(MOST_PHRASES, 1)

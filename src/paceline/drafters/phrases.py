@@ -92,11 +92,11 @@ class PhrasePool:
         known = self._phrases.get(key, ())
         if before not in known:
             self.add(key, after)
-        elif after in known:  # of two equal phrases one goes
-            self._count -= before != after
-            self._phrases[key] = tuple(one for one in known if one != before or before == after)
-        else:
+        elif after not in known:
             self._phrases[key] = tuple(after if one == before else one for one in known)
+        elif after != before:  # of two equal phrases one goes
+            self._phrases[key] = tuple(one for one in known if one != before)
+            self._count -= 1
 
     def newest(self, key: int, count: int | None = None) -> tuple[Phrase, ...]:
         """The last `count` phrases added after `key`, newest first; None for all."""

@@ -38,8 +38,6 @@ from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter, SizedBy
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
-Shape = Literal["confidence", "table", "static"]
-
 
 @dataclass(frozen=True)
 class PpdSettings:
@@ -60,7 +58,7 @@ class PpdSettings:
     parts: str = ""
     size: int = 0
     width: int = 0
-    shape: Shape = "confidence"
+    shape: Literal["confidence", "table", "static"] = "confidence"
 
     def __post_init__(self) -> None:
         if self.size != 0:
@@ -110,7 +108,7 @@ class Ppd(Drafter):
             (AdaptiveTree, own, table), lambda: AdaptiveTree(table, host.curve, limits, host.costs)
         )
         self._tree.fitting(MOST_WHOLE)  # slow the first time: better here than in a round
-        self._guesses = PromptGuesses(found, host, self._tree.observe)
+        self._guesses = PromptGuesses(found, host, table.ranks, self._tree.observe)
         self._by_table = own.shape != "confidence" or own.size > 0
         self._most = (own.width or MOST_WHOLE) - 1
 

@@ -90,7 +90,7 @@ class PpdSource(RowSource):
         self._chances: ShareChances = host.learn(
             (PpdSource, settings.parts, table), lambda: ShareChances(table.distances)
         )
-        self._guesses = PromptGuesses(parts, host, self._chances.learn)
+        self._guesses = PromptGuesses(parts, host, table.ranks, self._chances.learn)
         # All prompt tokens after one node: a chain for each of their embeddings.
         every = StateTree(CandidateTree(), (), parts.config.prompt_tokens, parts.config.epts)
         shape = lay_out(every)

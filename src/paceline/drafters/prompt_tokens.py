@@ -29,7 +29,6 @@ _HEARD = 4
 """If tokens are drawn, this many times as many guesses are considered: noise makes some of the
 unlikely ones likely."""
 
-
 Mask = Literal["ensemble", "decoder", "encoder"]
 """Which embeddings see which, if a prompt token has several (PPD, section 4.4.3)."""
 
@@ -83,11 +82,6 @@ class PromptTokens(TrainedParts[PromptConfig]):
     method: ClassVar[str] = "ppd"
     config_type: ClassVar[type] = PromptConfig
 
-    @property
-    def embeddings(self) -> torch.Tensor:
-        """[prompt_tokens, epts, hidden]."""
-        return self.tensors["embeddings"]
-
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """See `TrainedParts`."""
         ensembles = self.config.prompt_tokens, self.config.epts
@@ -109,7 +103,8 @@ class PromptTokens(TrainedParts[PromptConfig]):
 class PromptGuesses:
     """The guesses of one text.
 
-    parts: prompt tokens trained for the host's model, which gets their embeddings.
+    parts: prompt tokens trained for the host's model, which gets their embeddings. ranks: guesses
+    for each distance.
     judge: called for each token once it is known, with its distance, the rank of the right guess,
     or None if none was right, and the shares of all.
 
@@ -117,12 +112,12 @@ class PromptGuesses:
     likeliest first. shares: of the same in the softmax of their rows. length: tokens of the text.
     """
 
-    def __init__(self, parts: PromptTokens, host: Host, judge: Judge) -> None:
+    def __init__(self, parts: PromptTokens, host: Host, ranks: int, judge: Judge) -> None:
         self._epts = parts.config.epts
-        self._ranks = acceptance_of(parts, host.target.vocab_size).ranks
+        self._ranks, self._tell = ranks, judge
         self._weights = _weights(parts)
-        self._tell = judge
-        self.first = host.target.add_virtual_tokens(parts.embeddings.flatten(0, 1))
+        embeddings = parts.tensors["embeddings"].flatten(0, 1)
+        self.first = host.target.add_virtual_tokens(embeddings)
         self.tokens: list[list[int]] = []
         self.shares: list[list[float]] = []
         # Guesses whose token is yet to come: number of tokens before it, distance, tokens, shares.

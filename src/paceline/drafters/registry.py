@@ -164,9 +164,9 @@ def shapes_trees(method: str) -> bool:
     return method_named(parse_method(method)[0]).survey
 
 
-def open_settings(method: str) -> tuple[dict[str, Any], dict[tuple[str, ...], tuple[Any, ...]]]:
-    """Settings worth trying that the method leaves open: their defaults, and the values to try; all
-    settings of a key share one value. Both are empty for a method without any.
+def open_settings(method: str) -> tuple[dict[str, Any], Tried]:
+    """Settings worth trying that the method leaves open: their defaults, and the values to try. Both
+    are empty for a method without any.
 
     Raises what `check_method` raises.
     """

@@ -179,11 +179,11 @@ def _read(value: Any, wanted: Any, where: str) -> Any:
         wanted = kinds[0]
     if not isinstance(value, str) or wanted in (str, Any):
         return value
-    if wanted not in _KINDS and get_origin(wanted) is not Literal:
-        raise UsageError(f"{where} cannot be written as text: give it in Python")
     if get_origin(wanted) is Literal:
         _check_choice(where, value, get_args(wanted))
         return value
+    if wanted not in _KINDS:
+        raise UsageError(f"{where} cannot be written as text: give it in Python")
     try:
         return {"true": True, "false": False}[value.lower()] if wanted is bool else wanted(value)
     except (KeyError, ValueError) as error:

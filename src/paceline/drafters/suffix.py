@@ -113,14 +113,14 @@ class Suffix(TextLookup):
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The tree with the best score."""
         tail, search, lengths = self._tail(path), self._search, self._lengths
-        tree, score = self._own.look_up_lengths(tail, budget, search, lengths, 0.0)
+        tree, score = self._own.look_up_lengths(tail, budget, search, lengths)
         if not self._persist:
             return tree
         answers = self._answers.array
         if not path:
             self._near.take(answers.look_up(tail, 1, search), answers)
         for other, better in (
-            answers.look_up_lengths(tail, budget, search, lengths, 0.0),
+            answers.look_up_lengths(tail, budget, search, lengths),
             self._near.look_up(tail, budget),
         ):
             if better > score:

@@ -49,11 +49,11 @@ class _PlainUnion:
 
     def path_to(self, node: int) -> tuple[int, ...]:
         """The tokens from a child of the root down to `node`."""
-        return self._union.path_to(node)
+        return _path_to(node, self._union)
 
     def tree(self, most: int) -> Tree:
         """The `most` likeliest nodes, once the round's guesses are complete."""
-        return Tree.of_union(self._union, most) if len(self._union) and most > 0 else EMPTY
+        return Tree.of_union(self._union).prune(most) if len(self._union) and most > 0 else EMPTY
 
 
 class _NativeUnion:
@@ -87,12 +87,7 @@ class _NativeUnion:
         return self._places[: self._native.union_ends(self._address, sources, most)]
 
     def path_to(self, node: int) -> tuple[int, ...]:
-        path: list[int] = []
-        while node != ROOT:
-            path.append(self._tree.tokens[node])
-            node = self._tree.parents[node]
-        path.reverse()
-        return tuple(path)
+        return _path_to(node, self._tree)
 
     def tree(self, most: int) -> Tree:
         self._native.cut_union(self._address, most)
@@ -109,10 +104,18 @@ class _NativeUnion:
         return claims, places
 
 
+def _path_to(node: int, united: Union | TreeColumns) -> tuple[int, ...]:
+    path: list[int] = []
+    while node != ROOT:
+        path.append(united.tokens[node])
+        node = united.parents[node]
+    return tuple(reversed(path))
+
+
 UnitedGuesses = _PlainUnion | _NativeUnion
 """A union of trees, made anew for each round; see `Union`."""
 
 
-def unite(alike: int = 0) -> UnitedGuesses:
+def unite(alike: int) -> UnitedGuesses:
     """A union in the library if it is available."""
     return _PlainUnion(alike) if unavailable() else _NativeUnion(alike)

@@ -70,7 +70,7 @@ class Verified:
         )
 
 
-def matching(seen: Verified, size: int, shortest: int = 2) -> list[tuple[int, Phrase]]:
+def matching(seen: Verified, size: int, shortest: int) -> list[tuple[int, Phrase]]:
     """Keys and phrases from the rejected part of a draft: runs of the target's outputs that agree
     with the draft up to their last token, the paper's sub-segments.
 

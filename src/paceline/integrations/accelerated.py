@@ -21,8 +21,6 @@ from paceline.targets.preparation import NATIVE
 from paceline.targets.prepare import prepare
 from paceline.targets.support import check_supported
 
-__all__ = ["Accelerated", "accelerate"]
-
 # Methods of a model that change it and return it.
 _CHANGES = {
     "apply",

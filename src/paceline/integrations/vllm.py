@@ -123,8 +123,8 @@ class Proposer:
         """Observe the tokens gained, and draft what follows."""
         drafter, accepted = text.drafter, tuple(gained[:-1])
         room = min(self._most, self._max_context - len(text.tokens) - len(gained))
-        scored = text.draft if text.draft.tokens[: len(accepted)] == accepted else None
-        tree = Tree.chain(accepted) if scored is None else scored
+        foreseen = text.draft.tokens[: len(accepted)] == accepted
+        tree = text.draft if foreseen else Tree.chain(accepted)
         text.draft = EMPTY
         with _alone(text):
             path = Path(tuple(range(len(accepted))), tuple(gained))
@@ -172,10 +172,8 @@ class Auto(Proposer):
 
 @dataclass
 class _Text:
-    """A request's text as last seen.
-
-    tokens: [length]. draft: guesses that follow them. missed: steps without the text since.
-    """
+    """A request's text as last seen. tokens: [length]. draft: guesses that follow them. missed:
+    steps without the text since."""
 
     key: int
     drafter: Drafter

@@ -34,9 +34,7 @@ _BLOCKS = {
 }
 _NUMBERS = {name: number for number, name in enumerate(_BLOCKS)}
 _PANEL = 16
-
-GROUP = 32
-"""Inputs that are rounded together; a rounded matrix is padded to whole groups."""
+_GROUP = 32  # inputs that are rounded together
 
 FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 """Float formats with kernels."""
@@ -180,7 +178,7 @@ def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
     Inputs are zero-padded to whole groups.
     """
     blocks = rounded_blocks(weight, bits)
-    return BlockMatrix.pack(ROUNDED[bits], blocks, _whole_groups(weight.shape[1]))
+    return BlockMatrix.pack(ROUNDED[bits], blocks, whole_groups(weight.shape[1]))
 
 
 def rounded_blocks(weight: torch.Tensor, bits: int) -> torch.Tensor:
@@ -206,11 +204,12 @@ def rounded_numbers(weight: torch.Tensor, bits: int) -> torch.Tensor:
 
 def rounded_size(outputs: int, inputs: int, bits: int) -> int:
     """Bytes of the blocks that a float matrix of this size is rounded to."""
-    return outputs * bytes_per_row(ROUNDED[bits], _whole_groups(inputs))
+    return outputs * bytes_per_row(ROUNDED[bits], whole_groups(inputs))
 
 
-def _whole_groups(inputs: int) -> int:
-    return inputs + -inputs % GROUP
+def whole_groups(inputs: int) -> int:
+    """Inputs of a rounded matrix: padded to whole groups."""
+    return inputs + -inputs % _GROUP
 
 
 def in_floats(weight: torch.Tensor, format: str | None = None) -> BlockMatrix:
@@ -226,8 +225,8 @@ def in_floats(weight: torch.Tensor, format: str | None = None) -> BlockMatrix:
 def _in_groups(weight: torch.Tensor, bits: int) -> tuple[torch.Tensor, ...]:
     """Codes [outputs, groups, 32] as floats; their scale, and their offset if bits are few, float16
     [outputs, groups, 1]."""
-    missing = _whole_groups(weight.shape[1]) - weight.shape[1]
-    groups = F.pad(weight.detach().float(), (0, missing)).view(len(weight), -1, GROUP)
+    missing = whole_groups(weight.shape[1]) - weight.shape[1]
+    groups = F.pad(weight.detach().float(), (0, missing)).view(len(weight), -1, _GROUP)
     if bits == 4:
         low, high = groups.aminmax(dim=2, keepdim=True)
         scale, offset = ((high - low) / 15).half(), low.half()

@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-_BYTES = 8  # of an int64
-
 
 class FixedInputs:
     """Tensors that never move: `fill` writes new contents into all of them, in one transfer.
@@ -30,7 +28,7 @@ class FixedInputs:
         pinned: bool = False,
     ) -> None:
         shapes = [(torch.int64, each) for each in numbers] + [(torch.bool, each) for each in flags]
-        sizes = [prod(shape) * (_BYTES if dtype == torch.int64 else 1) for dtype, shape in shapes]
+        sizes = [prod(shape) * dtype.itemsize for dtype, shape in shapes]
         pinned = pinned and device.type == "cuda"
         self._host = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned)
         self._device = self._host if device.type == "cpu" else self._host.to(device)

@@ -24,8 +24,7 @@ _ELSEWHERE = "set PACELINE_CACHE to another folder"
 
 
 def cache_root() -> Path:
-    """The folder for everything paceline keeps: $PACELINE_CACHE, else the user's cache folder. It
-    is not created here."""
+    """The folder, made or not, for all paceline keeps: $PACELINE_CACHE, else the user's cache."""
     chosen = os.environ.get("PACELINE_CACHE")
     if chosen:
         return Path(os.path.expanduser(chosen))  # `Path.expanduser` fails for an unknown user
@@ -82,8 +81,7 @@ def scratch_in(root: Path) -> Iterator[Path]:
 
 
 def clear_folder(root: Path) -> int:
-    """Delete the content of a cache folder, except its lock; returns the bytes freed. Raises
-    ModelError if that fails."""
+    """Empty a cache folder except for its lock; returns the bytes freed, or raises ModelError."""
     if not root.is_dir():
         return 0
     freed = folder_size(root)
@@ -149,8 +147,7 @@ def folder_size(folder: Path) -> int:
 
 
 def require_space(root: Path, needed: int, what: str, elsewhere: str = _ELSEWHERE) -> None:
-    """Raise ModelError if fewer than `needed` bytes of the disk of `root` are free; `elsewhere`
-    suggests a way out."""
+    """Raise ModelError if the disk of `root` lacks `needed` bytes; `elsewhere` is a way out."""
     free = shutil.disk_usage(root).free
     if free < needed:
         raise ModelError(

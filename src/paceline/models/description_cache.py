@@ -88,8 +88,7 @@ def hash_of(path: Path) -> str:
 
 
 def clear_descriptions() -> int:
-    """Delete all descriptions and hashes; returns the bytes freed. Raises ModelError if the cache
-    folder cannot be written."""
+    """Delete all descriptions and hashes; returns the bytes freed, see `clear_folder`."""
     return clear_folder(_root())
 
 

@@ -34,8 +34,7 @@ RECORD = "draft.json"
 class DraftRecord:
     """The content of draft.json.
 
-    base, name: fingerprint of the base's weights, see `paceline.models.fingerprint`, and its name
-    for readers.
+    base, name: fingerprint of the base's weights (see `fingerprint`), and its name for readers.
     layers: of the base that were kept, ascending, from 0. vocabulary: how many tokens the draft can
     generate; 0 is all. shared: whether embeddings and output head are the base's, and not in this
     folder. parameters: count of the draft's own. weights_sha256: of model.safetensors; "" before it
@@ -81,8 +80,8 @@ class DraftParts:
 
     @classmethod
     def found_in(cls, folder: Path) -> Self | None:
-        """The draft in a folder; None if none is finished there. Raises ModelError if it is damaged,
-        or the folder holds another model or other parts."""
+        """The draft in a folder; None if none is finished there. Raises ModelError if it is
+        damaged, or the folder holds something else."""
         if not (folder / RECORD).exists():
             killed = any(folder.glob("checkpoint*"))  # while it was written
             if (folder / _CONFIG).exists() and not killed:
@@ -112,8 +111,8 @@ class DraftParts:
         from safetensors.torch import save
 
         assert self.config is not None  # noqa: S101 - what was read is not written again
-        whole = {name: tensor.contiguous().cpu() for name, tensor in self.tensors.items()}
-        content = save(whole, {"format": "pt"})
+        tensors = {name: tensor.contiguous().cpu() for name, tensor in self.tensors.items()}
+        content = save(tensors, {"format": "pt"})
         record = replace(self.about, weights_sha256=hashlib.sha256(content).hexdigest())
         about = {"format": _FORMAT, "kind": _KIND, **asdict(record)}
         base, tokenizer = self.whole or (None, None)
@@ -167,8 +166,7 @@ def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrai
 
     base: the model that it drafts for, prepared or not. fingerprint: of its weights.
 
-    Raises ModelError if there is no such draft model, it belongs to another base, or its files are
-    damaged.
+    Raises ModelError if there is no such draft, it has another base, or its files are damaged.
     """
     record = read_draft_record(folder)
     if not record.shared:

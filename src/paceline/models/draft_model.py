@@ -83,7 +83,7 @@ def head_tensors(
     base: PreTrainedModel, tokens: torch.Tensor, lent: bool = False
 ) -> dict[str, torch.Tensor]:
     """The tensors a draft stores for a reduced output head: the ids, and what cannot be looked up
-    later. If the base's output head is its input embedding, rows are looked up there; any other head
+    later. If the base's output head is its input embedding, rows are looked up there; another head
     may have been packed for oneDNN, and so be gone, when the draft is opened.
 
     base: as it was loaded. tokens: ids [count], ascending. lent: whether rows are always looked up.

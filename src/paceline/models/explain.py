@@ -155,7 +155,7 @@ def check_complete(
     name: str, model: PreTrainedModel, missing: Collection[str], unexpected: Collection[str]
 ) -> None:
     """Raise ModelError if parameters are missing, or layers or biases unexpected. Others that the
-    model lacks are ignored, as transformers does: many folders hold more than the language model."""
+    model lacks are ignored, as in transformers: many folders hold more than the language model."""
     from torch import nn
 
     if missing:

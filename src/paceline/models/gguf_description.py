@@ -38,8 +38,8 @@ _SINGLE_DIGITS = frozenset(
     {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 )
 
-# Families that llama.cpp reads like this, too: their published tokenizer takes words whole before it
-# merges, and begins texts with a token of its own, although many of their files do not say so.
+# Families that llama.cpp reads like this, too: their published tokenizer takes words whole before
+# it merges, and begins texts with a token of its own, although many of their files do not say so.
 _WHOLE_WORDS = frozenset(
     {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}
     | {"jina-v5-nano", "tekken"}
@@ -50,8 +50,7 @@ _COMPOSED = frozenset({"qwen2"})
 
 
 def describe_alias(file: Path, target: Path) -> None:
-    """`describe_gguf` for a file that is known to be intact; raises ModelError if transformers
-    cannot read it."""
+    """`describe_gguf` for an intact file; raises ModelError if transformers cannot read it."""
     try:
         describe_gguf(file, target)
     except (OSError, ModelError):
@@ -92,21 +91,20 @@ def _list_added_tokens(folder: Path, words: int) -> None:
     transformers would read tens of megabytes of JSON at every start. Tokens that transformers has
     added to a vocabulary of `words` are removed: the model does not know them."""
     vocabulary = read_json(folder / "tokenizer.json")
-    path = folder / "tokenizer_config.json"
     known = [token for token in vocabulary["added_tokens"] if token["id"] < words]
     if known != vocabulary["added_tokens"]:
         vocabulary["added_tokens"] = known
         (folder / "tokenizer.json").write_bytes(json_bytes(vocabulary))
     added = {
         str(token["id"]): {name: value for name, value in token.items() if name != "id"}
-        for token in vocabulary["added_tokens"]
+        for token in known
     }
+    path = folder / "tokenizer_config.json"
     path.write_bytes(json_bytes(read_json(path) | {"added_tokens_decoder": added}))
 
 
 def stop_ids(file: GgufFile, configured: int | list[int] | None = None) -> list[int]:
-    """Every token id that ends a text. configured: those that transformers knows of a family whose
-    files name too few."""
+    """Every token id that ends a text. configured: transformers' own, where files name too few."""
     words, family = file.strings(_WORDS), str(file.metadata.get(_FAMILY))
     template = str(file.metadata.get("tokenizer.chat_template", ""))
     ends = [_ALSO_STOPS.get(family), *(end for end in _TURN_ENDS if end in template)]

@@ -33,10 +33,9 @@ class GgufFile:
     """The metadata of a GGUF file (version 2 or 3, little endian), and its tensors by name.
 
     metadata: numbers and strings as they are; arrays stay in the file until they are asked for.
-    architecture: e.g. "llama". size: of the file in bytes.
+    architecture: e.g. "llama".
 
-    Raises ModelError if the file is damaged, of another version or with unknown types of tensors, or
-    no GGUF file.
+    Raises ModelError if it is no GGUF file, damaged, or of an unknown version or tensor type.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,7 +48,6 @@ class GgufFile:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
-        self.size = len(self._map)
         try:
             header = GgufHeader(self._map)
             self.metadata = header.metadata
@@ -70,8 +68,9 @@ class GgufFile:
         """64 hex digits for the header, the file's size and the tensors in `SETTINGS`: files that
         differ only in weights share them."""
         digest = sha256(memoryview(self._map)[: self._header_size])
-        digest.update(_U64.pack(self.size))
-        for tensor in (self.tensors[name] for name in sorted(SETTINGS & self.tensors.keys())):
+        digest.update(_U64.pack(len(self._map)))
+        for name in sorted(SETTINGS & self.tensors.keys()):
+            tensor = self.tensors[name]
             digest.update(self._map[tensor.start : tensor.start + tensor.nbytes])
         return digest.hexdigest()
 

@@ -86,7 +86,7 @@ class GgufHeader:
         if version not in _VERSIONS:
             known = " and ".join(map(str, _VERSIONS))
             raise FormatError(f"it has version {version}, but paceline reads {known}")
-        self._tensor_count = self._count("tensors", _LEAST_TENSOR)
+        tensor_count = self._count("tensors", _LEAST_TENSOR)
         pairs = self._count("keys", _LEAST_PAIR)
         self.metadata: dict[str, Value] = {}
         for _ in range(pairs):
@@ -98,13 +98,13 @@ class GgufHeader:
         if not isinstance(architecture, str):
             raise DamageError("it names no architecture")
         self.architecture = architecture
-        self.tensors = self._tensors()
+        self.tensors = self._tensors(tensor_count)
 
-    def _tensors(self) -> dict[str, GgufTensor]:
+    def _tensors(self, count: int) -> dict[str, GgufTensor]:
         alignment = self.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
             raise DamageError("its alignment is not a power of two of at least 8")
-        entries = [self._entry() for _ in range(self._tensor_count)]
+        entries = [self._entry() for _ in range(count)]
         begin = -(-self.position // alignment) * alignment
         found: dict[str, GgufTensor] = {}
         for entry in entries:

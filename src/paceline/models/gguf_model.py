@@ -90,8 +90,7 @@ def load_gguf(
 
 
 _Kept = tuple[GgufTensor, torch.Tensor | None]
-"""A weight that stays in its blocks, and its rows: output i is row rows[i] of the file; None for row
-i."""
+"""A weight in its blocks, and rows: output i is row rows[i] of the file; row i if that is None."""
 
 
 @dataclass
@@ -118,8 +117,7 @@ class _Reading:
         return found
 
     def _rows(self, tensor: GgufTensor) -> tuple[bool, torch.Tensor | None]:
-        """Whether the processor at most permutes the rows of a tensor, and how; None for not at
-        all."""
+        """Whether the processor at most permutes a tensor's rows, and how; None for not at all."""
         count = tensor.shape[0]
         # Two columns, to detect a processor that moves columns or changes values.
         probe = np.arange(2 * count, dtype=np.int64).reshape(count, 2)

@@ -136,8 +136,7 @@ def load_tokenizer(
 def load_gguf_tokenizer(
     source: ModelSource, progress: ProgressCallback = ignore_progress
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a GGUF file on this machine, without its model. Raises what `load_causal_lm`
-    does."""
+    """The tokenizer of a GGUF file on this machine. Raises what `load_causal_lm` does."""
     with explained(source), muted(), _description(source, None, progress) as folder:
         return _described_tokenizer(folder)
 

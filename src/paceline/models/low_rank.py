@@ -1,5 +1,4 @@
-"""Low-rank updates of a base's layers (LoRA, arXiv 2106.09685), for a draft model that is too large
-to store.
+"""Low-rank updates of a base's layers (LoRA, arXiv 2106.09685), for drafts too large to store.
 
 Of a linear layer, two thin matrices are trained and stored; their product is added to the base's
 weight when the draft model is opened.

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,32 +47,27 @@ def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
         return None
 
 
-def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> bool:
-    """Keep both under a mark; False if the disk is too full or cannot be written, or for tensors of
-    other dtypes than `_KINDS`."""
+def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> None:
+    """Keep both under a mark, unless the disk is too full or cannot be written, or a tensor has a
+    dtype that is not in `_KINDS`."""
     if not all(_kind_of(each) in _KINDS.values() for each in tensors.values()):
-        return False
+        return
     needed = sum(each.nbytes for each in tensors.values())
-    try:
-        with scratch_in(_root()) as scratch:
-            if shutil.disk_usage(_root()).free < _SPARE * needed:
-                return False
-            new = scratch / "new"
-            new.mkdir()
-            text = json_bytes(record)
-            (new / _RECORD).write_bytes(text)
-            digest = _write_tensors(new / _TENSORS, tensors)
-            hashes = {_TENSORS: digest, _RECORD: hashlib.sha256(text).hexdigest()}
-            (new / _HASHES).write_bytes(json_bytes(hashes))
-            place_newest(new, _root() / mark, _HASHES, _MOST)
-        return True
-    except OSError:
-        return False
+    with suppress(OSError), scratch_in(_root()) as scratch:
+        if shutil.disk_usage(_root()).free < _SPARE * needed:
+            return
+        new = scratch / "new"
+        new.mkdir()
+        text = json_bytes(record)
+        (new / _RECORD).write_bytes(text)
+        digest = _write_tensors(new / _TENSORS, tensors)
+        hashes = {_TENSORS: digest, _RECORD: hashlib.sha256(text).hexdigest()}
+        (new / _HASHES).write_bytes(json_bytes(hashes))
+        place_newest(new, _root() / mark, _HASHES, _MOST)
 
 
 def clear_prepared() -> int:
-    """Delete all prepared models; returns the bytes freed. Raises ModelError if the cache folder
-    cannot be written."""
+    """Delete all prepared models; returns the bytes freed, see `clear_folder`."""
     return clear_folder(_root())
 
 

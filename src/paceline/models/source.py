@@ -75,8 +75,8 @@ def resolve(
         raise ModelError(f"unknown model {name!r}: there is no such file or folder")
     known = {alias: each for alias, each in store.aliases.items() if each.kind == "causal-lm"}
     raise ModelError(
-        f"unknown model {name!r}{meant(name.lower(), known)}: use one of {', '.join(known)}, a folder, "
-        "a .gguf file or a hub id owner/name"
+        f"unknown model {name!r}{meant(name.lower(), known)}: use one of {', '.join(known)}, "
+        "a folder, a .gguf file or a hub id owner/name"
     )
 
 

@@ -43,8 +43,7 @@ class ModelStore:
         return self.aliases[name]
 
     def path(self, name: str) -> Path:
-        """The folder of a pulled model. Raises ModelError for an unknown alias, one not pulled yet,
-        or damaged files."""
+        """The folder of a pulled model. Raises ModelError if unknown, not pulled yet or damaged."""
         alias = self.alias(name)
         folder = self._folder(alias)
         if not folder.is_dir():
@@ -106,9 +105,9 @@ class ModelStore:
     ) -> None:
         """Download the GGUF file that an alias is made from, and write it to `file`.
 
-        A killed process leaves `file` either finished or absent. Raises ModelError for an alias that
-        is unknown or not made from a GGUF file, a `file` that exists or cannot be written, no
-        network, or unexpected files.
+        A killed process leaves `file` finished or absent. Raises ModelError for an alias that is
+        unknown or not made from a GGUF file, a `file` that exists or cannot be written, no network,
+        or unexpected files.
         """
         alias = self.alias(name)
         if alias.layout != "gguf":

@@ -20,8 +20,7 @@ def shared_tokens(
 ) -> int:
     """The id below which both tokenizers agree, except for tokens that one of them lacks.
 
-    Added tokens, such as those of a chat template, may be missing on either side; all others must
-    be the same.
+    Either may lack added tokens, such as those of a chat template; all others must be the same.
 
     Raises ModelError, with the first difference, about the model `name` with the tokenizer `other`.
     """

@@ -147,17 +147,14 @@ class Calibration:
         """The share of all guesses that were right when their parents were."""
         return self._all.estimate(UNKNOWN)
 
-    def learn(
-        self, claim: float, depth: int, right: bool, table: ChanceTable | None = None
-    ) -> None:
+    def learn(self, claim: float, depth: int, right: bool, table: ChanceTable) -> None:
         """Count a guess at `depth` whose parent was right. claim: how likely it was, by the
         drafter's own estimate. table: from `chance_table`; updated for guesses of this kind."""
         claim = _bounded(claim)
         kind = _kind(claim, depth)
         self.add(Evidence(kind, claim, right))
-        if table is not None:
-            table.put(*kind[1:], *self._kinds[kind].line())
-            table.trust = self._all.trust(1.0)
+        table.put(*kind[1:], *self._kinds[kind].line())
+        table.trust = self._all.trust(1.0)
 
     def add(self, seen: Evidence) -> None:
         """Count one more guess."""

@@ -70,8 +70,7 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
     in lexical order. Paths no likelier than `least` are left out, so there may be fewer than
     `count`.
 
-    Every prefix of the list is a tree, and the best one of its size: no path is likelier than its
-    parent.
+    Every prefix of the list is the best tree of its size: no path is likelier than its parent.
     """
     orders = [
         sorted(range(table.ranks), key=row.__getitem__, reverse=True) for row in table.rows[:depth]

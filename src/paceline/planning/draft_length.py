@@ -104,8 +104,7 @@ class DraftLength:
         return prod(self._chances.chance(claim, at) for at, claim in enumerate(claims, start=1))
 
     def _least(self, depth: int) -> Iterator[float]:
-        """The joint chance that `depth` guesses, then one more each time, need for another pass to
-        be worth its time."""
+        """The joint chances that `depth`, `depth` + 1, … guesses need to be worth another pass."""
         saved, taken = self.token_milliseconds, self._draft_pass.value
         if saved is None or taken is None:
             yield from repeat(0.0)
@@ -119,8 +118,7 @@ class DraftLength:
 
     @property
     def token_milliseconds(self) -> float | None:
-        """Current time per token, at most a text's share of a target pass without guesses; None
-        before the first round."""
+        """Current time per token, at most a text's share of a plain pass; None before any round."""
         if not self._gained or self._plain_pass.value is None:
             return None
         known = self._plain_pass.value, self._spent / self._gained
@@ -164,8 +162,7 @@ class DraftLength:
         self._scored = scored
 
     def judge(self, claims: Sequence[float], right: int) -> None:
-        """Record that the first `right` guesses with these claims came true, and the next one, if
-        any, did not."""
+        """Record that the first `right` guesses with these claims came true, but not the next."""
         for depth, claim in enumerate(claims[: right + 1], start=1):
             self._calibration.learn(claim, depth, depth <= right, self._chances)
 

@@ -23,9 +23,8 @@ class LiveCosts:
         self.share: float | None = None
 
     def look(self, context: int) -> bool:
-        """Record a round of a text that then has `context` tokens in the cache. Costs are looked up
-        in the first and every sixteenth round after it, since making a curve takes long; returns
-        whether they were."""
+        """Record a round after which the text has `context` tokens in the cache; returns whether
+        costs were looked up: in the first and every sixteenth after it, as a curve takes long."""
         due = self._rounds % _LOOK == 0
         self._rounds += 1
         if not due:

@@ -44,8 +44,7 @@ def measure_curve(
 ) -> CostCurve:
     """The median time of a pass at every width and context, over `repeats` passes each.
 
-    widths: rows of a pass, root included; 1 is added if missing, and widths beyond the model's
-    context are left out.
+    widths: rows of a pass, root included; 1 is added, those beyond the context are left out.
     contexts: tokens in the cache before the root, cut to leave room for the widest pass.
     on_pass: called after each timed pass, for progress bars; see `count_passes`.
 
@@ -111,11 +110,11 @@ def _grid(
     """The widths and contexts to measure, ascending; every width fits at every context."""
     if not contexts or min(*widths, *contexts, repeats, 1) < 1:
         raise UsageError("widths, contexts and repeats of a cost curve must be at least 1")
-    fitting, lengths = sorted({1, *widths}), sorted(set(contexts))
+    fitting = sorted({1, *widths})
     room = sys.maxsize if target.max_context is None else target.max_context
     if room < 2:
         raise UsageError(f"the model's context of {room} is too short to measure a pass")
-    lengths = sorted({min(length, max(room - fitting[-1], 1)) for length in lengths})
+    lengths = sorted({min(length, max(room - fitting[-1], 1)) for length in contexts})
     return [width for width in fitting if lengths[-1] + width <= room], lengths
 
 

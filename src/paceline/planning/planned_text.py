@@ -38,9 +38,8 @@ class PlannedText:
 
     @property
     def nodes(self) -> int:
-        """Nodes that are scored even if they are useless; a tree that is sized node by node can
-        still be cut to nothing."""
-        return max(0, round(self.usual) - 1) if self.sized_by == "whole" else 0
+        """Nodes scored even if useless; a tree that is sized node by node can be cut to nothing."""
+        return round(self.usual) - 1 if self.sized_by == "whole" else 0
 
     def gained(self, tokens: int) -> float:
         """What a round that gained `tokens` says about future rounds.

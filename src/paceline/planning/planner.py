@@ -234,8 +234,7 @@ class TreePlanner:
         trees: Mapping[int, Tree],
         fixed: int,
     ) -> dict[int, Tree]:
-        """Trees that stay whole, unchanged; of the others the most valuable nodes, as many over all
-        texts as gain most."""
+        """Trees that stay whole, unchanged; of the others, the nodes over all texts that pay."""
         kept = {
             key: list[int]() if text.sized_by == "nodes" else list(range(len(trees[key])))
             for key, text in texts.items()

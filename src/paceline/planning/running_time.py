@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median_low
 
 FIRST_TIMES = 5
 """Times whose median begins the average."""
@@ -36,7 +37,7 @@ class RunningTime:
                 return
             self.learn_anew()
         self._first.append(value)
-        self.value = sorted(self._first)[(len(self._first) - 1) // 2]
+        self.value = median_low(self._first)
 
     def bounded(self, value: float) -> float:
         """This time, or twice the average if it is longer: an outlier."""

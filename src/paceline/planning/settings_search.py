@@ -34,10 +34,6 @@ class Trial:
     different: int = 0
 
 
-Measure = Callable[[Sequence[Settings]], list[Trial]]
-"""Tries several settings side by side."""
-
-
 @dataclass(frozen=True)
 class Step:
     """The trials of one setting, or of several `names` that share one value.
@@ -51,12 +47,15 @@ class Step:
 
 
 def search(
-    tried: Mapping[tuple[str, ...], Sequence[Any]], start: Settings, measure: Measure
+    tried: Mapping[tuple[str, ...], Sequence[Any]],
+    start: Settings,
+    measure: Callable[[Sequence[Settings]], list[Trial]],
 ) -> Iterator[Step]:
     """Go through the settings once, in order.
 
     tried: settings with the values to try; all names of a key get the same value.
     start: initial settings; their values are tried too, even if not listed.
+    measure: tries several settings side by side.
     """
     current = dict(start)
     for names, values in tried.items():

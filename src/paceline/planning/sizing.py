@@ -24,8 +24,7 @@ class Used:
 
     @property
     def enough(self) -> int:
-        """How many to ask for: about twice as many as were used, since guesses that are cut off take
-        drafting time too."""
+        """How many to ask for: about twice as many as were used, as drafting takes time, too."""
         return _FEW + round(2 * self._nodes)
 
 

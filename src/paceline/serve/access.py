@@ -81,8 +81,7 @@ class Access:
         protected = scope["path"].startswith(_PROTECTED) and scope["method"] != "OPTIONS"
         if not (self._keys and protected):
             return None
-        authorization = headers.get("authorization", "")
-        scheme, _, key = authorization.partition(" ")
+        scheme, _, key = headers.get("authorization", "").partition(" ")
         given = key.strip(" \t").encode("latin-1")  # as headers are decoded
         # Compare with every key, so that timing does not reveal which one almost matched.
         right = [hmac.compare_digest(given, known) for known in self._keys]

@@ -173,7 +173,6 @@ class _Message(_Text):
         return [self._choice(delta={"role": "assistant", "content": ""})]
 
     def whole(self, completion: Completion) -> Object:
-        """The complete text."""
         found = [*self._read(completion.text), *self._reader.finish()]
         calls = [_whole_call(each) for each in found if isinstance(each, ToolCall)]
         text = "".join(each for each in found if isinstance(each, str))
@@ -232,7 +231,6 @@ class _Continuation(_Text):
         return [self._choice(text=self._order.echo)] if self._order.echo else []
 
     def whole(self, completion: Completion) -> Object:
-        """The complete text."""
         said = completion.logprobs[: in_text(completion)]
         text = self._order.echo + completion.text
         return self._choice(said, finish_reason(completion), text=text)

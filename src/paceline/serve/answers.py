@@ -37,15 +37,15 @@ def usage_of(
 
     predicted: whether the request gave texts that the answer may resemble.
     """
-    prompts = [each.prompt_tokens for each in completions[::texts_of_a_prompt]]
-    cached = [each.cached_tokens for each in completions[::texts_of_a_prompt]]
+    firsts = completions[::texts_of_a_prompt]
+    prompts = sum(each.prompt_tokens for each in firsts)
     written = sum(len(each.tokens) for each in completions)
     accepted, rejected = _predicted(completions) if predicted else (0, 0)
     return {
-        "prompt_tokens": sum(prompts),
+        "prompt_tokens": prompts,
         "completion_tokens": written,
-        "total_tokens": sum(prompts) + written,
-        "prompt_tokens_details": {"cached_tokens": sum(cached)},
+        "total_tokens": prompts + written,
+        "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in firsts)},
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": rejected,
@@ -75,7 +75,6 @@ def _predicted(completions: Sequence[Completion]) -> tuple[int, int]:
 def metrics_of(stats: Stats, ticket: Ticket) -> dict[str, Any]:
     """One text's metrics, as in vLLM, but per token after the first round, which may bring several.
     Drafts are trees: `num_draft_tokens` counts their nodes."""
-    deepest = max(stats.depth_histogram, default=0)
     milliseconds = 1000 * (ticket.ended - ticket.first_token)
     later = max(0, stats.tokens - ticket.at_first)
     return {
@@ -93,7 +92,7 @@ def metrics_of(stats: Stats, ticket: Ticket) -> dict[str, Any]:
             "num_spec_steps": stats.triggers,
             "num_accepted_draft_tokens": stats.accepted,
             "num_draft_tokens": stats.drafted,
-            "num_spec_tokens": deepest,
+            "num_spec_tokens": max(stats.depth_histogram, default=0),
         },
     }
 

@@ -78,7 +78,7 @@ class Server:
         """Accept no more requests and end current ones; see `Engine.stop`."""
         self.compiler.close()
         # Not in the event loop's executor: whatever keeps that busy would delay the stop.
-        await asyncio.wrap_future(in_own_thread(partial(self.engine.stop, self.settings.grace)))
+        await asyncio.wrap_future(in_own_thread(self.engine.stop))
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""

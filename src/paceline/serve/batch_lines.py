@@ -47,10 +47,7 @@ class BatchLine:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a line.
-
-    status, request_id, body: of the response; unset if the line is no request.
-    """
+    """The result of a line. status, request_id, body: of the response; unset if there is none."""
 
     line: BatchLine
     status: int = 0

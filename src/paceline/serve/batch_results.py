@@ -44,11 +44,11 @@ class BatchCounts:
 class Results:
     """The known results of a batch, and the files that receive more. Made by `results_in`.
 
-    output: for all results. errors: for failed requests, if they are kept separately. failed:
-    whether any result is a failure. counts: of what is written. heard: called after each.
+    output, errors: for answers and for failed requests, perhaps the same file. failed: whether any
+    result is a failure. counts: of what is written. heard: called after each.
     """
 
-    def __init__(self, output: BinaryIO, errors: BinaryIO | None) -> None:
+    def __init__(self, output: BinaryIO, errors: BinaryIO) -> None:
         self._output, self._errors = output, errors
         # By custom_id: the id of the line, where its result is, and how to have another one.
         self._known: dict[str, tuple[str, str, str]] = {}
@@ -76,7 +76,7 @@ class Results:
 
     def write(self, outcome: Outcome) -> None:
         """Append a result as a whole line. Raises UsageError if it cannot be written."""
-        file = self._errors if outcome.failed and self._errors is not None else self._output
+        file = self._errors if outcome.failed else self._output
         line = json.dumps(outcome.as_json(), ensure_ascii=False) + "\n"
         with writable("the result of a batch"):
             file.write(line.encode())
@@ -120,7 +120,7 @@ def results_in(output: Path, errors: Path | None = None) -> Iterator[Results]:
     """
     with ExitStack() as opened:
         files = [opened.enter_context(_opened(path)) for path in (output, errors) if path]
-        results = Results(files[0], files[1] if errors else None)
+        results = Results(files[0], files[-1])
         for path, file in zip((output, errors), files):
             _take_in(results, file, f"{path}", errors=path is errors)
         yield results

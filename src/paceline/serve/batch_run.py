@@ -29,10 +29,8 @@ _WAIT, _MOST_WAITS = 10.0, 60
 
 
 def batch_server(session: Session, names: Sequence[str], max_batch: int) -> Server:
-    """The server that answers a batch on a session. names: of the model in requests.
-
-    max_batch: most texts written at a time.
-    """
+    """The server that answers a batch on a session. names: of the model in requests. max_batch:
+    most texts written at a time."""
     settings = ServeSettings(max_batch=max_batch, max_queue=_UNREFUSED, time_limit=_DAY, grace=0.0)
     return Server(session, names, settings)
 

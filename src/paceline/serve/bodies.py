@@ -81,8 +81,8 @@ def checked(shape: type[S], body: dict[str, Any]) -> S:
     """Validate the body as `shape`. Raises ApiError naming the first wrong field."""
     refused = _REFUSED_IN_CHATS if issubclass(shape, ChatRequest) else _REFUSED
     for name, (instead, harmless) in refused.items():
-        unknown = name in body and name not in shape.model_fields
-        if unknown and body[name] is not None and body[name] not in harmless:
+        given = body.get(name)
+        if name not in shape.model_fields and given is not None and given not in harmless:
             message = f"'{name}' is not supported: {instead}"
             raise bad_request(message, name, "unsupported_parameter")
     try:

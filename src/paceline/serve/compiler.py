@@ -128,7 +128,7 @@ class Compiler:
         self._jobs = {key: job for key, job in self._jobs.items() if job.began or job.wanted}
         free = self._most - sum(job.began > 0 for job in self._jobs.values())
         waiting = [(key, job) for key, job in self._jobs.items() if not job.began]
-        for constraint, job in waiting[: max(0, free)]:
+        for constraint, job in waiting[:free]:
             job.began = monotonic()
             in_own_thread(partial(self._compile, constraint, job))
 

@@ -15,7 +15,6 @@ from paceline.serve.schemas import Message, Tool
 from paceline.session import Session
 from paceline.text import hidden_ids
 
-_ROLES = {"developer": "system"}
 _PER_TOKEN = {"messages": 1, "characters": 64}
 """Most that a token stands for on average, in any vocabulary: a longer prompt cannot fit."""
 _PIECE = 1 << 16
@@ -55,8 +54,7 @@ class Reader:
         if isinstance(prompt, str):
             self._check_room(len(prompt), "characters", "prompt")
         with self._turn:
-            given = prompt if isinstance(prompt, str) else [int(token) for token in prompt]
-            return self._checked(self._session.encode(given), "prompt")
+            return self._checked(self._session.encode(prompt), "prompt")
 
     def plain(self, text: str, special: bool) -> list[int]:
         """Token ids of a text, which may be empty. special: add those that begin a prompt."""
@@ -87,11 +85,9 @@ class Reader:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of token ids, special ones included."""
         self.check_vocabulary(tokens, "tokens")
+        tokenizer = self._session.tokenizer
         with self._turn:
-            text: str = self._session.tokenizer.decode(
-                list(tokens), clean_up_tokenization_spaces=False
-            )
-        return text
+            return tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
 
     def check_vocabulary(self, tokens: Sequence[int], param: str) -> None:
         """Raise ApiError for an id beyond the model's vocabulary."""
@@ -122,10 +118,10 @@ class Reader:
         used = any(each["role"] == "tool" or "tool_calls" in each for each in conversation)
         if not (tools or used) or self._takes_tools:
             return
-        what = "does not support tools"
-        if not tools:
-            what += ": leave out the messages with calls and results"
-        raise bad_request(f"this model's chat template {what}", "tools" if tools else "messages")
+        why = "this model's chat template does not support tools"
+        if tools:
+            raise bad_request(why, "tools")
+        raise bad_request(f"{why}: leave out the messages with calls and results", "messages")
 
     @cached_property
     def _takes_tools(self) -> bool:
@@ -201,7 +197,7 @@ def _as_template_has_it(message: Message) -> dict[str, Any]:
             "messages: 'function_call' is not supported: use 'tool_calls'", "messages"
         )
     said: dict[str, Any] = {
-        "role": _ROLES.get(message.role, message.role),
+        "role": "system" if message.role == "developer" else message.role,
         "content": joined_text(message.content, "messages", "\n"),
     }
     if message.role == "assistant" and message.tool_calls:

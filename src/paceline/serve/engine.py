@@ -129,13 +129,13 @@ class Engine:
             self._draining = True
             self._changed.notify_all()
 
-    def stop(self, grace: float) -> None:
-        """Accept no more requests, finish current ones, and cut off what is left after `grace`
-        seconds. Returns when the thread has ended."""
+    def stop(self) -> None:
+        """Accept no more requests, finish current ones, and cut off what is left after the grace
+        period. Returns when the thread has ended."""
         self.drain()
         if self._thread.ident is None:
             return
-        self._thread.join(min(grace, TIMEOUT_MAX))
+        self._thread.join(min(self._settings.grace, TIMEOUT_MAX))
         self.cut()
         self._thread.join()
 

@@ -62,14 +62,14 @@ class Handler:
             self._finish(ticket)
             return Response(status_code=_CLIENT_LEFT)
         self.engine.submit(ticket)
-        completions = None
         with ExitStack() as ending:
             ending.callback(self._finish, ticket)
-            first = await unless_left(request.receive, ticket.news())
-            if first is not None and wanted.stream:
+            if wanted.stream:
+                first = await unless_left(request.receive, ticket.news())
+                if first is None:
+                    return Response(status_code=_CLIENT_LEFT)
                 return _Events(self._pieces(ticket, answer, first), ending.pop_all().close)
-            if first is not None:
-                completions = await unless_left(request.receive, ticket.completed())
+            completions = await unless_left(request.receive, ticket.completed())
         if completions is None:
             return Response(status_code=_CLIENT_LEFT)
         # An answer with log-probabilities may be long: other requests do not wait for it.

@@ -10,10 +10,6 @@ from typing import Any, NamedTuple
 
 from starlette.types import ASGIApp, Message
 
-Headers = Sequence[tuple[bytes, bytes]]
-
-_JSON = ((b"content-type", b"application/json"),)
-
 
 @dataclass(frozen=True)
 class Query:
@@ -22,15 +18,12 @@ class Query:
     method: str
     path: str
     body: bytes = b""
-    headers: Headers = _JSON
+    headers: Sequence[tuple[bytes, bytes]] = ((b"content-type", b"application/json"),)
     query: bytes = b""
 
 
 class Reply(NamedTuple):
-    """A complete response.
-
-    body: parsed JSON. request_id: as in the server's log.
-    """
+    """A complete response. body: parsed JSON. request_id: as in the server's log."""
 
     status: int
     request_id: str
@@ -41,11 +34,11 @@ async def ask(app: ASGIApp, query: Query) -> AsyncGenerator[Message, None]:
     """Yield the response as ASGI messages: the first has status and headers, each other a part of
     the body. Closing the iterator early hangs up."""
     messages: asyncio.Queue[Message | None] = asyncio.Queue()
-    bodies, complete = iter([query.body]), False
+    unread, complete = [query.body], False
 
     async def receive() -> Message:
-        for body in bodies:
-            return {"type": "http.request", "body": body, "more_body": False}
+        if unread:
+            return {"type": "http.request", "body": unread.pop(), "more_body": False}
         never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         return await never  # hanging up cancels the application
 

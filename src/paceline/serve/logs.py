@@ -29,8 +29,6 @@ def log_to_stderr(least: int = logging.INFO) -> None:
 
 
 class _JsonLines(logging.Formatter):
-    """Formats a record as a JSON object on one line."""
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

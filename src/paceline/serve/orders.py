@@ -73,6 +73,7 @@ class Orders:
             "constraint": self._constraint_of(request, tools),
             "max_new_tokens": self._limit(request.limit, len(prompt)),
         }
+        self._check_count(request, 1)
         return self._orders(request, [(prompt, "")], changes, chat=True)
 
     def of_completion(self, request: CompletionRequest) -> list[Order]:
@@ -109,7 +110,7 @@ class Orders:
         chat: bool = False,
     ) -> list[Order]:
         """prompts: token ids, and the text that the answer repeats. changes: of the options."""
-        n = self._check_count(request, len(prompts))
+        n = request.n or 1
         if changes["logprobs"] is not None:
             most = max(1, _MOST_SCORED // (n * len(prompts) * (1 + changes["logprobs"])))
             # The context limits the longer answers, with or without log-probabilities.
@@ -128,7 +129,7 @@ class Orders:
             for (ids, echo), own in zip(texts, options.of_texts(len(texts)), strict=True)
         ]
 
-    def _check_count(self, request: TextRequest, prompts: int) -> int:
+    def _check_count(self, request: TextRequest, prompts: int) -> None:
         n = request.n or 1
         if request.best_of not in (None, 1, n):
             raise bad_request(
@@ -140,7 +141,6 @@ class Orders:
             raise bad_request(
                 f"a request may ask for at most {self.settings.max_n} texts, got {n * prompts}", "n"
             )
-        return n
 
     def _sampling(self, request: TextRequest) -> dict[str, Any]:
         """Options for how tokens are drawn and where texts end; temperature is 1 by default."""
@@ -183,7 +183,7 @@ class Orders:
         most = self.settings.max_tokens
         if wanted is not None and most and wanted > most:
             raise bad_request(f"ask for at most {most} new tokens, got {wanted}", "max_tokens")
-        if wanted is not None or most:
+        if wanted or most:
             return wanted or most
         return 1 << 20 if self.session.target.max_context is None else self._room(prompt)
 
@@ -203,7 +203,7 @@ class Orders:
             )
         return None
 
-    def _references(self, request: TextRequest) -> list[Reference]:
+    def _references(self, request: TextRequest) -> Sequence[Reference]:
         texts = list(request.paceline.references) if request.paceline else []
         if request.prediction is not None:
             texts.insert(0, joined_text(request.prediction.content, "prediction", ""))
@@ -212,7 +212,7 @@ class Orders:
                 f"give at most {self.settings.max_references} references", "paceline.references"
             )
         most = max(_REFERENCE_TOKENS, 4 * (self.session.target.max_context or 0))
-        return [*self.reader.references([text for text in texts if text], most)]
+        return self.reader.references([text for text in texts if text], most)
 
     def _constraint_of(self, request: ChatRequest, tools: Sequence[Tool]) -> Constraint | None:
         """The constraint of a chat. It allows calls if one is required, or if the answer's format
@@ -252,13 +252,13 @@ def tools_of(request: ChatRequest) -> list[Tool]:
             )
     if len({*names}) < len(names):
         raise bad_request("'tools': two functions have the same name", "tools")
-    if choice in (None, "none", "auto"):
-        return [] if choice == "none" else list(tools)
-    if not tools:
+    if choice == "none":
+        return []
+    if choice not in (None, "auto") and not tools:
         raise bad_request("'tool_choice' needs 'tools'", "tool_choice")
     if isinstance(choice, NamedTool) and choice.function.name not in names:
         raise bad_request("'tool_choice' names a function that is not in 'tools'", "tool_choice")
-    return list(tools)
+    return tools
 
 
 def _answer_schema(form: ResponseFormat | None) -> dict[str, Any] | None:

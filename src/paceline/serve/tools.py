@@ -39,10 +39,7 @@ class ToolCall:
 
 
 class CallReader:
-    """Finds calls in an answer, piece by piece.
-
-    names: of known functions.
-    """
+    """Finds calls in an answer, piece by piece. names: of known functions."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)

@@ -73,7 +73,7 @@ class CausalLMTarget(Target):
     ) -> None:
         check_supported(model)
         self.static = on_one_gpu(model) if static is None else static
-        self._begin(Words(LateModel.opened(model)), preparation or Preparation())
+        self._begin(LateModel.opened(model), preparation or Preparation())
         if compiled:
             self._pass.compile()
         if check:
@@ -100,19 +100,19 @@ class CausalLMTarget(Target):
         """
         target = cls.__new__(cls)
         target.static = False
-        target._begin(Words(model), preparation)
+        target._begin(model, preparation)
         target.use(steps)
         target._pass.hold_in(cache_dtype)
         return target
 
-    def _begin(self, words: Words, preparation: Preparation) -> None:
+    def _begin(self, model: LateModel, preparation: Preparation) -> None:
         """Set up all but the way passes run."""
-        self._words, self.late_model, facts = words, words.model, words.model.facts
-        self.preparation = preparation
-        self.vocab_size: int = facts.vocab_size
-        self.max_context = facts.max_context
-        self._virtual = VirtualTokens(words.embed, self.vocab_size)
-        self._pass = ModelPass(words.model, self._virtual)
+        self.late_model, self.preparation = model, preparation
+        self.vocab_size: int = model.facts.vocab_size
+        self.max_context = model.facts.max_context
+        self._words = Words(model)
+        self._virtual = VirtualTokens(self._words.embed, self.vocab_size)
+        self._pass = ModelPass(model, self._virtual)
         self._pass.by_text &= not self.static
         self._begin_texts()
 

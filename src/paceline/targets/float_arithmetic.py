@@ -47,8 +47,7 @@ class FloatArithmetic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def can_compute_in_floats(model: PreTrainedModel, linears: Collection[nn.Module]) -> bool:
     """Whether everything in a 16-bit model but these linear layers and its table of tokens can
-    become float32: norms, biases, a table of positions.
-    """
+    become float32: norms, biases, a table of positions."""
     if model.dtype not in _HALVES or model.device.type != "cpu" or unavailable():
         return False
     table = model.get_input_embeddings()

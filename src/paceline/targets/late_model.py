@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from paceline.kernels.attention import GROUPED
 from paceline.targets.support import attention_windows, longest_context
@@ -56,10 +56,6 @@ class ModelFacts:
             weight_bytes=weight_bytes(model),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the facts for storage; `ModelFacts(**found)` restores them."""
-        return asdict(self)
-
 
 class LateModel:
     """A model that may not be open yet.
@@ -76,9 +72,7 @@ class LateModel:
     @classmethod
     def opened(cls, model: PreTrainedModel) -> Self:
         """Wrap an open model."""
-        late = cls(ModelFacts.of(model), lambda: model)
-        late.get()
-        return late
+        return cls(ModelFacts.of(model), lambda: model)
 
     def get(self) -> PreTrainedModel:
         """Return the model, opening it if needed. Raises what `open` raises."""

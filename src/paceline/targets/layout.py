@@ -8,7 +8,7 @@ however different its texts are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 
@@ -41,10 +41,12 @@ def static_slots(used: int) -> int:
     Takes few values, so that a long text needs few shapes: they double while slots are cheap, then
     grow by steps that are small compared with `used`.
     """
+    if used > _EVEN_SLOTS:
+        return -(-used // _EVEN_SLOTS) * _EVEN_SLOTS
     slots = FEWEST_SLOTS
-    while slots < min(used, _EVEN_SLOTS):
+    while slots < used:
         slots *= 2
-    return max(slots, -(-used // _EVEN_SLOTS) * _EVEN_SLOTS if used > _EVEN_SLOTS else 0)
+    return slots
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,11 @@ class TextRows:
         sees everything already cached; windows are applied elsewhere."""
         seen = np.zeros((len(self), slots), dtype=np.bool_)
         seen[:, : self.cached] = True
-        chain, nodes, width = len(self.pending), len(self.tree), len(self)
+        read, end, width = len(self.pending), self.wanted, len(self)
         among = seen[:, self.cached : self.cached + width]
-        among[:chain, :chain] = np.tri(chain, dtype=np.bool_)
-        among[chain : chain + nodes, :chain] = True
-        among[chain : chain + nodes, chain : chain + nodes] = self.tree.ancestor_mask
+        among[:read, :read] = np.tri(read, dtype=np.bool_)
+        among[read:end, :read] = True
+        among[read:end, read:end] = self.tree.ancestor_mask
         # Padding sees itself: a row that sees nothing may become NaN, and 0 * NaN is NaN.
         own = np.arange(width)
         among[own, own] = True
@@ -140,7 +142,7 @@ class PassLayout:
     texts: in the order of their rows; the last one has the padding.
     """
 
-    texts: Sequence[TextRows] = field(default_factory=tuple)
+    texts: Sequence[TextRows]
 
     @cached_property
     def rows(self) -> int:

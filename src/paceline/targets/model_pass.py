@@ -19,8 +19,9 @@ from paceline.targets.hidden_states import call_with_states, decoder_layers
 from paceline.targets.kv_cache import TreeCache
 from paceline.targets.late_model import LateModel
 from paceline.targets.layout import PassLayout
-from paceline.targets.one_call.compiled_pass import ChainPass, CompiledPass, UnfitError, compiled
+from paceline.targets.one_call.compiled_pass import ChainPass, CompiledPass, compiled
 from paceline.targets.one_call.device_pass import DevicePass, device_steps
+from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
 from paceline.targets.support import attention_windows, narrow_windows, self_check
 from paceline.targets.virtual_tokens import VirtualTokens
@@ -104,8 +105,7 @@ class ModelPass:
     def check(self, target: Target, model: PreTrainedModel) -> None:
         """Switch off passes that are compiled or on a device, then attention by text, which some
         models do not pass on, if trees do not match the model's own forward. Raises ModelError if
-        they still do not. The texts of `target` have to be read again.
-        """
+        they still do not. The texts of `target` have to be read again."""
         config = model.config.get_text_config()
         try:
             with narrow_windows(config):

@@ -20,7 +20,8 @@ from paceline.kernels.programs.rounding import Rounding
 from paceline.kernels.programs.steps import Lowered
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.late_model import LateModel
-from paceline.targets.one_call.compiled_pass import UnfitError, compiled
+from paceline.targets.one_call.compiled_pass import compiled
+from paceline.targets.one_call.recording import UnfitError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -72,15 +72,10 @@ class TextSlots:
         """Return an open text; raises KeyError for a closed one."""
         return self._open[slot]
 
-    @property
-    def slots(self) -> int:
-        """Slots of the pool."""
-        return self._ranges.size
-
     def as_json(self) -> dict[str, int]:
         """Report the pool's slots, how many of them open texts have, and the bytes of a slot."""
         in_use = sum(text.capacity for text in list(self._open.values()))
-        return {"slot_bytes": self.cache.slot_bytes, "slots": self.slots, "in_use": in_use}
+        return {"slot_bytes": self.cache.slot_bytes, "slots": self._ranges.size, "in_use": in_use}
 
     def take_over(self, others: TextSlots) -> None:
         """Open the open texts of `others` under the same numbers, to be read again in full."""
@@ -92,12 +87,10 @@ class TextSlots:
         """See `Target.open`."""
         source, shared = self._longest(context)
         text = TextSlot(list(context[:shared]), list(context[shared:]))
-        if source is None:
-            pass
-        elif source in self._kept and len(source.cached) - shared <= _LITTLE:
+        if source in self._kept and len(source.cached) - shared <= _LITTLE:
             self._kept.remove(source)
             text.start, text.capacity = source.start, source.capacity
-        else:
+        elif source is not None:
             self._copy(source, text, len(context))
         slot, self._opened = self._opened, self._opened + 1
         self._open[slot] = text
@@ -142,14 +135,14 @@ class TextSlots:
 
     def make_room(self, rows: Mapping[int, int]) -> None:
         """Make room in the stretches for `rows` beyond what is cached, by slot."""
-        new = [
-            self._ranges.rounded(len(text.cached) + more)
-            for text, more in ((self._open[slot], more) for slot, more in rows.items())
-            if not text.capacity
-        ]
-        if sum(new) > self._ranges.free:  # grow once, since growing moves the whole pool
+        new = sum(
+            self._ranges.rounded(len(self._open[slot].cached) + more)
+            for slot, more in rows.items()
+            if not self._open[slot].capacity
+        )
+        if new > self._ranges.free:  # grow once, since growing moves the whole pool
             with suppress(torch.OutOfMemoryError):  # then texts grow it one by one, as they can
-                self._grow(sum(new))
+                self._grow(new)
         for slot, more in rows.items():
             self._make_room(slot, more)
 

@@ -8,7 +8,7 @@ commit or rollback therefore changes the text and is caught.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -44,7 +44,7 @@ class _Slot:
 
     cached: list[int]
     pending: list[int]
-    tree: Tree = field(default=EMPTY)
+    tree: Tree = EMPTY
 
 
 class ToyTarget(Target):

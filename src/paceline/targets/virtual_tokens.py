@@ -21,7 +21,7 @@ class VirtualTokens:
         self._embed = embed
         self.first = vocab_size
         self._given: list[tuple[int, torch.Tensor]] = []
-        self.table: torch.Tensor | None = None  # [count, hidden]
+        self.table: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return 0 if self.table is None else len(self.table)

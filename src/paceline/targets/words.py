@@ -31,15 +31,14 @@ Head = tuple[torch.Tensor, torch.Tensor]
 
 
 class Words:
-    """The embeddings and output head of a model. Taken from the steps of stored passes where
-    possible; otherwise the model is opened.
-    """
+    """The embeddings and output head of a model, from the steps of its passes where possible;
+    otherwise the model is opened."""
 
     _kept: BlockEmbedding | None = None
     _head: tuple[BlockMatrix, torch.Tensor | None] | None = None
 
     def __init__(self, model: LateModel) -> None:
-        self.model = model
+        self._model = model
 
     def use(self, steps: Lowered) -> None:
         """Take them from these steps from now on, if they hold them."""
@@ -47,7 +46,7 @@ class Words:
 
     @property
     def _table(self) -> nn.Module:
-        return self.model.get().get_input_embeddings() if self._kept is None else self._kept
+        return self._model.get().get_input_embeddings() if self._kept is None else self._kept
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """See `Target.embed`."""
@@ -64,7 +63,7 @@ class Words:
     def head(self, tokens: torch.Tensor | None) -> Head:
         """See `Target.output_head`."""
         if self._head is None:
-            return output_head(self.model.get(), tokens)
+            return output_head(self._model.get(), tokens)
         matrix, bias = self._head
         wanted = (torch.arange(matrix.outputs) if tokens is None else tokens).cpu()
         return _with_bias(matrix.values(wanted), bias, wanted)

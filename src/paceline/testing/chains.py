@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.chains import ChainRequest
-from paceline.testing.reference import Reference, require
+from paceline.testing.reference import require
 from paceline.testing.watched_target import WatchedTarget
 
 
-def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float) -> None:
+def check_chains(watched: WatchedTarget) -> None:
     """Check texts that grow by one or several tokens and are cut back to any position.
 
-    watched: a new target with `CHAINS`. reference: of its model. tolerance: see `check_target`.
+    watched: a new target with `CHAINS`.
 
     Raises AssertionError for scores that differ from those of the text read from scratch.
     """
@@ -29,9 +29,9 @@ def check_chains(watched: WatchedTarget, reference: Reference, tolerance: float)
         row = np.full(target.vocab_size, -np.inf, dtype=np.float32)
         ids = np.arange(len(scores.numbers)) if scores.tokens is None else scores.tokens
         row[ids] = scores.numbers
-        fresh = reference.row(text).float().cpu().numpy()
+        fresh = watched.reference.row(text).float().cpu().numpy()
         require(
-            np.allclose(row, fresh, rtol=0, atol=tolerance),
+            np.allclose(row, fresh, rtol=0, atol=watched.tolerance),
             f"follow did not return the scores of its text of {len(text)} tokens: they differ by "
             f"{np.nanmax(np.abs(row - fresh)):.3g}",
         )

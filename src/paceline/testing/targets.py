@@ -60,7 +60,7 @@ def check_target(
         suite.check_schedule(number, steps)
     capabilities = suite.watched().target.capabilities
     if CHAINS in capabilities:
-        check_chains(suite.watched(), suite.reference, tolerance)
+        check_chains(suite.watched())
     if SHADOW_TOKENS in capabilities:
         suite.check_shadows()
     if HIDDEN_STATES in capabilities:

@@ -61,7 +61,7 @@ def answer_batch(
     first: int,
     records: Sequence[PromptRecord],
     asking: Asking,
-    on_tokens: Callable[[int], None] = lambda count: None,
+    on_tokens: Callable[[int], None],
 ) -> list[Conversation]:
     """Answer the prompts together, turn by turn, with the target's own answers in between.
 

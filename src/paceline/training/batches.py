@@ -8,7 +8,7 @@ compared with. In an epoch every place of every text is in one stretch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count, islice
 from operator import itemgetter
 from random import Random
@@ -190,7 +190,7 @@ class Batches:
     dataset: Dataset
     cache: StateCache
     settings: TrainerSettings
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    device: torch.device
 
     def train(self, first: int) -> Iterator[Batch]:
         """Yield the batches of step `first` and all later ones, without end."""

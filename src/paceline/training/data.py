@@ -192,9 +192,6 @@ class TrainingData:
         self.folder = folder
         self.manifest = manifest
 
-    def __len__(self) -> int:
-        return self.manifest.answers
-
     def __iter__(self) -> Iterator[Answer]:
         for shard in self.manifest.shards:
             yield from unpack(self.folder / shard.name, shard.sha256)

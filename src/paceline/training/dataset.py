@@ -130,8 +130,12 @@ class Dataset:
         found = cls()
         held_back = settings.validation + settings.test
         for share, text in _answers(source.answers, settings.context):
-            split = found.train if share >= held_back else found.validation
-            (found.test if share < settings.test else split).append(text)
+            if share < settings.test:
+                found.test.append(text)
+            elif share < held_back:
+                found.validation.append(text)
+            else:
+                found.train.append(text)
         if tokenizer is not None and source.files:
             # A prompt with several ids is held back under all of them.
             others = {_prompt_of(text.id) for text in (*found.validation, *found.test)}
@@ -227,14 +231,11 @@ def frequent_tokens(
 ) -> torch.Tensor:
     """Ids [count] int64, ascending: the most frequent tokens of answers.
 
-    size: of the whole vocabulary. always: taken first, e.g. tokens that end a text. If the answers
-    hold too few, tokens of prompts follow, including those of texts without answers, and then the
-    lowest ids, which a tokenizer that learned by merging gave to the most frequent pieces.
-
-    Raises UsageError unless 1 <= count <= size.
+    count: 1 to `size`, which is that of the whole vocabulary. always: taken first, e.g. tokens that
+    end a text. If the answers hold too few, tokens of prompts follow, including those of texts
+    without answers, and then the lowest ids, which a tokenizer that learned by merging gave to the
+    most frequent pieces.
     """
-    if not 1 <= count <= size:
-        raise UsageError(f"the model has {size} tokens: a vocabulary of {count} cannot be made")
     answers: Counter[int] = Counter()
     prompts: Counter[int] = Counter()
     for text in texts:

@@ -14,6 +14,8 @@ from paceline.errors import UsageError, writable
 from paceline.file_locks import alone
 from paceline.json_files import replace_file
 
+# What reading a damaged file raises.
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, SafetensorError)
 _READABLE = 200  # most characters of a printed difference; a whole recipe's settings have more
 
 
@@ -29,13 +31,13 @@ def check_same_run(
         if one != other:
             if isinstance(one, Mapping) and isinstance(other, Mapping):
                 name, one, other = _first_difference(name, one, other)
-            words = f" ({one!r}, not {other!r})"
-            difference = (f"other {name}" if name in ("prompts", "data") else f"another {name}") + (
-                words if len(words) < _READABLE else ""
-            )
+            which = "other" if name in ("prompts", "data") else "another"
+            values = f" ({one!r}, not {other!r})"
+            if len(values) >= _READABLE:
+                values = ""
             raise UsageError(
-                f"{folder} holds {what} with {difference}: repeat its command, or choose another "
-                "folder"
+                f"{folder} holds {what} with {which} {name}{values}: repeat its command, or choose "
+                "another folder"
             )
 
 
@@ -68,15 +70,7 @@ def undamaged(what: str, advice: str) -> Iterator[None]:
     advice: what to do."""
     try:
         yield
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        TypeError,
-        zlib.error,
-        SafetensorError,
-    ) as error:
+    except _DAMAGED as error:
         if reason := getattr(error, "strerror", None):
             more = f"; {advice}" if isinstance(error, FileNotFoundError) else ""
             raise UsageError(f"cannot read {what}: {reason}{more}") from error

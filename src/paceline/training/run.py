@@ -25,7 +25,7 @@ def run_training(
     judged: list[Text],
     folder: Path,
     run: Mapping[str, Any],
-    on_step: OnStep = lambda step, loss: None,
+    on_step: OnStep,
 ) -> dict[str, Any]:
     """Train, from the latest checkpoint if there is one; the method ends with the best parts.
 

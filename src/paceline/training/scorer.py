@@ -19,6 +19,9 @@ class Teacher:
 
     head: weights [columns, hidden] and biases [columns]. token_ids: [columns] int64; None for all.
     vocab_size: of the target. bits: of the head that guesses end in; 0: they end in the target's.
+
+    guessing: that head. columns: [vocab_size] int64, the column of each token, -1 for those without
+    one.
     """
 
     def __init__(
@@ -31,15 +34,10 @@ class Teacher:
         # Inference tensors cannot be differentiated through; clones can.
         self.head = head[0].float().clone(), head[1].float().clone()
         self.guessing = (rounded_numbers(self.head[0], bits), self.head[1]) if bits else self.head
-        device = self.head[0].device
         ids = torch.arange(vocab_size) if token_ids is None else token_ids
         columns = torch.full((vocab_size,), -1)
         columns[ids.cpu()] = torch.arange(len(ids))
-        self._columns = columns.to(device)
-
-    def columns(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Columns of tokens, -1 for those without one."""
-        return self._columns[tokens]
+        self.columns = columns.to(self.head[0].device)
 
     @torch.no_grad()
     def chances(self, states: torch.Tensor) -> Taught:
@@ -112,7 +110,7 @@ class Scorer:
         length = self.batch.tokens.shape[1]
         rows = torch.arange(len(points), device=points.device)[:, None] * length
         index = (rows + points + head + 1)[there]
-        columns = self._teacher.columns(self.batch.greedy.flatten()[index])
+        columns = self._teacher.columns[self.batch.greedy.flatten()[index]]
         known = columns >= 0
         labels, places = columns[known], index[known]
         ranks = torch.full_like(labels, RANKS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from inspect import signature
-from math import cos, pi
+from math import cos, inf, pi
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from paceline.errors import ModelError, UsageError
@@ -22,6 +22,9 @@ target's likeliest token."""
 
 Form = Literal["compact", "full"]
 """What a head ends in, see `Form` in `paceline.drafters.head_configs`."""
+
+Block = Literal["random", "last-layer"]
+"""How a transformer block starts: at random, or as the model's last layer."""
 
 Precision = Literal["auto", "float32", "bfloat16"]
 SavedFloats = Literal["float16", "bfloat16", "float32"]
@@ -85,8 +88,8 @@ class TrainerSettings:
 
     def __post_init__(self) -> None:
         counts = ("heads", "steps", "rows", "context", "validate_every", "checkpoint_every")
-        self._check_range(counts, 1, None)
-        self._check_range(("vocabulary", "weight_decay", "clip", "patience"), 0, None)
+        self._check_range(counts, 1)
+        self._check_range(("vocabulary", "weight_decay", "clip", "patience"), 0)
         self._check_range(("seed",), 0, _MOST_SEED)
         self._check_range(("read_share", "warm_up", "cool_down", "decay"), 0, 1)
         if not self.learning_rate > 0:
@@ -134,12 +137,12 @@ class TrainerSettings:
         """Layers whose outputs are read besides the last state, 1 to `layers`, ascending."""
         return ()
 
-    def _check_range(self, names: tuple[str, ...], least: float, most: float | None) -> None:
+    def _check_range(self, names: tuple[str, ...], least: float, most: float = inf) -> None:
         for name in names:
             value = getattr(self, name)
             if not value >= least:
                 raise UsageError(f"{name} must be at least {least}, got {value}")
-            if most is not None and not value <= most:
+            if not value <= most:
                 raise UsageError(f"{name} must be at most {most}, got {value}")
 
     @property

@@ -33,19 +33,9 @@ def rows_at_once(device: torch.device, columns: int) -> int:
     return max(_ROWS, _GPU_LOGITS // columns) if device.type == "cuda" else _ROWS
 
 
-Compared = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-"""Guesses compared with the target, by row: the loss [n], its gradient by the logits [n, columns],
-the likeliest column int64 [n], and the acceptance [n], the chance that a token drawn from the guess
-would be accepted."""
-
-
 def compare(
-    logits: torch.Tensor,
-    taught: Taught,
-    labels: torch.Tensor,
-    kind: SoftLoss,
-    counted: bool = True,
-) -> Compared:
+    logits: torch.Tensor, taught: Taught, labels: torch.Tensor, kind: SoftLoss, counted: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compare guesses with the target, row by row.
 
     logits: [n, columns] float32. labels: [n] int64, the target's likeliest column. counted: whether
@@ -54,6 +44,9 @@ def compare(
     kl: sum p log(p / q). blend: w * kl + (1 - w) * (1 - sum min(p, q)) with w = exp(-3 * sum min(p,
     q)) of each row, as a constant: total variation alone teaches nothing to guesses that are far off.
     labels: -log q of the label.
+
+    Returns the loss [n], its gradient by the logits [n, columns], the likeliest column int64 [n],
+    and the acceptance [n], the chance that a token drawn from the guess would be accepted.
     """
     chances, negative_entropy = taught
     shares = logits.softmax(dim=-1)

@@ -19,6 +19,7 @@ from paceline.bench.report.blocks import (
     Section,
 )
 from paceline.bench.report.folder import Folder, Run, Tuning
+from paceline.bench.results import object_in
 from paceline.errors import readable
 from paceline.tables import Table, count
 
@@ -108,9 +109,7 @@ def _numbers(run: Run, name: str) -> list[Section]:
 
 
 def _machine(run: Run) -> str:
-    machine = run.asked.get("machine")
-    if not isinstance(machine, dict):
-        return ""
+    machine = object_in(run.asked, "machine")
     threads = count(machine["threads"], "thread") if "threads" in machine else None
     parts = [machine.get("processor"), threads, machine.get("device")]
     return ", ".join(str(part) for part in parts if part)

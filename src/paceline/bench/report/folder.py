@@ -9,13 +9,10 @@ from typing import Any
 
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import Summary, summarise
-from paceline.bench.results import COLD, read_results
+from paceline.bench.results import COLD, object_in, read_results
 from paceline.errors import UsageError, readable
 from paceline.json_files import parse_json
 from paceline.planning.cost_curve import CostCurve
-
-_RUNS = ("run", "simulate")
-_ABLATION = "ablate"
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class Run:
     @property
     def asked(self) -> Mapping[str, Any]:
         """What was run on what, and the texts' state: cold if the file does not say."""
-        return {"state": COLD, **_mapping(self.header, "run")}
+        return {"state": COLD, **object_in(self.header, "run")}
 
     @property
     def simulated(self) -> bool:
@@ -40,7 +37,7 @@ class Run:
     @property
     def model(self) -> str:
         """The model's name, else the file's stem."""
-        return str(_mapping(self.asked, "model").get("name", self.path.stem))
+        return str(object_in(self.asked, "model").get("name", self.path.stem))
 
 
 @dataclass(frozen=True)
@@ -85,9 +82,9 @@ def read_folder(path: Path, note: Callable[[str], None] = lambda text: None) -> 
     found = Folder([], [], [])
     for file in sorted(path.glob("*.jsonl")):
         kind = file.name.partition("-")[0]
-        if kind in _RUNS:
+        if kind in ("run", "simulate"):
             found.runs.append(_run(file))
-        elif kind == _ABLATION:
+        elif kind == "ablate":
             read_results(file)  # to report damage
             found.ablations.append(file)
     for file in sorted(path.glob("*.json")):
@@ -121,7 +118,7 @@ def _tuning(path: Path, note: Callable[[str], None]) -> Tuning | None:
     try:
         return Tuning(
             path,
-            _mapping(record, "model"),
+            object_in(record, "model"),
             CostCurve.from_records(record["curve"]),
             float(record["floor_milliseconds"]),
             float(record["bandwidth_gb_per_s"]),
@@ -131,8 +128,3 @@ def _tuning(path: Path, note: Callable[[str], None]) -> Tuning | None:
         raise UsageError(
             f"{path} is damaged ({error}): make it again with 'paceline tune --json {path}'"
         ) from error
-
-
-def _mapping(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = record.get(name)
-    return value if isinstance(value, dict) else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline.bench.report.blocks import PICTURE_TYPES, Document, Plot
 from paceline.bench.report.colours import style_sheet
 from paceline.bench.report.drawing import inline
-from paceline.errors import UsageError
+from paceline.errors import readable
 
 _LONG_NAME = 14
 
@@ -45,8 +45,6 @@ def html(document: Document) -> str:
 
 def _embedded(path: Path) -> str:
     """The picture as a data URL."""
-    try:
+    with readable(f"the picture {path}"):
         content = base64.b64encode(path.read_bytes()).decode()
-    except OSError as error:
-        raise UsageError(f"cannot read the picture {path}: {error.strerror}") from error
     return f"data:{PICTURE_TYPES[path.suffix]};base64,{content}"

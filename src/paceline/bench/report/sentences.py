@@ -10,6 +10,7 @@ from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import words
 from paceline.bench.report.blocks import Verdict
 from paceline.bench.report.folder import Run
+from paceline.bench.results import object_in
 from paceline.bench.trial import PLAIN
 from paceline.tables import Cell, count
 
@@ -20,17 +21,16 @@ _PLAIN = "plain decoding"
 
 def basis(run: Run) -> str:
     """What the numbers are based on."""
-    options = run.asked.get("options")
-    given = options if isinstance(options, dict) else {}
-    settings = [f"{name.replace('_', ' ')} {value}" for name, value in given.items()]
-    parts = [f"{_texts(run)}, {_trials(run)} per text and method"]
-    sentences = [", ".join([*parts, *settings])]
+    options = object_in(run.asked, "options").items()
+    settings = [f"{name.replace('_', ' ')} {value}" for name, value in options]
+    trials = f"{_trials(run)} per text and method"
+    sentence = f"{', '.join([_texts(run), trials, *settings])}."
     if run.simulated:
-        sentences.append(
-            "The tokens are those of recorded texts, which every method was forced to follow; the "
-            "passes were made by the model"
+        sentence += (
+            " The tokens are those of recorded texts, which every method was forced to follow; the "
+            "passes were made by the model."
         )
-    return ". ".join(sentences) + "."
+    return sentence
 
 
 def verdicts(run: Run) -> list[Verdict]:
@@ -74,12 +74,11 @@ def _about(run: Run, method: MethodSummary) -> list[str]:
 
 
 def _speed(run: Run, method: MethodSummary) -> str:
-    name, where = method.method, _where(run, method)
     speed = words.times(method.speedup)
     did = f"ran at {speed} the speed of {_PLAIN}"
     if method.identical and not run.simulated:
         did = f"wrote the same tokens as {_PLAIN} everywhere and ran at {speed} its speed"
-    start = f"{where}, {name} {did}"
+    start = f"{_where(run, method)}, {method.method} {did}"
     interval = words.interval(method)
     if not interval:
         return f"{start} ({_ONE_PROMPT})."
@@ -97,9 +96,9 @@ def _identity(run: Run, method: MethodSummary) -> list[str]:
         ]
     if method.identical:
         return []
-    whose = "its tokens" if run.simulated else "its texts"
+    whose = "Its tokens" if run.simulated else "Its texts"
     sentence = (
-        f"{whose.capitalize()} differ from those of {_PLAIN} on {len(method.differences)} of "
+        f"{whose} differ from those of {_PLAIN} on {len(method.differences)} of "
         f"{count(method.texts, 'text')}"
     )
     gap = words.largest_gap(method)

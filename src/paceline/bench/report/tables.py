@@ -32,9 +32,14 @@ def overall(caption: str, summary: Summary) -> Table:
     group = summary.overall
     table = Table.of(caption, _OVERALL, group.methods.values())
     nothing = [NOTHING] * (len(_OVERALL) - 3)
-    return replace(
-        table, rows=[*table.rows, *([name, "0", *nothing, "all"] for name in group.failed)]
-    )
+    failed = [[name, "0", *nothing, "all"] for name in group.failed]
+    return replace(table, rows=[*table.rows, *failed])
+
+
+def hit_ratio(method: MethodSummary) -> str:
+    """The share of its guesses that were accepted, as a cell."""
+    stats = method.stats
+    return f"{stats.draft_acceptance_rate:.0%}" if stats.drafted else NOTHING
 
 
 def _memory(method: MethodSummary) -> str:
@@ -62,9 +67,7 @@ _OVERALL: Columns[MethodSummary] = {
     "acceptance length": lambda one: (
         f"{one.stats.mean_acceptance_length:.2f}" if one.stats.rounds else NOTHING
     ),
-    "draft hit ratio": lambda one: (
-        f"{one.stats.draft_acceptance_rate:.0%}" if one.stats.drafted else NOTHING
-    ),
+    "draft hit ratio": hit_ratio,
     "memory over plain, MB": _memory,
     "in loops": lambda one: f"{one.loop_share:.0%}",
     "same text": _same,

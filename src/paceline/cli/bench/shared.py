@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
     from paceline.session import Session
 
+DataOption = Annotated[Path | None, told("Folder with the suites' JSONL files.")]
 LimitOption = Annotated[int | None, told("Most prompts of each task.", min=1)]
 _SAME = ("model", "machine", "versions", "preparation", "budget")
 """Circumstances that must be the same to resume a run."""
@@ -78,12 +79,6 @@ class Contenders:
 
         return WARM if self.warm else COLD
 
-    def files(self) -> dict[str, str]:
-        """What baselines read besides the model, for the description of a run."""
-        from paceline.models.description_cache import hash_of
-
-        return {} if self.gguf is None else {"gguf": hash_of(self.gguf)}
-
     @common.interruptible()
     def made(
         self, names: Sequence[str], session: Session, model: str, placement: Placement
@@ -130,6 +125,7 @@ class Trials(Placement):
         """
         from paceline.bench.comparison import Comparison
         from paceline.cli.findings import Findings
+        from paceline.models.description_cache import hash_of
 
         place = {each.name: getattr(self, each.name) for each in fields(Placement)}
         session = common.open_to_measure(self.model, "plain", measure=True, **place)
@@ -147,8 +143,9 @@ class Trials(Placement):
         # So that a run is not resumed on other prompts.
         said = json.dumps([[text.suite, vars(text.record)] for text in texts])
         run = {"kind": name.partition("-")[0], **asked, "state": contenders.state}
+        if contenders.gguf is not None:
+            run["gguf"] = hash_of(contenders.gguf)
         run |= {
-            **contenders.files(),
             "repeats": self.repeats,
             "dtype": self.dtype,
             "texts": hashlib.sha256(said.encode()).hexdigest()[:16],
@@ -161,16 +158,10 @@ class Trials(Placement):
 
 
 @dataclass(frozen=True)
-class Data:
-    """Where JSONL files are."""
-
-    data: Path | None = option(None, "Folder with the suites' JSONL files.")
-
-
-@dataclass(frozen=True)
-class SuiteTexts(Data):
+class SuiteTexts:
     """Which texts of the suites to use."""
 
+    data: DataOption = None
     limit: LimitOption = None
 
     @common.interruptible()

@@ -13,9 +13,10 @@ from paceline.cli.groups import Sampling
 
 
 @dataclass(frozen=True)
-class _Recorded(shared.Data):
+class _Recorded:
     """Which recorded outputs to use."""
 
+    data: shared.DataOption = None
     limit: int | None = option(None, "Most records of each file, evenly spaced.", min=1)
     answers: int = option(0, "Other outputs of a prompt to use as references.", min=0)
     system: Path | None = option(
@@ -54,9 +55,8 @@ def simulate(
         names = list(dict.fromkeys([PLAIN, *shared.split_methods(methods)]))
         for name in names:
             check_method(name)
-        system = [chosen.system] if chosen.system else None
-        texts = common.read_references(system, "system message file")
-        recordings = read_traces(traces, chosen.data, chosen.limit, chosen.answers, *texts)
+        system = common.read_text(chosen.system, "system message file") if chosen.system else None
+        recordings = read_traces(traces, chosen.data, chosen.limit, chosen.answers, system)
     asked = {
         "methods": names,
         "traces": traces,

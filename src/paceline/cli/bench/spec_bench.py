@@ -37,7 +37,7 @@ def export(
 ) -> None:
     """Write a run as answer files, one per method, which Spec-Bench's scripts read."""
     from paceline.bench.entries import Entry
-    from paceline.bench.results import read_results
+    from paceline.bench.results import object_in, read_results
     from paceline.bench.spec_bench import answers_of, write_answers
     from paceline.models.load import load_tokenizer
 
@@ -46,8 +46,7 @@ def export(
     run = header.get("run", {})
     if run.get("kind") != "run" or not entries:
         raise UsageError(f"{results} holds no answers: name a file that 'paceline bench run' wrote")
-    described = run.get("model")
-    model = described.get("name") if isinstance(described, dict) else None
+    model = object_in(run, "model").get("name")
     if not isinstance(model, str):
         raise UsageError(
             f"{results}: its first line, which describes the run, does not name the model: restore "

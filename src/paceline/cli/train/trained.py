@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from paceline.training.method_run import MethodRun
     from paceline.training.order import PromptFile
 
-_GIGABYTE = 1e9
-
 Kind = type[TrainedMethod[Any]]
 
 
@@ -145,7 +143,7 @@ def _run(
     source = TextSource(answers, files)
     out = given.out.resolve()
     cache = given.cache or out.with_name(f"{out.name}-states")
-    most = int(given.cache_size * _GIGABYTE)
+    most = int(given.cache_size * 1e9)
     about = describe_run(loaded.model.device)
     return MethodRun(kind, settings, base, source, cache, most, about)
 

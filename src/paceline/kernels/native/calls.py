@@ -135,8 +135,8 @@ def _openmp() -> tuple[int | None, int | None]:
         parallel, threads = found.GOMP_parallel, found.omp_get_num_threads
     except (OSError, AttributeError):
         return None, None
-    as_address = (ctypes.cast(each, ctypes.c_void_p).value for each in (parallel, threads))
-    return next(as_address), next(as_address)
+    address = ctypes.c_void_p
+    return ctypes.cast(parallel, address).value, ctypes.cast(threads, address).value
 
 
 @cache

@@ -14,8 +14,7 @@ from torch import nn
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.likeliest import likeliest
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.buffers import PassBuffers
-from paceline.kernels.programs.program import CacheLayer, Program
+from paceline.kernels.programs.program import CacheLayer, PassBuffers, Program
 from paceline.kernels.programs.steps import (
     OTHER,
     Function,
@@ -30,7 +29,6 @@ from paceline.kernels.programs.steps import (
 
 _GRAIN = 256
 _FEW = 8  # rows
-_MOST_SEEN = 64  # slots that a row sees beyond its stretch
 _MOST_TOGETHER = 48  # heads that share keys and values, PL_HEADS_OF_A_RANGE in the library
 
 Floats = NDArray[np.float32]
@@ -155,7 +153,8 @@ class Builder:
     def program(self, out: Operand | None = None) -> GivenRows:
         """The program. out: its output, the last product; None if it only stores."""
         if out is None:
-            out = self.map(self.part(self.given, 0, 1), Join.PLUS, self.part(self.given, 0, 1))
+            one = self.part(self.given, 0, 1)
+            out = self.map(one, Join.PLUS, one)
         if out.value is None:
             raise ValueError("a program needs an output")
         return GivenRows(Lowered(self._steps, out.value, self._rotary), self.given.period)
@@ -231,7 +230,7 @@ class GivenRows:
         return places.tolist(), shares.tolist()
 
     def _resize(self, capacity: int) -> None:
-        self._rows = PassBuffers(capacity, _MOST_SEEN * capacity)
+        self._rows = PassBuffers(capacity)
         self._rows.tokens[:] = self._rows.keep[:] = np.arange(capacity)
         self._given = np.empty((capacity, self._width), dtype=np.float32)
         self._out = np.empty((capacity, self._program.vocabulary), dtype=np.float32)

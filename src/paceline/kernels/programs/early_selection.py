@@ -35,7 +35,7 @@ def select_early(lowered: Lowered) -> Lowered:
         kept[out] = kept[selected]
     early = [step for step in before if step not in late]
     steps = [*early, *selects, *(_with(kept, step) for step in [*late, *after])]
-    return Lowered(steps, lowered.logits, lowered.tables)
+    return replace(lowered, steps=steps)
 
 
 def _late(steps: Sequence[Step], select: Step) -> list[Step]:

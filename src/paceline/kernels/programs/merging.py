@@ -13,18 +13,13 @@ from paceline.kernels.programs.steps import Function, Join, Op, Operand, Step, V
 
 @dataclass(eq=False)
 class Block:
-    """Products of the same rows, their outputs side by side [rows, count].
+    """Products of the same rows, their outputs side by side.
 
     products: the steps. turned: rotations of the first outputs, which run in place, as one.
     """
 
     products: list[Step] = field(default_factory=list)
     turned: list[Step] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        """Numbers per row."""
-        return sum(step.count for step in self.products)
 
     def parts(self) -> list[tuple[Value, int, int]]:
         """The values that it makes, and where they begin and end in a row."""

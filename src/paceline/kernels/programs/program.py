@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from paceline.kernels.native import signatures as native
@@ -15,6 +16,7 @@ from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Ta
 
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
 _LINE = 16  # numbers; 64 bytes
+_MOST_SEEN = 64  # slots that a row sees beyond its stretch
 _SAME = (
     *("op", "function", "join", "layer", "seen", "halves"),
     *("count", "size", "heads", "key_heads", "number", "cap"),
@@ -62,6 +64,32 @@ class TableAddresses:
             self._strides = (ctypes.c_int64 * count)(*(each.stride(0) for each in tables))
         one.tables = ctypes.addressof(self._addresses)
         one.table_strides = ctypes.addressof(self._strides)
+
+
+class PassBuffers:
+    """Buffers for passes over at most `capacity` rows, whose layers all see the same slots.
+
+    tokens, positions, slots, keep: int64 [capacity], see `pl_pass`. first, count: int32 [capacity],
+    stretches of slots. begins [capacity + 1], extra [64 * capacity]: int32, see `SlotsSeen`; until
+    they are written, rows see only their stretches. native: the pass, without its rows, its logits
+    and what its program fills in.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        whole = np.zeros((4, capacity), dtype=np.int64)
+        self.tokens, self.positions, self.slots, self.keep = whole
+        self.first, self.count = np.zeros((2, capacity), dtype=np.int32)
+        self.begins = np.zeros(capacity + 1, dtype=np.int32)
+        self.extra = np.zeros(_MOST_SEEN * capacity, dtype=np.int32)
+        seen = self.first, self.count, self.begins, self.extra
+        self._seen = native.Seen(*(numbers.ctypes.data for numbers in seen))
+        self.native = native.Pass(
+            tokens=self.tokens.ctypes.data,
+            positions=self.positions.ctypes.data,
+            where=self.slots.ctypes.data,
+            keep=self.keep.ctypes.data,
+            seen=ctypes.addressof(self._seen),
+        )
 
 
 class Program:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from paceline.kernels.blocks import GROUP, ROUNDED, BlockMatrix, rounded_blocks, rounded_size
+from paceline.kernels.blocks import ROUNDED, BlockMatrix, rounded_blocks, rounded_size, whole_groups
 from paceline.kernels.memory import WeightMemory
 from paceline.kernels.programs.steps import Kind, Lowered, Op, Step
 
@@ -44,8 +44,7 @@ class Rounding:
                 return step
             return replace(step, matrix=made[step.matrix])
 
-        steps = [*map(on_rounded, self._lowered.steps)]
-        return Lowered(steps, self._lowered.logits, self._lowered.tables)
+        return replace(self._lowered, steps=[*map(on_rounded, self._lowered.steps)])
 
 
 def _bits_by_matrix(lowered: Lowered, bits: int) -> dict[BlockMatrix, int]:
@@ -74,7 +73,7 @@ def _rounded(matrix: BlockMatrix, bits: int, memory: WeightMemory) -> BlockMatri
     for first in range(0, matrix.outputs, step):
         ids = torch.arange(first, min(first + step, matrix.outputs))
         blocks[first : first + step] = rounded_blocks(matrix.values(ids), bits)
-    made = BlockMatrix.pack(ROUNDED[bits], blocks, matrix.inputs + -matrix.inputs % GROUP)
+    made = BlockMatrix.pack(ROUNDED[bits], blocks, whole_groups(matrix.inputs))
     del blocks
     made.move(memory)
     return made

@@ -15,9 +15,6 @@ from paceline.kernels.stand_in import LinearStandIn
 OTHER = 1 << 24
 """PL_OTHER: in an order, places beyond it are in the second operand."""
 
-LAST = 0
-"""As the layer of states: the states that the output head reads."""
-
 
 class Op(IntEnum):
     """`enum pl_op` of native/src/program.h; likewise below."""
@@ -126,8 +123,8 @@ class Step:
 
     of: the operands in, other, third, in this order. out: None if the output goes to a cache.
     matrix, linear: of a product, one of the two; a linear layer is for programs of torch's operators.
-    layer: of the cache; for states, the layer they come from, counted from 1, or `LAST`. at: where
-    these states begin in a row of their cache.
+    layer: of the cache; for states, the layer they come from, counted from 1; 0 for those that the
+    output head reads. at: where these states begin in a row of their cache.
     """
 
     op: Op

@@ -49,8 +49,6 @@ class TorchProgram:
             return self._sum(step, plan.added[step])
         if step.op == Op.STORE:
             return self._store(step, plan.adjoin(step.of))
-        if step.op not in STEPS:
-            raise ValueError(f"torch has no operator for {step.op.name}")
         return STEPS[step.op](self.operands, step)
 
     def _block(self, block: Block) -> Run:

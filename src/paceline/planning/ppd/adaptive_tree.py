@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.calibration import ShareChances
@@ -33,11 +33,9 @@ _CHANGED = 0.05
 class Limits:
     """Limits on a tree.
 
-    size: guesses and prompt tokens, as `build_tree` counts them, at least `least`; 0 leaves it to
-    the curve.
+    size: guesses and prompt tokens, as in `build_tree`, at least `least`; 0: the curve decides.
     width: most rows of a pass, instead of a size; 0 for none.
-    epts: rows per prompt token. floor: the least number of prompt tokens after a guess; all of them
-    make a static tree.
+    epts: rows per prompt token. floor: least prompt tokens after a guess; all make a static tree.
     """
 
     size: int = 0
@@ -52,8 +50,7 @@ class Limits:
 
     @property
     def narrowest(self) -> int:
-        """Rows of the narrowest pass with a tree: those of the smallest size, the root and the
-        prompt tokens after it."""
+        """Rows of the narrowest pass with a tree: the smallest, the root and its prompt tokens."""
         return 1 + max(1, self.floor) * self.epts + self.least
 
 
@@ -93,7 +90,7 @@ class AdaptiveTree:
     def fitting(self, budget: int) -> DynamicTree | None:
         """The tree whose states have at most `budget` nodes, or None if that is too few."""
         self._budget = budget
-        return self._fitting()
+        return _best(self.table, self._curve, budget, self._limits)
 
     def follow(self, context: int) -> None:
         """Record a round, after which the text has `context` tokens in the cache, and adapt the
@@ -112,14 +109,13 @@ class AdaptiveTree:
     @property
     def prospects(self) -> Prospects:
         """What its trees currently promise, with all prompt tokens after every root."""
-        return _prospects(self.table, self._curve, self._fitting(), self._limits.epts)
-
-    def _fitting(self) -> DynamicTree | None:
-        return _best(self.table, self._curve, self._budget, self._limits)
+        best = _best(self.table, self._curve, self._budget, self._limits)
+        return _prospects(self.table, self._curve, best, self._limits.epts)
 
     def survey(self) -> list[FittedTree]:
         """What the trees of all widths promise; see `survey_widths`."""
-        return _surveyed(self.table, self._curve, _coarse(self._curve), self._limits)
+        widths, limits = _coarse(self._curve), self._limits
+        return survey_widths(self.table, self._curve, widths, floor=limits.floor, epts=limits.epts)
 
     def observe(self, distance: int, rank: int | None, shares: Sequence[float] = ()) -> None:
         """Learn from a token that was guessed at. distance: from 1. rank: of the right guess, from
@@ -147,30 +143,25 @@ def _best(
 ) -> DynamicTree | None:
     """The tree within these limits and of at most `budget` nodes that promises most tokens per
     millisecond, with fewer prompt tokens if need be."""
+    surveyed = partial(survey_widths, table, floor=limits.floor, epts=limits.epts)
     most = max(budget, 0) + 1
     if limits.size:
         if limits.size + limits.epts * table.distances <= budget:
             # The paper's tree of that size, with all prompt tokens after the root.
             return build_tree(table, limits.size, limits.floor, limits.epts)
-        found = _surveyed(table, _FREE, (most,), limits)
+        found = surveyed(_FREE, (most,))
     elif limits.width:
-        found = _surveyed(table, curve, (min(limits.width, most),), limits)
+        found = surveyed(curve, (min(limits.width, most),))
     else:
         widths = tuple(width for width in _coarse(curve) if width <= most)
-        found = _surveyed(table, curve, widths, limits)
+        found = surveyed(curve, widths)
         # If no tree fits the widths tried first, the narrowest may still fit the budget.
-        found = found or _surveyed(table, curve, (min(most, limits.narrowest),), limits)
+        found = found or surveyed(curve, (min(most, limits.narrowest),))
         if found:
             best = max(found, key=lambda fitted: fitted.speedup)
             near = _next_to(best.width, (*widths, min(most, _widest(curve) + 1)))
-            found = [best, *_surveyed(table, curve, near, limits)]
+            found = [best, *surveyed(curve, near)]
     return max(found, key=lambda fitted: fitted.speedup).tree if found else None
-
-
-def _surveyed(
-    table: AcceptanceTable, curve: CostCurve, widths: Sequence[int], limits: Limits
-) -> list[FittedTree]:
-    return survey_widths(table, curve, widths, floor=limits.floor, epts=limits.epts)
 
 
 @lru_cache(maxsize=128)

@@ -31,11 +31,12 @@ def tree_text(tree: DynamicTree) -> str:
     A node shows its rank among its siblings, from 1, how likely it is to be accepted, and the
     number of prompt tokens after it. Prompt tokens after guesses are counted; rows are all rows.
     """
-    return "\n\n".join(
-        "\n".join([_title(tree, state), f"root +{tree.states[state].root_prompts}", *lines])
-        for state in _occurring(tree)
-        for lines in [list(_branches(tree.states[state], ROOT, ""))]
-    )
+    pictures = []
+    for state in _occurring(tree):
+        own = tree.states[state]
+        lines = [_title(tree, state), f"root +{own.root_prompts}", *_branches(own, ROOT, "")]
+        pictures.append("\n".join(lines))
+    return "\n\n".join(pictures)
 
 
 def tree_figure(tree: DynamicTree) -> Figure:
@@ -146,8 +147,7 @@ def _draw(panel: Axes, state: StateTree) -> None:
 
 
 def _places(state: StateTree) -> dict[int, float]:
-    """Horizontal positions of all nodes and ROOT: leaves side by side, others centred above their
-    children."""
+    """Horizontal positions of all nodes and ROOT: leaves in a row, others above their children."""
     places: dict[int, float] = {}
     leaves = count()
 

@@ -35,8 +35,6 @@ from paceline.targets.virtual_tokens import VirtualTokens
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["ChainPass", "CompiledPass", "UnfitError", "compiled", "kept_outputs"]
-
 _FEW = 64  # numbers
 
 
@@ -66,7 +64,7 @@ def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
         raise UsageError(
             f"the model does not expose the output of layer {missing[0]}: choose another method"
         )
-    return Lowered(found, steps.logits, steps.tables)
+    return replace(steps, steps=found)
 
 
 class CompiledPass:
@@ -163,11 +161,10 @@ class ChainPass:
     def __init__(self, lowered: Lowered, windows: Windows) -> None:
         self._tokens: NDArray[np.int64] | None = None
         last = lowered.steps[-1]
-        if last.op == Op.SCATTER and last.order is not None:
-            said = last.of[0]
-            if said.whole and said.value is not None:
-                self._tokens = last.order.numpy().astype(np.int64) - 1
-                lowered = Lowered(lowered.steps[:-1], said.value, lowered.tables)
+        said = last.of[0].value if last.op == Op.SCATTER else None
+        if said is not None and last.order is not None:
+            self._tokens = last.order.numpy().astype(np.int64) - 1
+            lowered = Lowered(lowered.steps[:-1], said, lowered.tables)
         self._program = Program(lowered)
         self._windows = _window_slots(windows)
         self._scores = np.empty(self._program.vocabulary, dtype=np.float32)

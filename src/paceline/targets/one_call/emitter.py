@@ -102,10 +102,9 @@ class Emitter:
         """Apply a function to every number."""
         return self.make(Op.MAP, len(rows.feature), self.operand(rows), function=function)
 
-    def map(self, left: Operand, join: Join, right: Operand, count: int = 0) -> Value:
+    def map(self, left: Operand, join: Join, right: Operand, count: int) -> Value:
         """Join two operands, `count` numbers of each; fused with a rotation or a function of one of
         them."""
-        count = count or left.period
         turned = self._turned(left, right, count) if join == Join.PLUS else None
         if turned is not None:
             return turned

@@ -15,7 +15,6 @@ from torch import nn
 from paceline.kernels.block_layers import BlockEmbedding, BlockLinear
 from paceline.kernels.norm import FastRMSNorm
 from paceline.kernels.programs.steps import (
-    LAST,
     Join,
     Kind,
     Lowered,
@@ -29,6 +28,7 @@ from paceline.kernels.reduced_head import ReducedHead
 from paceline.kernels.shared_input import Projection
 from paceline.kernels.stand_in import LinearStandIn
 from paceline.kernels.token_table import scale_of
+from paceline.protocols import LAST_STATES
 from paceline.targets.one_call.arithmetic import Arithmetic
 from paceline.targets.one_call.emitter import Emitter
 from paceline.targets.one_call.positions import PositionTables
@@ -165,7 +165,7 @@ class _Lowering:
         scale = scale_of(self._table)
         if scale is not None:
             number = Operand(1, data=scale.detach().float().reshape(1))
-            value = self._emit.map(Operand.all_of(value), Join.TIMES, number)
+            value = self._emit.map(Operand.all_of(value), Join.TIMES, number, count)
         self._emit.add(Step(Op.GIVEN, count, value, size=self._table.num_embeddings))
         self._define(output, value, 1)
 
@@ -230,7 +230,7 @@ class _Lowering:
     def _select(self) -> None:
         """From here on, only kept rows matter."""
         states = self._recording.states
-        operand = self._keep(states, LAST)
+        operand = self._keep(states, LAST_STATES)
         kept = self._emit.new_value(operand.period, Kind.KEPT)
         self._emit.add(Step(Op.SELECT, kept.count, kept, (operand,)))
         self._define(states, kept, self._features(states).axis)

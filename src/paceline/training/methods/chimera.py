@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, Finished, Record, Tensors, TrainedMethod
-from paceline.training.settings import WHAT, Form, HeadSettings, option
+from paceline.training.settings import WHAT, Block, Form, HeadSettings, option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _COMMON_NGRAMS = 4096
 
-Block = Literal["random", "last-layer"]
 Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
 
 
@@ -52,7 +51,7 @@ class ChimeraSettings(HeadSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_range(("state_weight", "intermediate"), 0, None)
+        self._check_range(("state_weight", "intermediate"), 0)
         if self.own_guesses and self.bottom != "ngram":
             raise UsageError(
                 "a transformer at the bottom can learn only after the tokens of texts: leave out "

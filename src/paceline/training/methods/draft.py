@@ -48,7 +48,7 @@ class DraftSettings(TrainerSettings):
                 "a standalone draft model needs its whole vocabulary: leave out --vocabulary or "
                 "--standalone"
             )
-        self._check_range(("rank",), 0, None)
+        self._check_range(("rank",), 0)
         if self.standalone and self.rank:
             raise UsageError(
                 "a standalone draft model has whole layers: leave out --rank or --standalone"

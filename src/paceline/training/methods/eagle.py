@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
 from paceline.training.method import Base, TrainedMethod
-from paceline.training.settings import WHAT, HeadSettings, SoftLoss, option
+from paceline.training.settings import WHAT, Block, HeadSettings, SoftLoss, option
 
 if TYPE_CHECKING:
     from paceline.drafters.eagle_model import EagleModel
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 Features = Literal["last", "three"]
 """last: the model's last hidden state (EAGLE 1 and 2). three: the outputs of a low, a middle and a
 high layer (EAGLE-3)."""
-
-Block = Literal["random", "last-layer"]
 
 _NORMS = {"row_norm": "input_layernorm", "inner_norm": "post_attention_layernorm"}
 
@@ -45,7 +43,7 @@ class EagleSettings(HeadSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_range(("state_weight", "intermediate"), 0, None)
+        self._check_range(("state_weight", "intermediate"), 0)
         if self.state_weight and self.features != "last":
             raise UsageError(
                 "state_weight compares outputs with last states: leave it at 0, or leave features "

@@ -21,10 +21,8 @@ from paceline.training.method import Base
 
 # Names of a layer's parts in Llama and its relatives.
 _TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
-_JOIN = "self_attn.o_proj"
 # Llama names the norm before the feed-forward by what precedes it; Gemma 2 and 3 have both.
 _AFTER, _BEFORE = "post_attention_layernorm", "pre_feedforward_layernorm"
-_GATE, _UP, _DOWN = "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"
 
 _CHIMERA_NORMS = {"green_norm": "input_layernorm", "inner_norm": _AFTER}
 _SMALLEST = 1e-2
@@ -71,13 +69,14 @@ def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind
         for own, name in _TURNED.items():
             for part, numbers in block.get_submodule(own).named_parameters():
                 numbers.copy_(layer.get_parameter(f"{name}.{part}"))
-        block.get_parameter("join.weight").copy_(layer.get_parameter(f"{_JOIN}.weight"))
+        block.get_parameter("join.weight").copy_(layer.get_parameter("self_attn.o_proj.weight"))
         for own, name in norms.items():
             if name == _AFTER and hasattr(layer, _BEFORE):
                 name = _BEFORE
             block.get_parameter(own).copy_(gains_of(layer.get_submodule(name)))
         gate, up, down = (
-            layer.get_parameter(f"{name}.weight").float() for name in (_GATE, _UP, _DOWN)
+            layer.get_parameter(f"mlp.{name}_proj.weight").float()
+            for name in ("gate", "up", "down")
         )
         sizes = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
         units = sizes.topk(len(block.get_parameter("gate.weight"))).indices.sort().values
@@ -155,10 +154,7 @@ class TransformerBottom(nn.Module):
         hook = layer.register_forward_hook(catch)
         try:
             shallow.get_decoder()(
-                tokens,
-                attention_mask=masks,
-                position_ids=places - start,
-                use_cache=False,
+                tokens, attention_mask=masks, position_ids=places - start, use_cache=False
             )
         finally:
             hook.remove()

@@ -53,7 +53,7 @@ class PpdSettings(TrainerSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_range(("points",), 1, None)
+        self._check_range(("points",), 1)
         if not self.head_rate > 0:
             raise UsageError(f"head_rate must be positive, got {self.head_rate}")
 
