@@ -30,7 +30,7 @@ from paceline.errors import PacelineError, UsageError
 from paceline.kernels.cuda_graph import Repeated, on_device, recorder_for
 from paceline.machine import describe_run
 from paceline.models import load_causal_lm
-from paceline.prepared_models import stop_ids
+from paceline.models.vocabulary import stop_ids
 from paceline.prompts import PromptRecord
 from paceline.targets.support import longest_context
 from paceline.training.answering import Conversation

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import paceline
 from paceline.datastore import Datastore
 from paceline.drafters import Anpd, Plain
 from paceline.errors import StoreError, UsageError
@@ -144,6 +145,12 @@ def test_a_store_keeps_answers_and_makes_the_second_request_faster() -> None:
     second = session.generate("tell me", max_new_tokens=60)
     assert second.tokens == first.tokens
     assert second.stats.rounds < first.stats.rounds
+
+
+@pytest.mark.parametrize("name", ["none", "", True])
+def test_a_wrong_datastore_does_not_wait_for_the_model(name: Any) -> None:
+    with pytest.raises(UsageError, match="names no datastore: leave it out"):
+        paceline.load("no such model", datastore=name)
 
 
 @pytest.mark.parametrize("method", ["sam", "rest:n=1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,7 +62,7 @@ def load(
     Raises UsageError for an unknown method, setting or choice, ModelError if the model cannot be
     found, read or run, or has no parts for the method, StoreError for a bad datastore.
     """
-    check_method(method, **settings)  # a wrong method must not wait for the model
+    _check_names(method, settings, datastore)  # which must not wait for the model
     placement = {
         "device": device,
         "dtype": dtype,
@@ -95,13 +96,17 @@ def load(
     )
 
 
+def _check_names(method: str, settings: Mapping[str, Any], datastore: object) -> None:
+    check_method(method, **settings)
+    if datastore is True or str(datastore) in ("", NO_DATASTORE):
+        raise UsageError(f"{str(datastore)!r} names no datastore: leave it out, or name a folder")
+
+
 def _datastore(
     name: str | Path | Literal[False] | None, tokenizer: Any
 ) -> Datastore | Literal[False] | None:
     if name is None or name is False:
         return name
-    if str(name) in ("", NO_DATASTORE):
-        raise UsageError(f"{str(name)!r} names no datastore: leave it out, or name a folder")
     mark = vocabulary_mark(tokenizer)
     own = Datastore.default_folder(mark)
     return Datastore(own if name == "own" else Path(os.path.expanduser(name)), mark)

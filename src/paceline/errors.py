@@ -51,7 +51,7 @@ def writable(what: object, advice: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"cannot write {what}: {error.strerror}{advice}") from error
+        raise UsageError(f"cannot write {what}: {error.strerror or error}{advice}") from error
 
 
 @contextmanager
@@ -59,6 +59,7 @@ def readable(what: str) -> Iterator[None]:
     """Raise UsageError, naming `what`, if the body cannot read a file, or it is no UTF-8 text."""
     try:
         yield
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UsageError(f"cannot read {what}: {reason}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"cannot read {what}: it is not UTF-8 text") from error
+    except OSError as error:
+        raise UsageError(f"cannot read {what}: {error.strerror or error}") from error

@@ -24,6 +24,7 @@ from paceline.models.fingerprint import fingerprint
 from paceline.models.load import load_gguf_tokenizer
 from paceline.models.placement import placement
 from paceline.models.source import ModelSource, resolve
+from paceline.models.vocabulary import stop_ids
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import DEFAULT_ENGINE, check_choices, open_target
 from paceline.targets.prepare import AUTO, BLOCKS, prepare
@@ -87,14 +88,6 @@ def open_model(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
         if found.target.preparation.weights == BLOCKS:
             keep_target(mark, found.target, {"eos_ids": found.eos_ids})
     return found
-
-
-def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Tokens that end a text, from the generation config, else from the tokenizer."""
-    eos = model.generation_config.eos_token_id
-    if eos is None:
-        eos = tokenizer.eos_token_id
-    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
 
 
 def _open_anew(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pytest
 
+from paceline.bench import comparison as module
 from paceline.bench.comparison import Comparison, Text
 from paceline.bench.entries import Difference, Entry, LeftOut, parse_line
 from paceline.bench.metrics import Group, summarise
@@ -226,6 +228,19 @@ def test_plain_decoding_that_contradicts_itself_is_found() -> None:
     group = found_by(comparison(session, [], repeats=2), on_trial)
     (found,) = differences(group, "plain")
     assert (found.position, found.plain_token) == (3, tokens[3])
+
+
+def test_a_difference_that_cannot_be_scored_is_that_trials_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    session, _ = clocked_session()
+    monkeypatch.setattr(module, "difference", full)
+    entries, _ = lines_of(comparison(session, [Fixed("wrong", [[1]]), "pld"]))
+    errors = {entry.method: entry.error for entry in entries}
+    assert errors == {"plain": "", "wrong": "RuntimeError: out of memory", "pld": ""}
 
 
 @pytest.mark.parametrize("shorter", ["plain", "other"])

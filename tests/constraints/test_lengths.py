@@ -68,6 +68,14 @@ TOO_LONG = {
     "reference to a name": Constraint.json_schema(
         {"$defs": {"x": {"$anchor": "x", "items": LONG, "minItems": 20000}}, "$ref": "#x"}
     ),
+    "beside a place beyond all lists": Constraint.json_schema(
+        {
+            "examples": [{"$ref": f"#/examples/{'9' * 5000}"}],
+            "items": LONG,
+            "minItems": 20000,
+        }
+    ),
+    "a number beyond all floats": Constraint.json_schema({"items": LONG, "minItems": 10**400}),
     "properties": Constraint.json_schema(
         {"minProperties": 20000, "patternProperties": {"^(ab){2000}$": True}}
     ),

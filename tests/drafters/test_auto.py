@@ -378,6 +378,8 @@ def test_sources_are_named_and_left_out() -> None:
     assert make_drafter("auto").source_names == ("anpd", "suffix", "llma", "rest")
     assert make_drafter("auto:-llma,-rest").source_names == ("anpd", "suffix")
     assert make_drafter("auto:-llma,-rest,-medusa").source_names == ("anpd", "suffix")
+    for both in ("without=llma,-rest", "-rest,without=llma"):
+        assert make_drafter(f"auto:{both}").source_names == ("anpd", "suffix")
     assert make_drafter("auto:sources=(pld:n=2,k=3+anpd)").source_names == ("pld", "anpd")
     assert make_drafter("auto", without="anpd+suffix+rest").source_names == ("llma",)
     drafting = make_drafter("auto:sources=anpd+speculative:draft=near", toy_host())

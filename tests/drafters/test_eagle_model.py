@@ -167,6 +167,7 @@ def assert_alike(found: Guesses, expected: Guesses) -> None:
         ({"head_size": 7}, "head_size even"),
         ({"layers": (0, 3)}, r"ascending, from 1 up, got \(0, 3\)"),
         ({"layers": (4, 3)}, "layers must be ascending"),
+        ({"layers": (1.5,)}, "layers must be whole numbers"),
         ({"rotary_base": 1.0}, "rotary_base must be larger than 1"),
         ({"rotary_base": math.nan}, "rotary_base must be larger than 1"),
         ({"head_size": 8.0}, r"head_size must be a whole number, got 8\.0"),

@@ -17,7 +17,7 @@ from tests.planning.tables import VICUNA
 from tests.prompt_parts import TOY, falling, host_on, random_parts, saved_parts, toy_drafter
 from tests.tiny_models import some_prompt, tiny_model
 
-from paceline.drafters import Host, Ppd, check_method, make_drafter, parts
+from paceline.drafters import Host, Ppd, PpdSettings, check_method, make_drafter, parts
 from paceline.errors import ModelError, UsageError
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.cost_curve import CostCurve, CostPoint
@@ -428,6 +428,11 @@ def test_a_size_without_room_for_an_ensemble_is_refused() -> None:
 def test_a_width_without_room_for_a_tree_is_refused() -> None:
     assert "width must be at least 4" in refused(saved_parts(3), width=3)
     assert "width must be at least 8" in refused(saved_parts(3), width=7, shape="static")
+
+
+def test_settings_from_python_are_checked_too() -> None:
+    with pytest.raises(UsageError, match="shape must be one of confidence, table, static"):
+        PpdSettings(shape="tabel")  # type: ignore[arg-type]
 
 
 def test_a_model_is_needed() -> None:

@@ -50,6 +50,7 @@ from paceline.models import ALIASES, DEFAULT_MODEL, ModelStore, load_causal_lm
 from paceline.models.explain import explained
 from paceline.models.gguf_description import describe_alias, stop_ids
 from paceline.models.gguf_file import GgufFile
+from paceline.models.placement import placement
 from paceline.models.registry import Alias, Wheel
 from paceline.models.source import ModelSource, resolve
 from paceline.targets.support import longest_context
@@ -111,6 +112,17 @@ def test_dtype_device_map_and_attention_are_passed_on(tiny: Path) -> None:
 def test_unusable_arguments(tiny: Path, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         load_causal_lm(str(tiny), **options)
+
+
+@pytest.mark.parametrize("device_map", ["cpu", {"": "cpu"}, {"": torch.device("cpu")}])
+def test_the_dtype_is_that_of_the_device_of_a_map(
+    device_map: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    assert placement(None, None, device_map)["dtype"] == torch.float32
+    assert placement(None, None, {"": "cpu", "lm_head": 0})["dtype"] == torch.bfloat16
+    assert placement(None, None, "auto")["dtype"] == torch.bfloat16
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
@@ -341,6 +353,11 @@ def test_errors_that_led_to_an_error_count_and_the_models_own_name_does_not() ->
 
     with pytest.raises(ModelError, match="cannot reach the model hub"):
         fail("owner/out of memory")
+
+
+def test_a_short_name_of_a_model_stays_in_other_words() -> None:
+    with pytest.raises(ModelError, match="not enough memory"), explained(ModelSource("e")):
+        raise MemoryError
 
 
 def test_our_own_errors_pass_unchanged() -> None:

@@ -73,6 +73,13 @@ def test_pull_makes_a_complete_folder_and_a_record(store: ModelStore) -> None:
     assert all(total is not None and 0 <= done <= total for _, done, total in seen.events)
 
 
+def test_a_size_that_no_file_has_is_damage(store: ModelStore) -> None:
+    record = store.pull("tiny") / "paceline.json"
+    record.write_text(record.read_text().replace('"size": ', '"size": 1e999, "was": ', 1))
+    with pytest.raises(ModelError, match="is missing or unreadable"):
+        store.path("tiny")
+
+
 def test_second_pull_does_nothing_and_force_makes_it_again(store: ModelStore) -> None:
     store.pull("tiny")
     store.pull("tiny")

@@ -71,6 +71,7 @@ def flip(path: Path, place: int) -> None:
         lambda place: flip(place / "tensors.safetensors", 0),
         lambda place: flip(place / "tensors.safetensors", 12),
         lambda place: (place / "tensors.safetensors").write_bytes(b""),
+        lambda place: (place / "tensors.safetensors").write_bytes(b"\x01" + bytes(7) + b"5"),
         lambda place: (place / "tensors.safetensors").write_bytes(bytes(range(200)) * 9),
         lambda place: (place / "tensors.safetensors").unlink(),
         lambda place: flip(place / "record.json", 3),

@@ -246,7 +246,7 @@ def test_an_earlier_call_in_the_old_form_is_refused(content: Any) -> None:
     "fields",
     [
         {"stream_options": {"include_usage": None}},
-        {"paceline": {"metrics": None, "sources": None}},
+        {"paceline": {"metrics": None, "sources": None, "references": None}},
     ],
 )
 def test_null_is_the_default(fields: dict[str, Any]) -> None:

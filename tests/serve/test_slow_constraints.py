@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from tests.serve.live import MODEL, Live, SlowToy, live, tool_session, wait_for
 
 from paceline.constraints import Constraint, grammars
 from paceline.options import Options
+from paceline.serve import compiler as module
 from paceline.serve.compiler import Compiler
 from paceline.serve.errors import ApiError
 from paceline.serve.ticket import Order
@@ -102,6 +104,20 @@ def test_a_constraint_that_takes_too_long_is_given_up(stuck: Stuck) -> None:
         stuck.free.set()
         wait_for(lambda: held(served).status_code == 200)
         assert held(served, 1).status_code == 200
+
+
+def test_a_thread_that_cannot_start_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    compiler = Compiler(tool_session(), threads=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "in_own_thread", full)
+        for place in (0, 0, 1):
+            with pytest.raises(ApiError, match="take too long to compile") as caught:
+                asyncio.run(compiler.compiled(order(place), monotonic() + 60))
+            assert caught.value.status == 503
+    assert asyncio.run(compiler.compiled(order(0), monotonic() + 60)) is not None
 
 
 def test_the_time_limit_counts_from_before_a_constraint_is_compiled(stuck: Stuck) -> None:

@@ -187,16 +187,17 @@ class Comparison:
 
     def _play(self, contender: Contender, entry: Entry, request: Request, done: _Done) -> Entry:
         taken = self._memory.trial(contender.name)
+        first = done.get((*entry.key, 0, PLAIN))
+        plain = first.output if isinstance(first, Entry) else None
+        parting = None
         try:
             trial = contender.generate(request)
+            peak = taken()
+            same = plain is not None and list(plain) == trial.output
+            if not (plain is None or same or trial.lossy):
+                parting = difference(self.session.target, request.ids, plain, trial.output)
         except Exception as error:
             return replace(entry, error=_sentence(error))
-        peak, first = taken(), done.get((*entry.key, 0, PLAIN))
-        plain = first.output if isinstance(first, Entry) else None
-        same = plain is not None and list(plain) == trial.output
-        parting = None
-        if not (plain is None or same or trial.lossy):
-            parting = difference(self.session.target, request.ids, plain, trial.output)
         return replace(
             entry,
             tokens=len(trial.output),

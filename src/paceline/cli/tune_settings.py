@@ -39,6 +39,8 @@ class SettingsStudy:
         measure = partial(self._measure, tryout)
         for step in search(tried, start, measure):
             self.steps.append(step)
+        if not self.steps:
+            raise UsageError(f"{self.method} has no setting with several values to try")
         best = self.steps[-1].best.settings
         self.last = measure([start] if best == start else [start, best])
 

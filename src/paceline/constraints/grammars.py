@@ -6,7 +6,6 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -191,8 +190,11 @@ def _length(constraint: Constraint) -> float:
     if constraint.kind == "grammar":
         return grammar_length(constraint.text)
     if constraint.kind == "json_schema":
-        with suppress(ValueError, RecursionError):  # llguidance will say so
-            return schema_length(json.loads(constraint.text))
+        try:
+            schema = json.loads(constraint.text)
+        except (ValueError, RecursionError):  # llguidance will say so
+            return 0.0
+        return schema_length(schema)
     return 0.0
 
 

@@ -17,6 +17,7 @@ _VALUE = 10.0
 """A value's own marks, digits and words; no string, which is either free or counted."""
 _BESIDE = 4
 """The marks between a name and its value, and before the next."""
+_DIGITS = 9  # of a place in a list: Python does not read numbers of thousands of digits
 _BRANCHES = ("if", "then", "else")
 _ARRAY = {"items", "prefixItems", "additionalItems", "minItems"}
 _OBJECT = {"properties", "patternProperties", "additionalProperties", "required", "minProperties"}
@@ -38,6 +39,7 @@ class _Document:
         # References count from the nearest part with an id: all of these are tried.
         inside = [each for each in _objects(schema) if isinstance(each.get("$id"), str)]
         self._roots = [schema, *(each for each in inside if each is not schema)]
+        self._names: dict[str, str] = {}  # by reference
         self._named: dict[str, list[Any]] = {}
         self._anchors = {
             each[key]: each
@@ -48,10 +50,11 @@ class _Document:
 
     def name(self, reference: str) -> str:
         """A name for what is referred to, however that is written."""
-        targets = self._targets(reference)
-        name = ",".join(str(id(target)) for target in targets)
-        self._named[name] = targets
-        return name
+        if reference not in self._names:
+            targets = self._targets(reference)
+            name = self._names[reference] = ",".join(str(id(target)) for target in targets)
+            self._named[name] = targets
+        return self._names[reference]
 
     def needs(self, name: str) -> list[str]:
         """The names of what a part refers to."""
@@ -131,7 +134,7 @@ def _the(kind: type[_T], schema: Mapping[str, Any], name: str) -> _T:
 
 def _count(schema: Mapping[str, Any], name: str) -> float:
     value = schema.get(name)
-    return min(float(value), ENOUGH) if isinstance(value, int) and value > 0 else 0.0
+    return float(min(value, ENOUGH)) if isinstance(value, int) and value > 0 else 0.0
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -146,12 +149,16 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
             waiting += found
 
 
+def _is_place(name: str) -> bool:
+    return name.isdecimal() and len(name) <= _DIGITS
+
+
 def _at(value: Any, names: Sequence[str]) -> Any:
     """The part of a JSON value at a pointer's names; None for none."""
     for name in names:
         if isinstance(value, dict) and name in value:
             value = value[name]
-        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+        elif isinstance(value, list) and _is_place(name) and int(name) < len(value):
             value = value[int(name)]
         else:
             return None

@@ -128,6 +128,8 @@ class EagleConfig:
         check_least(self, 2, "head_size")
         check_least(self, 0, "vocabulary")
         _check_attention(self)
+        if not all(isinstance(layer, int) for layer in self.layers):
+            raise ModelError(f"layers must be whole numbers, got {self.layers}")
         if min(self.layers, default=1) < 1 or list(self.layers) != sorted(set(self.layers)):
             raise ModelError(f"layers must be ascending, from 1 up, got {self.layers}")
 

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from paceline.drafters.host import Host
 from paceline.drafters.parts import check_parts, find_parts
 from paceline.drafters.prompt_tokens import PromptGuesses, PromptTokens, acceptance_of
-from paceline.drafters.settings import at_least
+from paceline.drafters.settings import Settings, at_least
 from paceline.errors import UsageError
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
 from paceline.planning.ppd.dynamic_tree import lay_out
@@ -40,7 +40,7 @@ from paceline.tree import EMPTY, Tree
 
 
 @dataclass(frozen=True)
-class PpdSettings:
+class PpdSettings(Settings):
     """Settings of `Ppd`.
 
     parts: folder or hub id of the prompt tokens; "" for those that come with this package.
@@ -61,6 +61,7 @@ class PpdSettings:
     shape: Literal["confidence", "table", "static"] = "confidence"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size != 0:
             at_least(2, size=self.size)
         if self.width != 0:

@@ -80,10 +80,10 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
     """
     name, rest = _split_name(text.strip())
     settings: dict[str, str] = {}
+    left_out: list[str] = []
     for part in filter(None, split_at(",", rest)):
         if part.strip().startswith("-") and part.strip(" -") and "=" not in part:
-            out = part.strip(" -")
-            settings[_WITHOUT] = f"{settings[_WITHOUT]}+{out}" if _WITHOUT in settings else out
+            left_out.append(part.strip(" -"))
             continue
         key, equals, value = part.partition("=")
         value = _without_brackets(value.strip(), text)
@@ -95,6 +95,9 @@ def parse_method(text: str) -> tuple[str, dict[str, str]]:
         if key.strip() in settings:
             raise UsageError(f"method {text!r} sets {key.strip()} twice: write it once")
         settings[key.strip()] = value
+    if left_out:
+        named = [settings[_WITHOUT]] if _WITHOUT in settings else []
+        settings[_WITHOUT] = "+".join([*named, *left_out])
     return name.strip(), settings
 
 

@@ -77,7 +77,7 @@ class Replica:
             dtype=given.dtype,
             datastore=False,  # see `paceline.cli.serve`
         )
-        names = [public_name(given.model), *filter(None, given.alias.split(","))]
+        names = [public_name(given.model), *filter(None, map(str.strip, given.alias.split(",")))]
         self._server = Server(session, names, given)
         self._app: ASGIApp = create_app(self._server, keys)
         self._server.engine.start()

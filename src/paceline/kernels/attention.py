@@ -88,7 +88,7 @@ def _capped(
     """
     width, slots = query.shape[2], key.shape[2]
     if mask is None:
-        mask = torch.ones(width, slots, dtype=torch.bool).tril(slots - width)
+        mask = query.new_ones(width, slots, dtype=torch.bool).tril(slots - width)
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(~mask, -torch.inf)
     groups = query.shape[1] // key.shape[1]

@@ -94,8 +94,9 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
     link: BaseException | None = error
     while link is not None:
         kind = f"{type(link).__module__}.{type(link).__name__}"
-        # The model's own name may contain any of the words searched for.
-        text = f"{kind}: {link}".replace(source.location, "")
+        # The model's own name may contain any of the words searched for, or be part of others.
+        name = rf"(?<!\w){re.escape(source.location)}(?!\w)"
+        text = re.sub(name, "", f"{kind}: {link}")
         for pattern, sentence in _MEANINGS.items():
             if re.search(pattern, text, re.IGNORECASE):
                 if sentence is _UNFIT and source.gguf_file is not None and not source.described:

@@ -215,9 +215,10 @@ def _single_place(options: dict[str, Any]) -> torch.device | None:
     """The device for the whole model, or None if the user's own map says otherwise."""
     import torch
 
-    device_map = options.get("device_map", {"": torch.device("cpu")})
-    place = device_map.get("") if isinstance(device_map, dict) else None
-    return place if isinstance(place, torch.device) else None
+    device_map = options.get("device_map", {"": "cpu"})
+    if not isinstance(device_map, dict) or [*device_map] != [""] or device_map[""] == "disk":
+        return None
+    return torch.device(device_map[""])
 
 
 def _load_tokenizer(source: ModelSource, hub: dict[str, Any]) -> PreTrainedTokenizerBase:

@@ -29,7 +29,10 @@ def placement(
         raise UsageError(
             "this PyTorch sees no CUDA device: use device='cpu' or install a CUDA build of PyTorch"
         )
-    on_gpu = cuda and (device_map != "cpu" if device_map is not None else place.type == "cuda")
+    places = [place.type] if device_map is None else [device_map]
+    if isinstance(device_map, dict):
+        places = [*device_map.values()]
+    on_gpu = cuda and not {*map(str, places)} <= {"cpu", "disk"}
     options: dict[str, Any] = {"dtype": _dtype(dtype, on_gpu)}
     if device_map is not None:
         options["device_map"] = device_map

@@ -43,7 +43,7 @@ def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
             return None
         was_used(place)
         return parse_json(text), tensors
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
         return None
 
 

@@ -47,7 +47,7 @@ def find_damage(folder: Path, alias: Alias) -> str | None:
         record = parse_json((folder / RECORD_NAME).read_text(encoding="utf-8"))
         sizes = {name: int(entry["size"]) for name, entry in record["files"].items()}
         origin = record["weights_sha256"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return f"{RECORD_NAME} is missing or unreadable"
     if origin != alias.weights_sha256:
         return "they were made from a file that this paceline does not know"

@@ -1,4 +1,5 @@
-"""Whether two models read and write the same tokens, so that one can guess for the other."""
+"""Vocabularies: what ends a text, and whether two models read and write the same tokens, so that one
+can guess for the other."""
 
 from __future__ import annotations
 
@@ -9,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import ModelError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # Embeddings of one family are padded to multiples of different numbers.
 _PADDING = 512
+
+
+def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
+    """Tokens that end a text, from the generation config, else from the tokenizer."""
+    eos = model.generation_config.eos_token_id if model.generation_config else None
+    if eos is None and tokenizer is not None:
+        eos = tokenizer.eos_token_id
+    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
 
 
 def shared_tokens(

@@ -34,6 +34,7 @@ _DAY = 86400.0
 _EMBED_AT_ONCE = 256
 # Entries examined for every one wanted: some are too unlike the query.
 _CANDIDATES = 16
+_MOST_CANDIDATES = 1 << 31  # SQLite takes no larger numbers than 2^63
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class ReferenceStore:
             ranked = connection.execute(
                 "SELECT id, -rank FROM query_terms JOIN entries ON id = query_terms.rowid"
                 " WHERE query_terms MATCH ? AND added >= ? ORDER BY rank, used DESC, id DESC LIMIT ?",
-                (match_expression(terms), since, _CANDIDATES * limit),
+                (match_expression(terms), since, min(_CANDIDATES * limit, _MOST_CANDIDATES)),
             ).fetchall()
             shares = shared_weights(connection, terms, [entry for entry, _ in ranked])
         return [(entry, score) for entry, score in ranked if shares[entry] >= self._floor][:limit]

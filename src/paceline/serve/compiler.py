@@ -36,6 +36,10 @@ _STUCK = (
 )
 
 
+def _stuck() -> ApiError:
+    return ApiError(503, _STUCK, code=STUCK, headers={"Retry-After": "10"})
+
+
 @dataclass(eq=False)
 class _Job:
     """A constraint to compile. began: 0 while it waits for a thread. wanted: by how many requests
@@ -100,8 +104,7 @@ class Compiler:
                 if left <= 0 and job.began:
                     raise bad_request(_SLOW, code="slow_constraint")
                 if left <= 0:
-                    wait = {"Retry-After": "10"}
-                    raise ApiError(503, _STUCK, code=STUCK, headers=wait)
+                    raise _stuck()
                 await asyncio.wait({waiting}, timeout=left)
             return waiting.result()
         finally:
@@ -129,8 +132,13 @@ class Compiler:
         free = self._most - sum(job.began > 0 for job in self._jobs.values())
         waiting = [(key, job) for key, job in self._jobs.items() if not job.began]
         for constraint, job in waiting[:free]:
-            job.began = monotonic()
-            in_own_thread(partial(self._compile, constraint, job))
+            try:
+                in_own_thread(partial(self._compile, constraint, job))
+            except RuntimeError:  # there can be no more threads
+                del self._jobs[constraint]
+                job.end(_stuck())
+            else:
+                job.began = monotonic()
 
     def _compile(self, constraint: Constraint, job: _Job) -> None:
         outcome: object

@@ -204,7 +204,7 @@ class Orders:
         return None
 
     def _references(self, request: TextRequest) -> Sequence[Reference]:
-        texts = list(request.paceline.references) if request.paceline else []
+        texts = list(request.paceline.references or ()) if request.paceline else []
         if request.prediction is not None:
             texts.insert(0, joined_text(request.prediction.content, "prediction", ""))
         if len(texts) > self.settings.max_references:

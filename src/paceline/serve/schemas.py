@@ -67,7 +67,7 @@ class Extension(_Shape):
     request drafting metrics. sources: request the drafter of each piece of text.
     """
 
-    references: _List[str] = Field(default_factory=list)
+    references: _List[str] | None = None
     method: str | None = None
     metrics: bool | None = None
     sources: bool | None = None

@@ -45,7 +45,7 @@ class InputsByText:
 
     def masks(self, windows: Windows, dtype: torch.dtype) -> tuple[Masks, RowsSeen]:
         """Masks of one number, whose addresses are the keys to the slots."""
-        kinds = {kind: torch.zeros(1, 1, 1, 1, dtype=dtype) for kind in windows}
+        kinds = {kind: torch.zeros(1, 1, 1, 1, dtype=dtype, device="cpu") for kind in windows}
         seen = {
             kinds[kind].data_ptr(): SlotsSeen(*self._layout.stretches(window))
             for kind, window in windows.items()

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from paceline.drafters.eight_bits import in_eight_bits, in_floats
 from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import UsageError
+from paceline.models.vocabulary import stop_ids
 from paceline.targets.prepare import arithmetic_of
 from paceline.targets.support import check_supported, longest_context
 from paceline.targets.words import output_head
@@ -186,7 +187,7 @@ def _begun(
     dataset: Dataset,
 ) -> Trainer:
     """Of a run whose texts have been read: with its first parts, or new ones."""
-    settings, ids = run.settings, _vocabulary(model, dataset, run)
+    settings, ids = run.settings, _vocabulary(dataset, run, stop_ids(model, tokenizer))
     weight, bias = output_head(model, ids)
     # Inference tensors cannot be differentiated through; clones can.
     head = weight.clone(), bias.clone()
@@ -236,16 +237,15 @@ def _origin(first: Finished | None) -> dict[str, Any]:
     return {"started_from": {**kept, "data": about.get("run", {}).get("data")}}
 
 
-def _vocabulary(model: PreTrainedModel, dataset: Dataset, run: MethodRun) -> torch.Tensor | None:
-    """Tokens that can be guessed, see `Base`: those of the first parts, or the most frequent."""
+def _vocabulary(dataset: Dataset, run: MethodRun, ends: list[int]) -> torch.Tensor | None:
+    """Tokens that can be guessed, see `Base`: those of the first parts, or the most frequent and
+    `ends`, which end a text."""
     count = run.settings.vocabulary
     known = None if run.first is None else run.first.token_ids
     if known is not None or not count:
         return known
-    # Texts that are only read count as prompts; every vocabulary holds the tokens that end a text.
+    # Texts that are only read count as prompts.
     reads = (replace(text, first=len(text.tokens) - 1) for text in dataset.reads)
-    ends = model.generation_config.eos_token_id if model.generation_config else None
-    ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
     return frequent_tokens([*dataset.train, *reads], count, run.base.vocab_size, ends)
 
 

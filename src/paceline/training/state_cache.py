@@ -36,6 +36,7 @@ from paceline.training.folder import check_same_run, held, write_file
 
 _INDEX = "cache.json"
 _KINDS = ("states", "greedy")
+_ENTRY = {"name", "tokens", "bytes", "texts", *_KINDS}  # of a shard in the index
 _SHARD_TOKENS = 1 << 15
 _GIGABYTE = 1e9
 _THREADS = 4  # that check shards
@@ -126,8 +127,8 @@ class StateCache:
             self._open_index(mend=True)
             missing = [wanted[name] for name in wanted if name not in self._places]
             total = sum(len(text.tokens) - text.begin for text in missing)
-            self._check_room(total, len(missing))
-            if missing:
+            if missing:  # another process may have read them meanwhile
+                self._check_room(total, len(missing))
                 self._read(missing, reader(self._kept), lambda done: on_tokens(done, total))
         return total
 
@@ -192,6 +193,8 @@ class StateCache:
             if record.pop("sha256", None) not in (None, _hash(record)):
                 raise ValueError("its sha256 does not match")
             found, shards = dict(record["run"]), list(record["shards"])
+            if not all(shard.keys() >= _ENTRY for shard in shards):
+                raise ValueError("it does not describe its shards")
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{path} is damaged: delete the folder, it is only a cache") from error
         taps = found.get("taps")

@@ -57,7 +57,7 @@ def document(folder: Folder) -> Document:
         if each.model not in models:
             title, path = f"{each.model.get('name', each.path.stem)}, cost", each.path
             section = Section("Cost of a pass", _cost(each))
-            chapters.append(Chapter(_slug(path), title, path.name, "", [section]))
+            chapters.append(Chapter(f"cost-{_slug(path)}", title, path.name, "", [section]))
     files = len(folder.runs) + len(folder.ablations) + len(folder.tunings)
     return Document(
         "What was measured",

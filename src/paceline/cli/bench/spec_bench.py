@@ -53,9 +53,13 @@ def export(
             "it from a copy"
         )
     tokenizer = load_tokenizer(model)
+    paths: set[Path] = set()
     for method in dict.fromkeys(entry.method for entry in entries):
         name = f"{model}-{method}"
         path = out / f"{slug(name)}.jsonl"
+        if path in paths:  # of a method that differs in punctuation alone
+            path = out / f"{slug(name)}-{len(paths)}.jsonl"
+        paths.add(path)
         answers = answers_of(
             entries, method, name, lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
         )

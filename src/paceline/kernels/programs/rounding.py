@@ -71,7 +71,7 @@ def _rounded(matrix: BlockMatrix, bits: int, memory: WeightMemory) -> BlockMatri
     blocks = torch.empty(size, dtype=torch.uint8, device="cpu").view(matrix.outputs, -1)
     step = max(1, _PIECE // matrix.inputs)
     for first in range(0, matrix.outputs, step):
-        ids = torch.arange(first, min(first + step, matrix.outputs))
+        ids = torch.arange(first, min(first + step, matrix.outputs), device="cpu")
         blocks[first : first + step] = rounded_blocks(matrix.values(ids), bits)
     made = BlockMatrix.pack(ROUNDED[bits], blocks, whole_groups(matrix.inputs))
     del blocks

@@ -61,7 +61,7 @@ class PositionTables:
     def _played(self, first: int, last: int) -> list[torch.Tensor]:
         """Compute the values at positions from `first` on, clamped to `last`, [ROWS, numbers]
         each."""
-        at = torch.arange(first, first + ROWS).clamp(max=last)[None]
+        at = torch.arange(first, first + ROWS, device="cpu").clamp(max=last)[None]
         known = {id(self._positions): at}
         for node in self.nodes:
             self._play(node, known)
