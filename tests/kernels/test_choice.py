@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from time import sleep
 
 import pytest
 import torch
-from tests.c_library import needs_library
+from tests.c_library import needs_library, without_library
 from tests.tiny_models import new_model
 from torch import nn
 
 from paceline.kernels import choice
 from paceline.kernels.block_layers import FloatLinear, Int4Linear, Int8Linear
-from paceline.kernels.choice import WORTH_CHOOSING, fastest, program_kind
+from paceline.kernels.choice import WORTH_CHOOSING, program_kind
 from paceline.kernels.linear import FastLinear, PlainLinear, UnpackableError
 from paceline.targets import prepare as preparing
-
-WEIGHTS = [torch.ones(6, 4), torch.ones(6, 4), torch.ones(3, 4)]
 
 
 class Slow(PlainLinear):
@@ -41,31 +38,16 @@ class Nowhere(FastLinear):
         raise UnpackableError("no such product")
 
 
-def test_the_faster_one_by_all_layers_together() -> None:
-    assert fastest(WEIGHTS, {"slow": Slow, "quick": PlainLinear}) == "quick"
-    assert fastest(WEIGHTS, {"quick": PlainLinear, "slow": Slow}) == "quick"
-    assert fastest(WEIGHTS, {"slow": Slow, "mixed": SlowForSmallOnes}) == "mixed"
-    assert fastest(WEIGHTS[1:], {"slow": Slow, "mixed": SlowForSmallOnes}) == "mixed"
-    assert fastest(WEIGHTS[2:], {"slow": Slow, "mixed": SlowForSmallOnes}) == "slow"
-
-
-def test_what_cannot_be_had_is_not_taken() -> None:
-    assert fastest(WEIGHTS, {"nowhere": Nowhere, "slow": Slow}) == "slow"
-    assert fastest(WEIGHTS, {"nowhere": Nowhere, "not here": Nowhere}) == "nowhere"
-
-
+@needs_library
 def test_a_model_that_must_be_exact_never_loses_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other(weights: Sequence[torch.Tensor], kinds: object) -> str:
-        assert sum(weight.numel() for weight in weights) > 0
-        return "fused"
-
-    monkeypatch.setattr(preparing, "fastest", other)
     assert preparing.prepare(new_model("llama"), exact=False).weights == "packed"  # too small
     monkeypatch.setattr(preparing, "WORTH_CHOOSING", 0)
     assert preparing.prepare(new_model("llama")).weights == "packed"
     assert preparing.prepare(new_model("llama"), "packed", exact=False).weights == "packed"
     assert preparing.prepare(new_model("llama"), "native", exact=False).weights == "native"
-    assert preparing.prepare(new_model("llama"), exact=False).weights == "fused"
+    assert preparing.prepare(new_model("llama"), exact=False).weights == "int4"
+    with without_library(preparing):
+        assert preparing.prepare(new_model("llama"), exact=False).weights == "packed"
 
 
 class ForFour(PlainLinear):

@@ -249,18 +249,12 @@ def test_the_output_head_of_four_bits_has_eight(exact: bool) -> None:
     assert others and all(type(each) is Int4Linear for each in others)
 
 
-@pytest.mark.parametrize("chosen", ["packed", "int8", "int4"])
-def test_a_draft_model_gets_the_fastest_weights(
-    chosen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_draft_model_gets_four_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     needs_kernels("int4")
     model = new_model("llama", **ROUND)
     monkeypatch.setattr(preparing, "WORTH_CHOOSING", 0)
-    monkeypatch.setattr(
-        preparing, "fastest", lambda weights, kinds: (kinds.keys() & {chosen}).pop()
-    )
-    assert prepare(model, exact=False).weights == chosen
-    assert (type(model.get_output_embeddings()) is Int8Linear) == (chosen != "packed")
+    assert prepare(model, exact=False).weights == "int4"
+    assert type(model.get_output_embeddings()) is Int8Linear
 
 
 def test_int8_reads_a_quarter_and_int4_less() -> None:

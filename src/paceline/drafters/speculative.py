@@ -57,8 +57,8 @@ class SpeculativeSettings(Settings):
     inner: the draft model's own drafter, as a method or, in Python, as an object; "" for n-grams in
     a copy of the target, whose passes are slow, and none in a smaller model.
     device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
-    are the target's, and weights whichever is fastest here, packed, int8 or int4: guesses need not
-    be exact. A copy has int4 or int8 weights, and the target's device and dtype.
+    are the target's, and weights on a CPU those of a GGUF file, else int4 from 8 MB on: guesses need
+    not be exact. A copy has int4 or int8 weights, and the target's device and dtype.
 
     Raises UsageError for a value out of range, ModelError for missing parts of `inner`.
     """

@@ -40,12 +40,6 @@ _REPEATS = 5
 _EVICTING = 64 << 20  # bytes; more than most processors cache
 
 
-def fastest(weights: Sequence[torch.Tensor], kinds: Kinds) -> str:
-    """The name of the kind that takes one row through layers with these weights, each
-    [outputs, inputs], in the least time; the first kind if none is available."""
-    return min(kinds, key=lambda name: _seconds(weights, kinds[name]))
-
-
 def plain_pays(weights: Sequence[torch.Tensor]) -> tuple[bool, str]:
     """Whether one row takes less time through layers with these weights than four rows through
     packed ones; and a report of both times, for `PackedAndPlainLinear`, "" if they cannot be

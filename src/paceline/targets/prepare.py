@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from paceline.errors import UsageError
 from paceline.kernels.attention import use_grouped_attention
 from paceline.kernels.block_layers import make_packed, move_matrices
-from paceline.kernels.choice import WORTH_CHOOSING, fastest, plain_pays
+from paceline.kernels.choice import WORTH_CHOOSING, plain_pays
 from paceline.kernels.linear import PackedAndPlainLinear, PackedLinear
 from paceline.kernels.memory import WeightMemory
 from paceline.kernels.native.calls import kernels, unavailable
@@ -43,9 +43,6 @@ AUTO = "auto"
 BLOCKS = "blocks"
 _IN_PANELS = ("packed", "bfloat16", "int8", "int4")  # our products, which take float32 rows
 _ROUNDED = ("bfloat16", "int8", "int4")
-_OF_DRAFTS = ("packed", "int8", "int4")
-"""Kinds to choose from for a draft model: reading half the bytes saves more time than rounding to
-4 bits costs right guesses."""
 WEIGHTS = (AUTO, NATIVE, *KINDS)
 """How linear layers hold their weights. native: unchanged; fused: layers with one input become one
 product; packed: fused, in the layout of the fastest product; packed+plain: packed, with a second
@@ -64,8 +61,8 @@ def check_weights(weights: str) -> None:
 def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) -> Preparation:
     """Change `model` in place so that its passes cost less, and report what was done.
 
-    exact: whether its scores must stay the same. A draft model's need not; auto is then the fastest
-    here of packed, int8 and int4. The output head of int4 has 8 bits.
+    exact: whether its scores must stay the same. A draft model's need not; auto is then int4, or
+    packed for a small one or without the C library. The output head of int4 has 8 bits.
 
     New weights replace the old ones layer by layer: memory never holds the model twice.
 
@@ -80,7 +77,7 @@ def prepare(model: PreTrainedModel, weights: str = AUTO, *, exact: bool = True) 
     in_blocks = layers_in_blocks(model)
     done.linears = done.products = len(in_blocks)
     if weights == AUTO and (in_blocks or not exact):
-        done.weights = BLOCKS if in_blocks and (exact or not linears) else _fastest(linears)
+        done.weights = BLOCKS if in_blocks and (exact or not linears) else _of_draft(linears)
     elif in_blocks and not linears:
         raise UsageError(
             f"the model's weights are in the blocks of their file and cannot be converted to "
@@ -130,12 +127,12 @@ def _usual(model: PreTrainedModel) -> str:
     return "bfloat16" if own else "packed"
 
 
-def _fastest(linears: list[Layer]) -> str:
-    """The fastest kind for a model that need not be exact."""
-    weights = [weight_of(layer) for layer in linears]
-    if sum(weight.nbytes for weight in weights) < WORTH_CHOOSING:
-        return "packed"
-    return fastest(weights, {name: KINDS[name] for name in _OF_DRAFTS})
+def _of_draft(linears: list[Layer]) -> str:
+    """The kind for a model that need not be exact: reading half the bytes saves more time than
+    rounding to 4 bits costs right guesses. It is not measured: such short times are mostly noise,
+    and what is chosen is kept."""
+    size = sum(weight_of(layer).nbytes for layer in linears)
+    return "packed" if unavailable() or size < WORTH_CHOOSING else "int4"
 
 
 def _linear_layers(model: nn.Module, done: Preparation) -> list[Layer]:
