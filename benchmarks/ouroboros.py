@@ -111,7 +111,7 @@ def side_by_side(study: Study, session: Session, given: Namespace) -> Report:
     names = [name for name in methods if not given.only or name in {"plain", *given.only}]
     sums: list[Contender] = []
     different: list[Report] = []
-    for _ in range(max(1, given.runs)):
+    for _ in range(given.runs):
         again = [contender(*each[::-1]) for each in product(study.temperatures, names)]
         different += play_all(again, longest)
         for one, other in zip(sums, again):
@@ -139,6 +139,8 @@ def main() -> None:
         weights="auto", dtype=str | None, tasks=str | None, only=list[str], limit=int | None, runs=1,
         max_new_tokens=int | None, seed=0, again=False,
     )  # fmt: skip
+    if given.runs < 1:
+        sys.exit("--runs must be at least 1")
     if given.study not in (*STUDIES, "all"):
         sys.exit(f"no study {given.study}: there are {', '.join((*STUDIES, 'all'))}")
     loaded = {"weights": given.weights, "dtype": given.dtype}

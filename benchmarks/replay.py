@@ -157,7 +157,7 @@ def split(
                 for place, request in _requests(one, session, _WHOLE)
                 if (one.suite, one.record.id, place) not in taken
             ]
-    return texts, others
+    return {file: requests for file, requests in texts.items() if requests}, others
 
 
 def _requests(recording: Recording, session: Session, tokens: int) -> Iterator[tuple[int, Request]]:

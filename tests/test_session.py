@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import paceline
+from paceline import session as module
 from paceline.datastore import Datastore
 from paceline.drafters import Anpd, Plain
 from paceline.errors import StoreError, UsageError
@@ -108,6 +109,31 @@ def test_a_batch_equals_its_texts_one_by_one() -> None:
     single = [toy_session("plain").generate(prompt, max_new_tokens=40) for prompt in prompts]
     assert [done.tokens for done in batch] == [done.tokens for done in single]
     assert [done.text for done in batch] == [done.text for done in single]
+
+
+def test_a_large_batch_is_opened_little_by_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TOGETHER", 2)
+    prompts, session, most = [f"prompt {number}" for number in range(6)], toy_session("anpd"), 0
+    step = session.texts._batch.step
+
+    def watched(*args: Any) -> list[Round]:
+        nonlocal most
+        most = max(most, len(session.texts._batch))
+        return step(*args)
+
+    monkeypatch.setattr(session.texts._batch, "step", watched)
+    batch = session.generate_batch(prompts, max_new_tokens=12)
+    assert most == 2
+    single = [toy_session("plain").generate(prompt, max_new_tokens=12) for prompt in prompts]
+    assert [done.tokens for done in batch] == [done.tokens for done in single]
+
+
+def test_a_stream_closed_before_it_began_writes_nothing() -> None:
+    session = toy_session("anpd")
+    stream = session.stream("once", max_new_tokens=12)
+    stream.close()
+    assert (stream.run().tokens, stream.completion.finish_reason) == ([], "interrupted")
+    assert len(session.texts._batch) == 0
 
 
 def test_messages_go_through_the_chat_template() -> None:
@@ -254,10 +280,22 @@ class Locked(Memory):
         raise StoreError("it is locked")
 
 
-def test_a_store_that_cannot_be_searched_stops_nobody() -> None:
+class Broken(Memory):
+    """One whose encoder fails."""
+
+    def search(self, query: str, limit: int = 4) -> list[Any]:
+        raise RuntimeError("CUDA out of memory")
+
+    def add(self, query: str, output: str) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+
+@pytest.mark.parametrize("store", [Locked, Broken])
+def test_a_store_that_cannot_be_searched_stops_nobody(store: type[Memory]) -> None:
     expected = toy_session("plain").generate("tell me", max_new_tokens=20)
-    done = toy_session("anpd", store=Locked()).generate("tell me", max_new_tokens=20)
+    done = toy_session("anpd", store=store()).generate("tell me", max_new_tokens=20)
     assert done.tokens == expected.tokens and done.error is None
+    assert (store is Broken) == ("CUDA out of memory" in str(done.unkept))
 
 
 def test_messages_may_come_from_an_iterator() -> None:

@@ -31,11 +31,10 @@ def sure(method: MethodSummary) -> str:
 
 def _same(group: Group) -> str:
     """Whether methods write what plain decoding writes."""
-    compared = [each for each in group.methods.values() if not each.lossy]
-    differ = [f"`{m.method}` on {len(m.differences)}" for m in compared if m.differences]
-    if len(compared) < len(group.methods):
-        return "outputs are lossy and not compared with plain decoding's"
-    return f"outputs that differ from plain decoding's: {', '.join(differ) or 'none'}"
+    if any(each.lossy for each in group.methods.values()):
+        return "lossy"
+    differ = [f"`{m.method}` {len(m.differences)}" for m in group.methods.values() if m.differences]
+    return f"texts that differ: {', '.join(differ)}" if differ else "all texts alike"
 
 
 OVERALL: Columns = {

@@ -97,7 +97,8 @@ class ChainFound:
     """What the passes found.
 
     ranked: for each pass the likeliest ids, fewer if there are fewer, with their shares in the
-    softmax over all known ids. With too few usable scores (-inf, NaN) the last have share 0.
+    softmax over all known ids. With too few usable scores (-inf) the last have share 0; with NaN,
+    all have.
     seconds: time of each pass.
     """
 

@@ -13,6 +13,9 @@ from uuid import uuid4
 
 from paceline.errors import ModelError
 
+CHECKPOINT = "checkpoint.json"
+"""In the folder of a training that has not ended, see `paceline.training.checkpoint`."""
+
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
     """A JSON object as file content."""

@@ -207,8 +207,9 @@ class Batch:
         try:
             yield
         except BaseException as error:
-            for key in keys:
+            for key in keys:  # all first, as dropping takes long enough to be interrupted
                 self._texts[key].generation.fail(error)
+            for key in keys:
                 self.drop(key)
             raise
 

@@ -7,6 +7,7 @@ next start reads them, and opens the model itself only if something needs it.
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,7 +86,9 @@ def open_model(order: ModelOrder, progress: ProgressCallback) -> OpenedModel:
     found = _open_kept(order, source, mark, progress)
     if found is None:
         found = _open_anew(order, progress)
-        if found.target.preparation.weights == BLOCKS:
+        with explained(source):
+            same = _mark(source) == mark  # not replaced while it was opened
+        if same and found.target.preparation.weights == BLOCKS:
             keep_target(mark, found.target, {"eos_ids": found.eos_ids})
     return found
 
@@ -107,7 +110,7 @@ def _open_kept(
     kept = find_target(mark)
     if kept is None or not isinstance(kept.more.get("eos_ids"), list):
         return None
-    name = order.name if source.alias else str(Path(order.name).expanduser().absolute())
+    name = order.name if source.alias else os.path.abspath(os.path.expanduser(order.name))
 
     def opened() -> PreTrainedModel:
         model = load_causal_lm(name, device="cpu", blocks=True, progress=progress).model

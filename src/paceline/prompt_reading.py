@@ -123,6 +123,6 @@ def _open_again(text: BatchText, target: Target) -> None:
         slot = target.open(text.generation.context)
     except Exception:  # it reads its prompt itself: if that fails, too, it fails alone
         return
-    target.close(text.slot)
-    text.slot = slot
+    old, text.slot = text.slot, slot
+    target.close(old)
     text.generation.reused = text.known(target)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
+from itertools import islice
 from typing import Any, Literal
 
 from paceline.completion import Completion
@@ -15,7 +16,7 @@ from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import Host, Opener, make_drafter
 from paceline.encoding import Encoder
-from paceline.errors import StoreError, UsageError
+from paceline.errors import UsageError
 from paceline.generation import Generation
 from paceline.messages import Message, Prompt, Reference, as_messages, parts_of, query_of
 from paceline.models.vocabulary import vocabulary_mark
@@ -30,6 +31,9 @@ from paceline.stream import Begun, Chunk, Store, Stream
 from paceline.text import OutputText, Tokenizer, special_ids, tail_of
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
+
+_TOGETHER = 128
+"""Texts of a batch that are open at once: each holds memory, and none begins while prompts wait."""
 
 
 class Session(Encoder):
@@ -148,6 +152,8 @@ class Session(Encoder):
 
         references: one sequence of texts per prompt, or none.
 
+        At most 128 texts are open at once: the next one begins when the first of these has ended.
+
         Equal prompts get different noise: text i is that of `generate` with the seed
         `seed + (i << 64)`, and with copies of the processors, see `Options.of_texts`. A prompt that
         cannot be served, or a text that fails, does not stop the others: see `Completion.error`.
@@ -165,12 +171,17 @@ class Session(Encoder):
             Stream(partial(self.begin, prompt, own, each))
             for prompt, own, each in zip(prompts, given or [None] * len(prompts), chosen)
         ]
+        completions, joined = list[Completion](), iter(streams)
         with ExitStack() as opened:
             for stream in streams:
                 opened.enter_context(stream)
-            for stream in streams:
+            for stream in islice(joined, _TOGETHER):
                 opened.enter_context(stream.awaited())
-            return [stream.run(raise_errors=False) for stream in streams]
+            for stream in streams:
+                completions.append(stream.run(raise_errors=False))
+                for other in islice(joined, 1):
+                    opened.enter_context(other.awaited())
+        return completions
 
     def texts_of(
         self,
@@ -255,17 +266,17 @@ class Session(Encoder):
         # Compared with None, because an empty store is falsy.
         store = self.store if query else None
         if store is not None:
-            # Only guesses, so it may fail; if it cannot be changed either, the stream says so.
-            with suppress(StoreError):
+            # Only guesses, so it, or its encoder, may fail; the stream says if it keeps nothing.
+            with suppress(Exception):
                 likely += self.encode_references([entry.output for entry in store.search(query)])
         before = () if chat or messages else tail_of(ids)
+        output = OutputText(self.tokenizer, options.stop, before)
         begun = self.texts.begin(self.texts_of(options, ids, likely, before=before))
         keeps: list[Callable[[str, list[int]], None]] = []
         if options.record and store is not None:
             keeps.append(lambda output, _: store.add(query, output))
         if options.record:
             keeps.append(lambda _, tokens: self.record(ids, tokens))
-        output = OutputText(self.tokenizer, options.stop, before)
         return Begun(self.texts, begun, output, keeps)
 
     def _new_texts(self, planner: TreePlanner) -> Texts:

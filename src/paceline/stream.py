@@ -76,9 +76,12 @@ class Stream(Iterator[Chunk]):
     def begun(self) -> Begun:
         """The text, which joins the others when it is first needed."""
         if self._text is None:
-            self._text = begun = self._begin()
+            begun = self._begin()
             # Once the stream is garbage collected, nothing will ask for the text again.
             self._given_up = finalize(self, begun.texts.abandon, begun.text.key)
+            self._text = begun
+            if self._ended:  # closed meanwhile
+                self._leave()
         return self._text
 
     def poll(self) -> list[Chunk]:
@@ -172,6 +175,8 @@ class Stream(Iterator[Chunk]):
                 begun.keeps.pop(0)(begun.output.text, tokens)
             except StoreError as error:
                 self._unkept = self._unkept or error
+            except Exception as error:  # a store's encoder may raise anything
+                self._unkept = self._unkept or StoreError(f"an answer could not be kept ({error})")
 
     def _leave(self) -> None:
         if self._text is not None and self._given_up.detach():

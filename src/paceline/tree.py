@@ -42,7 +42,7 @@ class Tree:
     drafter's `source_names`; None if the drafter has no sources.
 
     Raises ValueError if lengths differ, a parent does not come first, an id is negative, or a
-    weight is not a number.
+    weight is negative or not a number.
     """
 
     tokens: tuple[int, ...] = ()
@@ -58,6 +58,8 @@ class Tree:
                 raise ValueError(f"{count} tokens but {len(column)} {name}")
         if self.weights is not None and any(map(isnan, self.weights)):
             raise ValueError(f"a weight is nan: {self.weights}")
+        if self.weights and min(self.weights) < 0:
+            raise ValueError(f"a weight is negative: {self.weights}")
         if count and not (min(self.parents) >= ROOT and all(map(lt, self.parents, range(count)))):
             late = next(node for node in range(count) if not ROOT <= self.parents[node] < node)
             raise ValueError(f"parent {self.parents[late]} of node {late} does not come before it")

@@ -60,13 +60,13 @@ class TreeColumns:
         )
 
     def _allocate(self, room: int) -> None:
-        self.room = room
         self.tokens, self.parents, self.sources = ((ctypes.c_int64 * room)() for _ in range(3))
         self.weights = (ctypes.c_double * room)()
         one, at = self._one, ctypes.addressof
         one.tokens, one.parents, one.weights = at(self.tokens), at(self.parents), at(self.weights)
         self._sources_at, self._weights_at = at(self.sources), at(self.weights)
         one.sources = self._sources_at
+        self.room = room  # last, in case of an interruption
 
     @property
     def _columns(self) -> tuple[Any, ...]:

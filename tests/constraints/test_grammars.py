@@ -294,6 +294,20 @@ def test_special_tokens_are_written_where_a_grammar_names_them(ends: bool) -> No
         assert text == f"a{marker}b"
 
 
+@pytest.mark.parametrize("grammar", ["start: /[ab]/ X X\nX: /x+/", "start: X X\nX: /x+/"])
+def test_a_terminal_that_leaves_nothing_to_the_next_one_ends(grammar: str) -> None:
+    """What must follow would be looked for without end, in a call that holds the interpreter."""
+    done = toy_session("anpd").generate(
+        "x", max_new_tokens=8, constraint=Constraint.grammar(grammar)
+    )
+    assert done.error is None and "x" in done.text
+
+
+def test_json_is_no_grammar() -> None:
+    with pytest.raises(UsageError, match="dialect of Lark, not JSON"):
+        Constraint.grammar(' {"grammars": []}')
+
+
 def test_compiled_constraints_are_kept_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = byte_tokenizer()
     made, compiled = Grammars(tokenizer, len(tokenizer), [tokenizer.eos_token_id]), []

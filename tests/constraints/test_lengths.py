@@ -40,6 +40,15 @@ def doubled_references(count: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/0", "$defs": {**pair, f"{count}": {"const": "x"}}}
 
 
+def nested_roots(levels: int) -> dict[str, Any]:
+    """Each level may be meant by every reference."""
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"$id": "", "if": schema}
+    references = [{"$ref": "#" + "/if" * count} for count in range(25)]
+    return {"allOf": references, **schema}
+
+
 TOO_LONG = {
     "counts": Constraint.grammar(f"start: {MANY}"),
     "other counts": Constraint.grammar('start: X~100000\nX: ("ab" ~ 1000..2000)'),
@@ -76,6 +85,41 @@ TOO_LONG = {
         }
     ),
     "a number beyond all floats": Constraint.json_schema({"items": LONG, "minItems": 10**400}),
+    "counted elsewhere": Constraint.json_schema(
+        {"allOf": [{"minItems": 30000}, {"items": {"pattern": "^(ab){1000}$"}}]}
+    ),
+    "counted by reference": Constraint.json_schema(
+        {
+            "$defs": {"x": {"anyOf": [{"minProperties": 30000}]}},
+            "$ref": "#/$defs/x",
+            "additionalProperties": LONG,
+        }
+    ),
+    "two of one name": Constraint.json_schema(
+        {
+            "$defs": {
+                "x": {"$anchor": "x", "items": LONG, "minItems": 20000},
+                "y": {"$id": "http://a/y", "$defs": {"z": {"$anchor": "x"}}},
+            },
+            "$ref": "#x",
+        }
+    ),
+    "an escaped sharp": Constraint.json_schema(
+        {
+            "$id": "http://a/x%23y",
+            "$defs": {"x": {"items": LONG, "minItems": 20000}},
+            "$ref": "http://a/x%23y#/$defs/x",
+        }
+    ),
+    "spaces in a pattern": Constraint.grammar("start: X\nX: /(?x)x{200} {200} {200}/"),
+    "spaces by a flag": Constraint.grammar("start: X\nX: /x{200} {200} {200}/x"),
+    "a pattern as an end": Constraint.grammar("start: x{30000}\nx[suffix=/(ab){1000}/]: /x/"),
+    "not closed": Constraint.grammar('start: "\\"' * 2000),
+    "other marks of a schema": Constraint.grammar(
+        "start: %json "
+        + json.dumps({"items": {"const": 1}, "x-guidance": {"item_separator": ",x{90000}"}})
+    ),
+    "too many to look through": Constraint.json_schema(nested_roots(200)),
     "properties": Constraint.json_schema(
         {"minProperties": 20000, "patternProperties": {"^(ab){2000}$": True}}
     ),
@@ -131,8 +175,8 @@ def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 def test_what_forces_too_many_tokens_is_refused() -> None:
     with pytest.raises(UsageError, match="forces more than 4096 tokens at once"):
-        toy_session().generate("once", constraint=Constraint.grammar('start: "ab"{3000}'))
-    done = toy_session().generate("once", constraint=Constraint.grammar('start: "ab"{30}'))
+        toy_session().generate("once", constraint=Constraint.choice(["ab" * 3000]))
+    done = toy_session().generate("once", constraint=Constraint.choice(["ab" * 30]))
     assert done.text == 30 * "ab"
 
 

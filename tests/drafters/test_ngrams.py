@@ -132,6 +132,19 @@ def test_a_run_with_more_followers_than_there_is_room_for_begins_anew(make: Make
     assert known.draft((0,), 1, 1).tokens == (7,)
 
 
+@needs_library
+def test_runs_with_equal_hashes_in_different_shards_stay_apart() -> None:
+    """With a hash alone these two runs of four tokens had one key, which broke the lists."""
+    rng = random.Random(1)
+    text = [1, 2, 3, 20, 0, 27360, 7056, 9780, 27618, 91, 24960, 28859]
+    text += [27 + 32 * rng.randrange(1000) for _ in range(2300)]
+    one, other = both(1, 5, 4, 1 << 16)
+    for each in (one, other):
+        each.count((), text)
+    assert sizes(one) == sizes(other)
+    same(one.draft(tuple(text[6:8]), 9, 4), other.draft(tuple(text[6:8]), 9, 4))
+
+
 def test_a_fresh_one_knows_nothing(make: Make) -> None:
     known = make(1, 5, 4, 1024)
     known.count((), [1, 2, 3, 1, 2])

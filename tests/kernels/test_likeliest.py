@@ -44,8 +44,9 @@ def test_they_are_the_largest_with_their_shares(numbers: int, most: int) -> None
 @pytest.mark.usefixtures("_how")
 def test_what_cannot_be_said_has_no_share() -> None:
     inf, nan = np.inf, np.nan
-    rows = np.array([[-inf, 2, -inf, 1], [-inf] * 4, [nan] * 4, [1, inf, 0, inf]], dtype=np.float32)
+    odd = [[-inf] * 4, [nan] * 4, [1, inf, 0, inf], [3, nan, 1, 2]]
+    rows = np.array([[-inf, 2, -inf, 1], *odd], dtype=np.float32)
     places, shares = likeliest(rows, 3)
-    assert places.tolist() == [[1, 3, 0], [0, 0, 0], [0, 0, 0], [1, 3, 0]]
+    assert places.tolist() == [[1, 3, 0], [0, 0, 0], [0, 0, 0], [1, 3, 0], [0, 3, 2]]
     assert shares[0].tolist() == pytest.approx([0.7310586, 0.2689414, 0])
     assert not shares[1:].any()

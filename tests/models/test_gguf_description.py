@@ -197,6 +197,21 @@ def test_hashes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, roo
     assert [Path(path).name for path in known] == ["2.gguf", "3.gguf", "4.gguf"]
 
 
+def test_a_file_that_was_replaced_meanwhile_has_no_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_text("a")
+
+    def hashed(place: Path) -> str:
+        place.write_text("other")
+        return "of the other"
+
+    monkeypatch.setattr(kept, "hash_file", hashed)
+    assert hash_of(path) == "of the other"
+    assert not (root / "hashes.json").exists()
+
+
 def test_clearing_frees_everything(file: Path, describer: Describer, root: Path) -> None:
     assert clear_descriptions() == 0
     text(file)

@@ -323,6 +323,26 @@ def test_cache_folder_follows_the_environment(
     assert cache_root().name == "paceline"
 
 
+def test_without_a_home_folder_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless(_: str) -> str:
+        raise RuntimeError("could not determine the home directory")
+
+    monkeypatch.delenv("PACELINE_CACHE", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_dir", homeless)
+    with pytest.raises(ModelError, match="set PACELINE_CACHE to another folder"):
+        cache_root()
+
+
+def test_a_folder_that_may_be_the_users_is_left_alone(store: ModelStore) -> None:
+    mine = store.root / "models" / "tiny"
+    mine.mkdir(parents=True)
+    (mine / "model.safetensors").write_text("mine")
+    for action in (store.pull, store.remove):
+        with pytest.raises(ModelError, match="it may be yours: move it away"):
+            action("tiny")
+    assert (mine / "model.safetensors").read_text() == "mine"
+
+
 def test_unwritable_cache_is_one_sentence(store: ModelStore, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     blocked = replace(store, root=tmp_path / "file" / "cache")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import namedtuple
 from collections.abc import Callable
@@ -110,6 +111,15 @@ def test_the_longest_unused_ones_go(root: Path) -> None:
     assert {path.name for path in root.iterdir()} == {*kept, ".lock"}
 
 
+def test_a_new_one_stays_if_the_clock_was_set_back(root: Path) -> None:
+    for number in range(8):
+        keep_prepared(str(number), RECORD, TENSORS)
+        os.utime(root / str(number), (4e9, 4e9))
+    keep_prepared("new", RECORD, TENSORS)
+    assert find_prepared("new") is not None
+    assert len([*root.glob("*/hashes.json")]) == 8
+
+
 def test_a_disk_that_is_nearly_full_is_left_alone(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,5 +158,11 @@ def test_a_folder_that_cannot_be_made(root: Path) -> None:
 def test_clearing(root: Path) -> None:
     assert clear_prepared() == 0
     keep_prepared("mark", RECORD, TENSORS)
+    mine = root / "mine"
+    mine.mkdir()
+    (mine / "model.gguf").write_text("mine")
+    (root / "other.gguf").write_text("mine, too")
     assert clear_prepared() > sum(each.nbytes for each in TENSORS.values())
     assert find_prepared("mark") is None
+    assert {path.name for path in root.iterdir()} == {".lock", "mine", "other.gguf"}
+    assert [path.name for path in mine.iterdir()] == ["model.gguf"]

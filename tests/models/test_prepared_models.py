@@ -59,6 +59,29 @@ def test_the_next_start_opens_no_model_and_says_the_same(
     assert first.target.max_context == second.target.max_context
 
 
+def test_a_file_that_was_replaced_while_it_was_opened_is_not_kept(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, other = save_gguf(tmp_path / "m.gguf"), save_gguf(tmp_path / "o.gguf", seed=1)
+
+    def load(name: str, **options: Any) -> Any:
+        other.replace(file)
+        return load_causal_lm(name, **options)
+
+    monkeypatch.setattr(prepared_models, "load_causal_lm", load)
+    start(file)
+    assert not [*root.glob("*/hashes.json")]
+
+
+def test_a_name_may_begin_like_a_home_folder(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_gguf(tmp_path / "~m.gguf")
+    monkeypatch.chdir(tmp_path)
+    texts = [start(Path("~m.gguf")).generate(PROMPT, **OPTIONS).tokens for _ in range(2)]
+    assert texts[0] == texts[1]
+
+
 def test_the_model_is_opened_where_somebody_asks_for_it(
     root: Path, opened: list[str], tmp_path: Path
 ) -> None:

@@ -283,6 +283,17 @@ def test_a_pass_that_computes_something_else_is_not_used(monkeypatch: pytest.Mon
     torch.testing.assert_close(found, exact_scores(plain, [some_prompt(9)]), rtol=1e-3, atol=1e-3)
 
 
+def test_a_model_that_lost_a_layer_runs_its_own_forward() -> None:
+    model, plain = (new("llama", num_hidden_layers=4) for _ in range(2))
+    for each in (model, plain):
+        del each.model.layers[1]  # those after it keep their numbers, and so their caches
+    target = open_target(model, weights="packed")
+    assert "not numbered from 0 on" in target.describe().report["own_forward"]
+    slot = target.open(some_prompt(9))
+    expected = exact_scores(plain, [some_prompt(9)])
+    torch.testing.assert_close(target.score({slot: EMPTY})[slot], expected, rtol=1e-3, atol=1e-3)
+
+
 def test_a_model_that_cannot_be_watched_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise UnfitError("it is Tuesday")

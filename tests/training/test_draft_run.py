@@ -88,9 +88,10 @@ def test_a_folder_of_something_else_is_not_overwritten(
     data: Path, cache: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "checkpoint-500").mkdir()  # as other trainers name theirs
     with pytest.raises(ModelError, match="holds something else: choose another folder"):
         train(data, tmp_path, "draft", cache, **LAYERS)
-    assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
+    assert {each.name for each in tmp_path.iterdir()} == {"config.json", "checkpoint-500"}
 
 
 def test_a_damaged_folder_is_refused(data: Path, cache: Path, whole: Path, tmp_path: Path) -> None:

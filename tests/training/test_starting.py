@@ -28,6 +28,18 @@ def trained(data: Path, cache: Path, tmp_path_factory: pytest.TempPathFactory) -
     return {method: root / method for method in OPTIONS}
 
 
+@pytest.mark.parametrize("method", ["eagle", "ppd"])
+def test_weights_of_something_else_are_not_overwritten(
+    data: Path, cache: Path, tmp_path: Path, method: str
+) -> None:
+    names = {"model.safetensors", "checkpoint-best.safetensors"}
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(ModelError, match="holds something else: choose another folder"):
+        train(data, tmp_path, method, cache / method, **OPTIONS[method])
+    assert {each.name for each in tmp_path.iterdir()} - {".lock"} == names
+
+
 def test_every_method_is_tried() -> None:
     assert set(OPTIONS) == set(TRAINED)
 

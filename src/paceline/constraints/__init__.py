@@ -26,6 +26,7 @@ _LIMITS = {
     "json_schema": ("JSON schema", MOST_SCHEMA_BYTES),
     "regex": ("regular expression", MOST_REGEX_BYTES),
     "grammar": ("grammar", MOST_GRAMMAR_BYTES),
+    "calls": ("grammar of calls", MOST_GRAMMAR_BYTES),
     "choice": ("list of choices", MOST_GRAMMAR_BYTES),
 }
 
@@ -34,7 +35,8 @@ _LIMITS = {
 class Constraint:
     """What a text must be. Use the class methods to make one.
 
-    kind, text: `text` is a schema or a list of choices as JSON, a pattern, or a grammar.
+    kind, text: `text` is a schema or a list of choices as JSON, a pattern, or a grammar. calls: a
+    grammar that the server has made for calls of tools, in which what must follow is guessed.
     compact: JSON on one line, with a space after each comma and colon and none elsewhere; otherwise
     the model breaks lines and indents as it likes, within limits.
 
@@ -44,7 +46,7 @@ class Constraint:
     Raises UsageError for a text beyond the limits above, or with a lone surrogate.
     """
 
-    kind: Literal["json_schema", "regex", "grammar", "choice"]
+    kind: Literal["json_schema", "regex", "grammar", "calls", "choice"]
     text: str
     compact: bool = False
 
@@ -60,6 +62,9 @@ class Constraint:
             ) from error
         if size > most:
             raise UsageError(f"a {self.what} must have at most {most} bytes, got {size}")
+        # llguidance would read it as a list of grammars.
+        if self.kind == "grammar" and self.text.lstrip().startswith("{"):
+            raise UsageError("a grammar must be in llguidance's dialect of Lark, not JSON")
 
     @property
     def what(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 from paceline.constraints.lengths import (
@@ -16,7 +17,7 @@ from paceline.constraints.lengths import (
     repetition,
     solved,
 )
-from paceline.constraints.schema_length import schema_length
+from paceline.constraints.schema_length import COMPACT, schema_length
 
 _COUNTED = 10.0
 """Rules with parameters can count: where others must choose to end, these come back by force."""
@@ -67,7 +68,7 @@ def _add(rules: Rules, rule: list[Part]) -> None:
     if name is None or colon is None:
         return  # a directive
     # What stands before the colon may end the text, as in `[suffix="…"]`.
-    ends = [part for part in head if part[0] == "size"]
+    ends = [part for part in head if part[0] != "name"]
     rules.setdefault(name, []).extend([*ends, *rule[colon + 1 :], ("|", None)])
 
 
@@ -97,8 +98,9 @@ def _parts(text: str) -> Iterator[Part]:
         elif kind == "text":
             yield "size", max(1.0, len(value.encode()) - 2.0)  # without quotation marks
         elif kind == "regex":
+            end = value.rindex("/")
             yield "(", None
-            yield from pattern_parts(value[1 : value.rindex("/")])
+            yield from pattern_parts(f"(?x){value[1:end]}" if "x" in value[end:] else value[1:end])
             yield ")", None
         elif kind == "times":
             yield repetition(value)
@@ -108,6 +110,9 @@ def _parts(text: str) -> Iterator[Part]:
             yield "name", value.lstrip("!?")
         elif value in (":", "}"):
             yield value, None
+        elif value in ('"', "/"):  # not closed: what follows cannot be read
+            yield "size", inf
+            return
         elif kind == "mark":
             yield from MARKS.get(value, ())
 
@@ -119,4 +124,8 @@ def _json(text: str, at: int, is_schema: bool) -> tuple[float, int]:
         value, end = json.JSONDecoder().raw_decode(text, at)
     except (ValueError, RecursionError):  # llguidance will say so
         return 0.0, at
-    return (schema_length(value) if is_schema else float(end - at)), end
+    if not is_schema:
+        return float(end - at), end
+    spaces = value.get("x-guidance") if isinstance(value, dict) else None
+    # Others could stand for any length.
+    return (schema_length(value) if spaces in (None, COMPACT) else inf), end

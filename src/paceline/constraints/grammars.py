@@ -21,7 +21,7 @@ from paceline.constraints.grammar_matcher import (
     first_line,
 )
 from paceline.constraints.own_thread import in_own_thread
-from paceline.constraints.schema_length import schema_length
+from paceline.constraints.schema_length import COMPACT, schema_length
 from paceline.errors import UsageError
 
 MOST_COMPILED = 64
@@ -42,8 +42,10 @@ usual stack, which ends the process."""
 
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
 # small model writes white space forever.
+# After two terminals of which the first takes all that the second could, llguidance would look for what
+# must follow without end. Last, as the last such line counts.
+_NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
 _FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
-COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class Grammars:
@@ -151,7 +153,8 @@ def _compiled(
     """Raises ValueError for a constraint that cannot be used."""
     if _length(constraint) > _MOST_LENGTH:  # llguidance would fill the memory
         raise ValueError(
-            f"its repetitions stand for more than {_MOST_LENGTH:,} characters: use lower counts"
+            f"its repetitions stand for more than {_MOST_LENGTH:,} characters, or cannot be counted: "
+            "use lower counts"
         )
     grammar = _grammar(library.LLMatcher, constraint)
     # `verbose_errors` would report the parser's state; a state takes one or two kB.
@@ -172,10 +175,12 @@ def _grammar(maker: Any, constraint: Constraint) -> str:
     made: Any
     if constraint.kind == "json_schema":
         spaces = COMPACT if constraint.compact else _FREE
-        made = maker.grammar_from_json_schema(text, defaults=spaces)
+        made = maker.grammar_from_json_schema(text, overrides=spaces)
     elif constraint.kind == "regex":
         made = maker.grammar_from_regex(text)
     elif constraint.kind == "grammar":
+        made = maker.grammar_from_lark(text + _NO_FORCING)
+    elif constraint.kind == "calls":
         made = maker.grammar_from_lark(text)
     else:
         # In ASCII, as its lexer refuses some control characters; as one terminal, as a rule may
@@ -187,7 +192,7 @@ def _grammar(maker: Any, constraint: Constraint) -> str:
 
 def _length(constraint: Constraint) -> float:
     """The length of what it can force, unless it is one terminal, whose states are limited."""
-    if constraint.kind == "grammar":
+    if constraint.kind in ("grammar", "calls"):
         return grammar_length(constraint.text)
     if constraint.kind == "json_schema":
         try:

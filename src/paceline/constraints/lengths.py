@@ -45,6 +45,9 @@ _REGEX = re.compile(
 )
 
 
+_SPACED = re.compile(r"\(\?[a-zA-Z]*x")
+
+
 def longest(parts: Iterable[Part], known: Mapping[str, float]) -> float:
     """The length of an expression. Of alternatives the longest counts. Nothing is forced before
     text that may be left out, so what follows is counted from there.
@@ -108,6 +111,8 @@ def pattern_length(pattern: str) -> float:
 
 def pattern_parts(pattern: str) -> Iterator[Part]:
     """A regular expression as parts."""
+    if _SPACED.search(pattern):  # in which `{45} {45}` multiply
+        yield "size", ENOUGH
     for found in _REGEX.finditer(pattern):
         if found.lastgroup == "error":
             return

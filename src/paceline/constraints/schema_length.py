@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf, prod
@@ -13,11 +14,16 @@ from paceline.constraints.lengths import ENOUGH, LEVELS, pattern_length, solved
 
 _T = TypeVar("_T")
 
+COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""llguidance's options for JSON on one line, as `json.dumps` writes it."""
+
 _VALUE = 10.0
 """A value's own marks, digits and words; no string, which is either free or counted."""
 _BESIDE = 4
 """The marks between a name and its value, and before the next."""
 _DIGITS = 9  # of a place in a list: Python does not read numbers of thousands of digits
+_MOST_STEPS = 200_000  # less than a second
+_IDS = ("$id", "id")
 _BRANCHES = ("if", "then", "else")
 _ARRAY = {"items", "prefixItems", "additionalItems", "minItems"}
 _OBJECT = {"properties", "patternProperties", "additionalProperties", "required", "minProperties"}
@@ -25,8 +31,8 @@ _OBJECT = {"properties", "patternProperties", "additionalProperties", "required"
 
 def schema_length(schema: Any) -> float:
     """The length of what a JSON schema can force."""
-    document = _Document(schema)
     try:
+        document = _Document(schema)
         return solved(document.name("#"), document.needs, document.length, LEVELS)
     except RecursionError:  # llguidance takes nothing that is nested so deeply
         return inf
@@ -37,16 +43,19 @@ class _Document:
 
     def __init__(self, schema: Any) -> None:
         # References count from the nearest part with an id: all of these are tried.
-        inside = [each for each in _objects(schema) if isinstance(each.get("$id"), str)]
+        inside = [
+            each for each in _objects(schema) if any(isinstance(each.get(key), str) for key in _IDS)
+        ]
         self._roots = [schema, *(each for each in inside if each is not schema)]
         self._names: dict[str, str] = {}  # by reference
         self._named: dict[str, list[Any]] = {}
-        self._anchors = {
-            each[key]: each
-            for each in _objects(schema)
-            for key in ("$anchor", "$dynamicAnchor")
-            if isinstance(each.get(key), str)
-        }
+        self._anchors: dict[str, list[Any]] = defaultdict(list)
+        for each in _objects(schema):
+            for key in ("$anchor", "$dynamicAnchor"):
+                if isinstance(each.get(key), str):
+                    self._anchors[each[key]].append(each)
+        self._steps = 0
+        self._counts: dict[int, float] = {}
 
     def name(self, reference: str) -> str:
         """A name for what is referred to, however that is written."""
@@ -58,33 +67,39 @@ class _Document:
 
     def needs(self, name: str) -> list[str]:
         """The names of what a part refers to."""
-        return [
-            self.name(each["$ref"])
-            for target in self._named[name]
-            for each in _objects(target)
-            if isinstance(each.get("$ref"), str)
-        ]
+        found = []
+        for target in self._named[name]:
+            for each in _objects(target):
+                self._step()
+                if isinstance(each.get("$ref"), str):
+                    found.append(self.name(each["$ref"]))
+        return found
 
     def length(self, name: str, known: Mapping[str, float]) -> float:
-        """The length of a part, given those of the parts that it refers to."""
-        return max((self._length(target, known) for target in self._named[name]), default=0.0)
+        """The length of a part, given those of the parts that it refers to; infinite if there is
+        none of this name."""
+        return max((self._length(target, known) for target in self._named[name]), default=inf)
 
     def _targets(self, reference: str) -> list[Any]:
-        _, _, fragment = unquote(reference).partition("#")
+        fragment = unquote(reference.partition("#")[2])
         if fragment and not fragment.startswith("/"):
-            return [self._anchors[fragment]] if fragment in self._anchors else []
+            return self._anchors.get(fragment, [])
+        self._step(len(self._roots))
         names = [each.replace("~1", "/").replace("~0", "~") for each in fragment.split("/")[1:]]
         return [found for root in self._roots if (found := _at(root, names)) is not None]
 
     def _length(self, schema: Any, known: Mapping[str, float]) -> float:
         if not isinstance(schema, dict):
             return _VALUE
+        self._step()
         inner = partial(self._length, known=known)
         texts = [*_the(list, schema, "enum"), schema.get("const")]
         length = _VALUE + max(len(json.dumps(text)) for text in texts)
         if isinstance(schema.get("$ref"), str):
             length += known.get(self.name(schema["$ref"]), 0.0)
         parts = _the(list, schema, "allOf")
+        ways = [*_the(list, schema, "anyOf"), *_the(list, schema, "oneOf")]
+        ways += [schema[name] for name in _BRANCHES if name in schema]
         patterns = [
             max(1.0, pattern_length(each["pattern"]), _count(each, "minLength"))
             for each in (schema, *parts)
@@ -92,14 +107,35 @@ class _Document:
         ]
         # A text that follows several patterns can be as long as a multiple of all their lengths.
         length += prod(patterns) if patterns else 0.0
-        ways = [*_the(list, schema, "anyOf"), *_the(list, schema, "oneOf")]
-        ways += [schema[name] for name in _BRANCHES if name in schema]
         length += sum(map(inner, parts)) + max(map(inner, ways), default=0.0)
         if not schema.keys().isdisjoint(_ARRAY):
             length += _array_length(schema, inner)
         if not schema.keys().isdisjoint(_OBJECT):
             length += _object_length(schema, inner)
-        return length
+        # One part may say how many there are, and another what they are.
+        apart = bool(parts or ways or "$ref" in schema)
+        return length * (1 + self._most(schema)) if apart else length
+
+    def _most(self, schema: Any) -> float:
+        """The most items or properties that a part, or one that it is composed of, asks for."""
+        if not isinstance(schema, dict):
+            return 0.0
+        if id(schema) not in self._counts:
+            self._step()
+            self._counts[id(schema)] = 0.0  # until it is known, for one that contains itself
+            own = max(_count(schema, "minItems"), _count(schema, "minProperties"))
+            kinds = ("allOf", "anyOf", "oneOf")
+            composed = [each for kind in kinds for each in _the(list, schema, kind)]
+            composed += [schema[name] for name in _BRANCHES if name in schema]
+            if isinstance(schema.get("$ref"), str):
+                composed += self._named[self.name(schema["$ref"])]
+            self._counts[id(schema)] = max([own, *map(self._most, composed)])
+        return self._counts[id(schema)]
+
+    def _step(self, count: int = 1) -> None:
+        self._steps += count
+        if self._steps > _MOST_STEPS:
+            raise RecursionError("it would take too long")
 
 
 def _array_length(schema: Mapping[str, Any], inner: Callable[[Any], float]) -> float:

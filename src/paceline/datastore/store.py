@@ -103,9 +103,13 @@ class Datastore:
             if stamp_of(self._place) != self._stamp:
                 self._open()  # another process has built a new index
             with self._lock:
-                if not self._log.append([one for one in new if len(one)]):
-                    self._recent = RecentTexts()
-                self.version += 1
+                kept = False
+                try:
+                    kept = self._log.append([one for one in new if len(one)])
+                finally:
+                    if not kept:
+                        self._recent = RecentTexts()
+                    self.version += 1
             merging = self._merger is not None and self._merger.is_alive()
             if self._log.tokens >= self._merge_at and not merging:
                 self._merger = Thread(target=self._merge_log, name="paceline-merge")

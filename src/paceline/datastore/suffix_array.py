@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -122,7 +124,7 @@ class SuffixArray:
         best, most, length = EMPTY, 0.0, len(near)
         for _ in range(lengths):
             found = self.look_up(near[-length:], budget, search)
-            total = sum(found.tree.weights or ())
+            total = reduce(add, found.tree.weights or (), 0.0)  # as C does; `sum` compensates
             if total > most:
                 best, most = found.tree, total
             length = found.shorter
@@ -145,6 +147,13 @@ class SuffixArray:
         call = self._call
         call.tokens, call.order = self._tokens.ctypes.data, self._order.ctypes.data
         call.count, call.size = count, size
+
+    def _point_to(self, tokens: Int32, order: Int32, count: int, size: int) -> None:
+        """Replace the arrays. The library may read the old ones until it knows the new ones, even
+        if this is interrupted."""
+        self._before = self._tokens, self._order
+        self._tokens, self._order = tokens, order
+        self._point(count, size)
 
 
 class GrowingSuffixArray(SuffixArray):
@@ -200,9 +209,8 @@ class GrowingSuffixArray(SuffixArray):
         return _SLOWLY_INSERTED + len(self) // _PER_INSERTED
 
     def _set(self, tokens: Int32, order: Int32 | None = None) -> None:
-        self._tokens = tokens
-        self._order = sort_places(tokens) if order is None else order
-        self._point(len(tokens), len(self._order))
+        order = sort_places(tokens) if order is None else order
+        self._point_to(tokens, order, len(tokens), len(order))
 
     def _insert(self, tokens: Sequence[int]) -> None:
         """Insert a few tokens and their places without the library; there is room for them."""
@@ -223,5 +231,4 @@ class GrowingSuffixArray(SuffixArray):
         tokens, order = np.empty((2, room), dtype=np.int32)
         tokens[: len(self)] = self.tokens
         order[:size] = self._order[:size]
-        self._tokens, self._order = tokens, order
-        self._point(len(self), size)
+        self._point_to(tokens, order, len(self), size)

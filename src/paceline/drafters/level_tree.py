@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
-from paceline.drafters.settings import Settings, whole
+from paceline.drafters.settings import MOST_RANKS, Settings, whole
 from paceline.errors import UsageError
 from paceline.tree import ROOT
 
@@ -30,7 +30,7 @@ class BeamSettings(Settings):
 
     parts: str = ""
     depth: int = whole(0, 0)
-    ranks: int = whole(10, 1)
+    ranks: int = whole(10, 1, MOST_RANKS)
     beam: int = whole(2, 1, 256)  # memory for the logits of so many rows is kept
     least: float = 0.02
     context: int = whole(384, 0)

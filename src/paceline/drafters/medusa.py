@@ -17,7 +17,7 @@ from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.medusa_heads import MedusaPrograms
 from paceline.drafters.parts import check_parts, find_parts
-from paceline.drafters.settings import Settings, whole
+from paceline.drafters.settings import MOST_RANKS, Settings, whole
 from paceline.drafters.trained_heads import MedusaParts
 from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.planning.candidate_tree import likeliest
@@ -41,7 +41,7 @@ class MedusaSettings(Settings):
     """
 
     parts: str = ""
-    ranks: int = whole(10, 1)
+    ranks: int = whole(10, 1, MOST_RANKS)
     shape: Literal["confidence", "table"] = "confidence"
     weights: HeadWeights = "fastest"
 

@@ -160,7 +160,7 @@ class MedusaPrograms:
         confidence in `ranks` guesses each, see `candidate_tree.likeliest`, in one call. noise:
         [heads, outputs], see `DrawNoise`. None for more heads than the library supports.
         """
-        one, state = self._one, state.float()
+        one, state = self._one, state.float().contiguous()
         if one.heads > _MOST_HEADS:
             return None
         one.state = state.data_ptr()

@@ -129,7 +129,9 @@ class _Disk:
 
     def take(self, ngram: Ngram) -> torch.Tensor | None:
         found = self._run(_TAKE, self._parts, _key(ngram))
-        return torch.frombuffer(bytearray(found[0][0]), dtype=torch.float32) if found else None
+        content = found[0][0] if found else b""
+        # One of another length is encoded again.
+        return torch.frombuffer(bytearray(content), dtype=torch.float32) if content else None
 
     def put(self, ngram: Ngram, state: State) -> None:
         content = torch.as_tensor(state).float().cpu().numpy().tobytes()

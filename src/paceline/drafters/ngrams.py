@@ -216,7 +216,8 @@ class _NativeNGrams(NGrams):
         super().__init__(shortest, longest, width, most)
         self._native = kernels()
         self._held = self._native.new_ngrams(shortest, longest, width, most)
-        finalize(self, self._native.forget_ngrams, self._held)
+        # Not at the end of the process: a thread may still draft then.
+        finalize(self, self._native.forget_ngrams, self._held).atexit = False
         self._tail, self._given = Buffer(ctypes.c_int32), Buffer(ctypes.c_int32)
         self._call = NGramDraft(own=self._held, doubt=FOLLOWER_DOUBT)
         self._address = ctypes.addressof(self._call)

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 from paceline.datastore import LONGEST, MOST_HITS, Search
@@ -92,4 +94,4 @@ class Rest(LookupDrafter):
         tail = [*self._tail, *path][-self._longest :]
         found = self._texts.look_up(tail, budget, self._search, None if path else self._near)
         tree, total = self._near.look_up(tail, budget)
-        return tree if total > sum(found.tree.weights or ()) else found.tree
+        return tree if total > reduce(add, found.tree.weights or (), 0.0) else found.tree

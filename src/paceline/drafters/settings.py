@@ -26,6 +26,8 @@ _PLACE = re.compile(r"([\w.]+):([^\W\d][\w.]*)(?::(.*))?", re.DOTALL)
 
 _WITHOUT = "without"  # the setting that `-name` is short for
 
+MOST_RANKS = 1000
+"""Most guesses to consider for one token: the library sorts them in, one by one."""
 _LARGEST = 10**15  # larger numbers, and products of them, could wrap around in the C library
 
 

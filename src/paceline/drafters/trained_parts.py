@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save
 
 from paceline.drafters.head_configs import check_least
 from paceline.errors import ModelError
-from paceline.json_files import json_bytes, read_json, replace_file
+from paceline.json_files import CHECKPOINT, json_bytes, read_json, replace_file
 from paceline.planning.acceptance import AcceptanceTable
 
 CONFIG, TRAINING = "config.json", "training.json"
@@ -135,8 +135,13 @@ class TrainedParts(Generic[ConfigT]):
 
     @classmethod
     def found_in(cls, folder: Path) -> Self | None:
-        """The parts in a folder; None if none are finished there. Raises as `from_pretrained`."""
-        return cls.from_pretrained(folder) if (folder / CONFIG).exists() else None
+        """The parts in a folder; None if none are finished there. Raises as `from_pretrained`, and
+        ModelError if the folder holds something else."""
+        if (folder / CONFIG).exists():
+            return cls.from_pretrained(folder)
+        if (folder / _TENSORS).exists() and not (folder / CHECKPOINT).exists():
+            raise ModelError(f"{folder} holds something else: choose another folder")
+        return None
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> Self:

@@ -16,7 +16,7 @@ def likeliest(rows: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
     among equals, the one at the lower place.
 
     If a row has fewer usable scores (-inf, NaN), its last places are 0, with share 0. All shares of
-    a row with +inf are 0.
+    a row with +inf or NaN are 0.
     """
     rows = np.ascontiguousarray(rows, dtype=np.float32)
     count, numbers = rows.shape
@@ -35,8 +35,7 @@ def _found(rows: Floats, most: int) -> tuple[NDArray[np.int64], Floats]:
     order = np.argsort(-rows, axis=-1, kind="stable")[:, :most]
     scores = np.take_along_axis(rows, order, axis=-1)
     with np.errstate(invalid="ignore"):
-        above = np.exp(scores - scores[:, :1])
-        totals = np.nansum(np.exp(rows - scores[:, :1]), axis=-1, keepdims=True)
-        found = above / totals
-    said, sound = scores > -np.inf, scores[:, :1] < np.inf
-    return np.where(said, order, 0), np.where(said & sound, found, np.float32(0))
+        totals = np.exp(rows - scores[:, :1]).sum(axis=-1, keepdims=True)
+        found = np.exp(scores - scores[:, :1]) / totals
+    said = scores > -np.inf
+    return np.where(said, order, 0), np.where(said & np.isfinite(totals), found, np.float32(0))

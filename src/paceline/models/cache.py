@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ _HEAD_BYTES = 1 << 16
 _SAMPLES = 1024
 _SAMPLE_BYTES = 256
 _ELSEWHERE = "set PACELINE_CACHE to another folder"
+_OURS = re.compile(r"[0-9a-f]{32,}")  # names of entries
 
 
 def cache_root() -> Path:
@@ -31,7 +33,10 @@ def cache_root() -> Path:
     # Imported only here: a machine where nothing can be installed need only name a folder.
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("paceline"))
+    try:
+        return Path(platformdirs.user_cache_dir("paceline"))
+    except RuntimeError as error:  # this user has no home folder
+        raise ModelError(f"there is no cache folder ({error}): {_ELSEWHERE}") from error
 
 
 @contextmanager
@@ -80,16 +85,20 @@ def scratch_in(root: Path) -> Iterator[Path]:
             yield Path(scratch)
 
 
-def clear_folder(root: Path) -> int:
-    """Empty a cache folder except for its lock; returns the bytes freed, or raises ModelError."""
+def clear_folder(root: Path, holds: str, *files: str) -> int:
+    """Delete a cache's own folders, see `place_newest`, and these files of its folder; returns the
+    bytes freed. Anything else there may be the user's. Raises ModelError if that fails."""
     if not root.is_dir():
         return 0
-    freed = folder_size(root)
+    freed = 0
     with explain_os_errors(root), held(root / LOCK):
         for path in root.iterdir():
-            if path.is_dir():
+            named = path.name.startswith(_SCRATCH) or _OURS.fullmatch(path.name)
+            if path.is_dir() and not path.is_symlink() and (named or (path / holds).is_file()):
+                freed += folder_size(path)
                 shutil.rmtree(path)
-            elif path.name != LOCK:
+            elif path.name in files:
+                freed += path.stat().st_size
                 path.unlink()
     return freed
 
@@ -100,8 +109,9 @@ def place_newest(new: Path, place: Path, holds: str, most: int) -> None:
     if place.exists():
         place.replace(new.with_name("old"))
     new.replace(place)
-    kept = [each for each in place.parent.iterdir() if (each / holds).is_file()]
-    for each in sorted(kept, key=lambda one: one.stat().st_mtime)[:-most]:
+    # The new one stays even if the clock was set back.
+    others = [each for each in place.parent.iterdir() if each != place and (each / holds).is_file()]
+    for each in sorted(others, key=lambda one: -one.stat().st_mtime)[most - 1 :]:
         shutil.rmtree(each, ignore_errors=True)
 
 

@@ -60,8 +60,10 @@ def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> I
         describe_gguf(file.path, made)
         files = {path.name: hash_file(path) for path in sorted(made.iterdir())}
         (made / _RECORD).write_bytes(json_bytes({**_versions(), "files": files}))
-        # A full disk or a read-only folder: it is made again next time.
+        # A full disk, a read-only folder, or another file by now: it is made again next time.
         with suppress(OSError), scratch_in(_root()) as staging:
+            if GgufFile(file.path).mark() != file.mark():
+                raise OSError("it was replaced meanwhile")
             new = Path(shutil.copytree(made, staging / "new"))
             place_newest(new, place, _RECORD, _MOST)
         yield made
@@ -72,13 +74,14 @@ def hash_of(path: Path) -> str:
 
     Size, modification time and a sample of its bytes say whether it has.
     """
-    place = str(path.resolve())
-    status = path.stat()
-    seen = [status.st_size, status.st_mtime_ns, sampled([path])]
+    path = path.resolve()
+    place, seen = str(path), _seen(path)
     known = _read(_root() / "hashes.json").get(place)
     if isinstance(known, list) and known[:-1] == seen and isinstance(known[-1], str):
         return known[-1]
     found = hash_file(path)
+    if _seen(path) != seen:  # replaced meanwhile
+        return found
     with suppress(OSError), held(_root() / LOCK):  # else it is computed again next time
         hashes = _read(_root() / "hashes.json")
         hashes.pop(place, None)
@@ -87,9 +90,14 @@ def hash_of(path: Path) -> str:
     return found
 
 
+def _seen(path: Path) -> list[Any]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, sampled([path])]
+
+
 def clear_descriptions() -> int:
     """Delete all descriptions and hashes; returns the bytes freed, see `clear_folder`."""
-    return clear_folder(_root())
+    return clear_folder(_root(), _RECORD, "hashes.json")
 
 
 def _root() -> Path:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paceline.errors import ModelError
-from paceline.json_files import json_bytes, read_json, replace_file
+from paceline.json_files import CHECKPOINT, json_bytes, read_json, replace_file
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +83,7 @@ class DraftParts:
         """The draft in a folder; None if none is finished there. Raises ModelError if it is
         damaged, or the folder holds something else."""
         if not (folder / RECORD).exists():
-            killed = any(folder.glob("checkpoint*"))  # while it was written
+            killed = (folder / CHECKPOINT).exists()  # while it was written
             if (folder / _CONFIG).exists() and not killed:
                 raise ModelError(f"{folder} holds something else: choose another folder")
             return None

@@ -55,8 +55,8 @@ def loaded_fingerprint(model: PreTrainedModel) -> str:
         source = resolve(name, store=store, local_files_only=True)
         known = source.alias is not None or weight_files(source, commit)
         return fingerprint(source, commit) if known else ""
-    except (ModelError, OSError):
-        return ""
+    except (ModelError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""  # damaged, or a name that the hub's library refuses
 
 
 def weight_files(source: ModelSource, revision: str | None) -> list[Path]:

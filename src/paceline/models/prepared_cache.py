@@ -68,7 +68,7 @@ def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> Non
 
 def clear_prepared() -> int:
     """Delete all prepared models; returns the bytes freed, see `clear_folder`."""
-    return clear_folder(_root())
+    return clear_folder(_root(), _HASHES)
 
 
 def _root() -> Path:

@@ -20,7 +20,7 @@ from paceline.models.cache import cache_root, explain_os_errors, folder_size, he
 from paceline.models.fetch import Downloader, fetch, pip_download
 from paceline.models.gguf_description import describe_alias
 from paceline.models.progress import ProgressCallback, ignore_progress
-from paceline.models.record import find_damage, write_record
+from paceline.models.record import RECORD_NAME, find_damage, write_record
 from paceline.models.registry import ALIASES, Alias, ModelInfo
 
 
@@ -172,6 +172,12 @@ class ModelStore:
             shutil.rmtree(workshop, ignore_errors=True)
 
     def _retire(self, folder: Path, staging: Path) -> None:
-        """Move a folder away in one step; it is deleted with the staging folder."""
+        """Move a folder away in one step; it is deleted with the staging folder. Raises ModelError
+        for one that paceline has not made."""
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / RECORD_NAME).exists():
+            raise ModelError(
+                f"{folder} has no {RECORD_NAME}, so it may be yours: move it away, or set "
+                "PACELINE_CACHE to another folder"
+            )
         if os.path.lexists(folder):  # a link, too, is moved itself
             folder.replace(staging / "retired")

@@ -6,7 +6,7 @@ Both count and choose alike; tests compare them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import compress
 from math import inf
@@ -115,13 +115,20 @@ _KINDS = Kinds(
 )
 
 
+def _freed(owner: object, free: Callable[[int], None], held: int) -> finalize[..., object]:
+    """Free what `owner` holds after it; not at the end of the process, as a thread may use it."""
+    freeing = finalize(owner, free, held)
+    freeing.atexit = False
+    return freeing
+
+
 class _NativeSession:
     """In the library; see `_CountedSession`."""
 
     def __init__(self, memory: float) -> None:
         self.native = kernels()
         self.held = self.native.new_calibration(ctypes.addressof(_KINDS), memory)
-        finalize(self, self.native.forget_calibration, self.held)
+        _freed(self, self.native.forget_calibration, self.held)
         self.columns = _Columns()
 
     def begin(self, memory: float, evidence: float) -> _NativeText:
@@ -134,7 +141,7 @@ class _NativeText:
     def __init__(self, session: _NativeSession, held: int, memory: float) -> None:
         self._session, self._native, self._columns = session, session.native, session.columns
         self._held, self._all, self._memory = held, session.held, memory
-        self._free = finalize(self, self._native.forget_calibration, held)
+        self._free = _freed(self, self._native.forget_calibration, held)
         self._said = Buffer(ctypes.c_int64)
 
     def expect(self, tree: Tree) -> list[float]:
@@ -154,7 +161,7 @@ class _NativeText:
         # An heir knows the same, and watches nothing yet.
         heir = self._native.inherited_by(self._held, self._memory, inf)
         self._free()
-        self._held, self._free = heir, finalize(self, self._native.forget_calibration, heir)
+        self._held, self._free = heir, _freed(self, self._native.forget_calibration, heir)
 
 
 TextCalibration = _CountedText | _NativeText

@@ -141,7 +141,7 @@ class TransformersEncoder:
                 self.name, trust_remote_code=False, use_safetensors=True
             )
             self._model = model.to(device).eval()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # foreign code on foreign files may raise anything
             reason = str(error).strip().partition("\n")[0]
             raise ModelError(
                 f"the sentence encoder {self.name} cannot be loaded ({reason}): "

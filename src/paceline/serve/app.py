@@ -115,7 +115,11 @@ class Server:
     async def detokenize(self, request: Request) -> Response:
         """`POST /detokenize`, as in vLLM."""
         wanted = checked(DetokenizeRequest, await json_body(request, self.settings))
-        return JSONResponse({"prompt": await asyncio.to_thread(self.reader.decode, wanted.tokens)})
+        most = 4 * (self.session.target.max_context or 1 << 20)
+        if len(wanted.tokens) > most:
+            raise bad_request(f"give at most {most} tokens, got {len(wanted.tokens)}", "tokens")
+        text = await asyncio.to_thread(self.reader.decode, wanted.tokens)
+        return await asyncio.to_thread(JSONResponse, {"prompt": text})
 
     async def health(self, request: Request) -> Response:
         """`GET /health`: whether the engine runs."""

@@ -114,6 +114,8 @@ class Engine:
         with self._changed:
             if self._draining:
                 raise self._turned_away(stopping())
+            if self._thread.ident is not None and not self.alive:
+                raise failed()
             room, queued = self._settings.max_batch - len(self._texts), 0
             for each in self._waiting:
                 queued += room <= 0  # the others join before the next round

@@ -32,6 +32,7 @@ OFF = "off"
 
 _REFERENCE_TOKENS = 1 << 16
 """References may have at least so many tokens: they are sorted while other texts wait."""
+_MOST_BIASES = 1024
 _MOST_SCORED = 1 << 21
 """Log-probabilities of an answer, which is in memory as a whole."""
 
@@ -166,6 +167,8 @@ class Orders:
 
     def _logit_bias(self, request: TextRequest) -> dict[int, float]:
         biases: dict[int, float] = {}
+        if len(request.logit_bias or {}) > _MOST_BIASES:
+            raise bad_request(f"'logit_bias': give at most {_MOST_BIASES} tokens", "logit_bias")
         for token, bias in (request.logit_bias or {}).items():
             if not (token.isascii() and token.isdecimal() and len(token) < 10):
                 raise bad_request("'logit_bias': keys must be token ids", "logit_bias")
@@ -231,7 +234,7 @@ class Orders:
         several = request.parallel_tool_calls is not False and not isinstance(choice, NamedTool)
         marks = (self._mark(OPEN), self._mark(CLOSE))
         grammar = call_grammar(tools, marks, several=several, answer=None if must else answer)
-        return Constraint.grammar(grammar)
+        return Constraint("calls", grammar)
 
     def _mark(self, text: str) -> str:
         """A call's mark as a grammar writes it: by its id if it is one token."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from paceline.constraints.grammars import COMPACT
+from paceline.constraints.schema_length import COMPACT
 from paceline.serve.schemas import Tool
 from paceline.text import CALL_MARKS
 
@@ -169,4 +169,4 @@ def _quoted(text: str) -> str:
 
 def _compact(schema: dict[str, Any]) -> str:
     """The schema with exactly the white space that these models are trained on."""
-    return json.dumps({"x-guidance": COMPACT, **schema}, ensure_ascii=False)
+    return json.dumps({**schema, "x-guidance": COMPACT}, ensure_ascii=False)

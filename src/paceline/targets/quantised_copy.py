@@ -53,8 +53,12 @@ class QuantisedCopy(CausalLMTarget):
         slot = super().open(context)
         own, origin = self._pass.compiled, self.origin
         if origin is not None and origin.steps and own and not self._pass.kept:
-            own.use_cache(self._texts.cache)
-            self._texts.adopt(slot, origin._texts)
+            try:
+                own.use_cache(self._texts.cache)
+                self._texts.adopt(slot, origin._texts)
+            except BaseException:
+                self.close(slot)
+                raise
         return slot
 
 

@@ -158,8 +158,10 @@ class TextSlots:
             return
         start, capacity = self._room(needed + int(needed * _SPARE) if text.capacity else needed)
         self.cache.take(self.cache, text.start, start, len(text.cached))
-        self._give_back(text)
-        text.start, text.capacity = start, capacity
+        old = text.start, text.capacity
+        text.start, text.capacity = start, capacity  # first: an interruption may only lose slots
+        if old[1]:
+            self._ranges.give(*old)
 
     def rewind(self, slot: int, kept: int, tokens: Sequence[int]) -> TextSlot:
         """Keep the first `kept` tokens of a text, then append these; leaves at least the last token

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ import torch
 from safetensors.torch import load, save
 
 from paceline.errors import UsageError
-from paceline.json_files import parse_json
+from paceline.json_files import CHECKPOINT, parse_json
 from paceline.training.folder import check_same_run, undamaged, write_file
 
-_INDEX = "checkpoint.json"
+_NAME = re.compile(r"checkpoint-\d{6,}\.safetensors")
 _FORMAT = 1
 
 
@@ -44,7 +45,7 @@ def save_checkpoint(
         "run": dict(run),
     }
     index["index_sha256"] = _hash(index)
-    write_file(folder / _INDEX, (json.dumps(index, indent=2) + "\n").encode())
+    write_file(folder / CHECKPOINT, (json.dumps(index, indent=2) + "\n").encode())
     _remove(folder, keep=name)
 
 
@@ -53,7 +54,7 @@ def load_checkpoint(
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
     """Load the latest checkpoint of this run, see `Trainer.state`; None if there is none. Raises
     UsageError, naming the file, if it is damaged, and for one of another run."""
-    path, advice = folder / _INDEX, f"delete {folder / _INDEX} to train from the beginning"
+    path, advice = folder / CHECKPOINT, f"delete {folder / CHECKPOINT} to train from the beginning"
     with undamaged(f"the checkpoint {path}", advice):
         if not path.exists():
             return None
@@ -77,7 +78,7 @@ def load_checkpoint(
 
 def forget_checkpoint(folder: Path) -> None:
     """Remove all checkpoint files."""
-    (folder / _INDEX).unlink(missing_ok=True)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     _remove(folder, keep="")
 
 
@@ -87,5 +88,5 @@ def _hash(index: Mapping[str, Any]) -> str:
 
 def _remove(folder: Path, keep: str) -> None:
     for old in folder.glob("checkpoint-*.safetensors"):
-        if old.name != keep:
+        if _NAME.fullmatch(old.name) and old.name != keep:
             old.unlink(missing_ok=True)

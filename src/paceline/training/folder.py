@@ -15,7 +15,10 @@ from paceline.file_locks import alone
 from paceline.json_files import replace_file
 
 # What reading a damaged file raises.
-_DAMAGED = (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, SafetensorError)
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, OverflowError),
+    *(zlib.error, SafetensorError),
+)
 _READABLE = 200  # most characters of a printed difference; a whole recipe's settings have more
 
 

@@ -64,7 +64,7 @@ class Attention(ctypes.Structure):
         "q rows heads key_heads size value_size, P query, q query_head query_row, "
         "P keys, q key_head key_slot, P values, q value_head value_slot, "
         "P first count extra_begin extra out, f scale, i kind, f cap, i _unused, "
-        "P _ranges, q _part _tail, P _partial _done _failed"
+        "P _ranges, q _part _tail, P _partial _done"
     )
 
 

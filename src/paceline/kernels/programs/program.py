@@ -56,12 +56,13 @@ class TableAddresses:
     def extend(self, one: native.Pass | native.Chimera | native.Eagle, positions: int) -> None:
         """Let `one` find the tables, extended to `positions`."""
         if positions > self.reached:
-            self._tables = tables = self._source.extend_to(positions)
-            # Without tables, positions have no limit.
-            self.reached = min((len(each) for each in tables), default=sys.maxsize)
+            tables = self._source.extend_to(positions)
             count = max(1, len(tables))
-            self._addresses = (ctypes.c_void_p * count)(*(each.data_ptr() for each in tables))
+            addresses = (ctypes.c_void_p * count)(*(each.data_ptr() for each in tables))
             self._strides = (ctypes.c_int64 * count)(*(each.stride(0) for each in tables))
+            self._tables, self._addresses = tables, addresses
+            # Last, in case of an interruption. Without tables, positions have no limit.
+            self.reached = min((len(each) for each in tables), default=sys.maxsize)
         one.tables = ctypes.addressof(self._addresses)
         one.table_strides = ctypes.addressof(self._strides)
 

@@ -48,7 +48,11 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
     if model.dtype != torch.float32:
         raise UnfitError(f"it computes in {str(model.dtype).removeprefix('torch.')}, not float32")
     with unfit_if_it_fails("it cannot be recorded"):
-        return lower(model, record(model, windows))
+        lowered = lower(model, record(model, windows))
+    layers = {step.layer for step in lowered.steps if step.op == Op.STORE}
+    if layers != {*range(len(layers))}:  # the library counts caches
+        raise UnfitError("its attention layers are not numbered from 0 on")
+    return lowered
 
 
 def kept_outputs(steps: Lowered, layers: Sequence[int]) -> Lowered:
@@ -219,14 +223,15 @@ class ChainPass:
         self._program.play_chain(self._one, chain, cached + rows + passes - 1)
 
     def _make_room(self, numbers: int) -> None:
-        self._reads = (ctypes.c_int64 * (2 * numbers))()
-        self._found = (ctypes.c_int64 * (2 * numbers))()
-        self._shares = (ctypes.c_float * (2 * numbers))()
-        self._seconds = (ctypes.c_double * (2 * numbers))()
+        reads, found = (ctypes.c_int64 * (2 * numbers))(), (ctypes.c_int64 * (2 * numbers))()
+        shares, seconds = (ctypes.c_float * (2 * numbers))(), (ctypes.c_double * (2 * numbers))()
+        # Held before the library knows them, and the old ones until then: this may be interrupted.
+        self._coming = reads, found, shares, seconds
         chain = self._chain
-        chain.reads, chain.tokens = ctypes.addressof(self._reads), ctypes.addressof(self._found)
-        chain.shares = ctypes.addressof(self._shares)
-        chain.seconds = ctypes.addressof(self._seconds)
+        chain.reads, chain.tokens = ctypes.addressof(reads), ctypes.addressof(found)
+        chain.shares, chain.seconds = ctypes.addressof(shares), ctypes.addressof(seconds)
+        self._found, self._shares, self._seconds = found, shares, seconds
+        self._reads = reads  # last, as its length says how much room there is
 
 
 def _window_slots(windows: Windows) -> ctypes.Array[ctypes.c_int64]:

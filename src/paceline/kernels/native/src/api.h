@@ -53,7 +53,7 @@ PL_API int pl_attend(const struct pl_attention *of, int threads);
 
 /* Places and softmax shares, both [count, most], of the `most` largest scores of each row [count,
    numbers], largest first, then by place. If a row has fewer usable scores (-inf, NaN), the last are
-   place 0 with share 0. */
+   place 0 with share 0. All shares of a row with +inf or NaN are 0. */
 PL_API int pl_likeliest(const float *rows, int64_t count, int64_t numbers, int64_t most,
                         int64_t *places, float *shares);
 

@@ -78,9 +78,9 @@ int64_t pl_plan_attention(const struct pl_tier *tier, struct pl_attention *of,
         records += (ranges[i + 1].row - ranges[i].row) * of->heads * ranges[i].blocks * record;
     }
     of->ranges = ranges;
-    /* Parts only balance threads: with enough ranges, they are not worth that many records. */
-    const int whole = threads < 2 || (records > MOST_RECORDS &&
-                                      count * of->key_heads >= (int64_t)PARTS_EACH * threads);
+    /* Parts only balance threads: with a range for each, they are not worth that many records. */
+    const int whole =
+        threads < 2 || (records > MOST_RECORDS && count * of->key_heads >= (int64_t)threads);
     of->part = whole ? blocks : blocks * of->key_heads / (PARTS_EACH * threads);
     if (of->part < 1) of->part = 1;
     for (int64_t i = 0; i < count; i++) {

@@ -19,7 +19,8 @@ struct node {
 static int64_t keys_after(const struct pl_ngram_draft *in, int64_t at, int64_t longest,
                            uint64_t *keys) {
     int64_t length = 0;
-    keys[0] = 0;
+    if (at >= 0) keys[0] = shard_of((int32_t)in->found.tokens[at]);
+    else keys[0] = in->length ? shard_of(in->tail[in->length - 1]) : 0;
     for (; length < longest && at >= 0; at = in->found.parents[at], length++)
         keys[length + 1] = mixed(keys[length], (int32_t)in->found.tokens[at]);
     for (int64_t left = in->length; length < longest && left > 0; length++)

@@ -1,8 +1,8 @@
 /* What followed runs of tokens in a text, and how often: tables of n-grams. ngrams.c counts,
    ngram_drafts.c reads.
 
-   A run is identified by a 64-bit hash. Two runs with the same hash would share their followers, which
-   costs no more than a wrong guess. */
+   A run is identified by a hash whose low bits are its shard. Two runs with the same hash share their
+   followers, which costs no more than a wrong guess; in different shards, they would break the lists. */
 #ifndef PL_NGRAM_TABLES_H
 #define PL_NGRAM_TABLES_H
 
@@ -52,9 +52,13 @@ struct pl_ngram_draft {
     struct pl_tree found; /* the answer, likeliest first; room for `budget` nodes */
 };
 
+static inline uint64_t shard_of(int32_t last) { return (uint32_t)last % SHARDS; }
+
+/* The key of a run with one more `token` before it; that of the empty one is the shard of the last. */
 static inline uint64_t mixed(uint64_t key, int32_t token) {
-    key = (key + (uint32_t)token + 1) * UINT64_C(0x9E3779B97F4A7C15);
-    return key ^ (key >> 29);
+    uint64_t longer = (key + (uint32_t)token + 1) * UINT64_C(0x9E3779B97F4A7C15);
+    longer ^= longer >> 29;
+    return longer - longer % SHARDS + key % SHARDS;
 }
 
 static inline int64_t bucket_of(const struct table *in, uint64_t key) {

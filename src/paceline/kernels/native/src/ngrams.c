@@ -5,8 +5,6 @@
 #include "api.h"
 #include "ngram_tables.h"
 
-static int32_t shard_of(int32_t last) { return (int32_t)((uint32_t)last % SHARDS); }
-
 /* Doubles memory; `size` bytes each. */
 static int grown(void **memory, int64_t *room, int64_t size) {
     int64_t more = *room ? 2 * *room : FIRST_ROOM;
@@ -108,7 +106,8 @@ static void forget(struct table *in, int32_t shard, int64_t room) {
     while (in->oldest[shard] != last) forget_run(in, shard, in->oldest[shard]);
 }
 
-static int count_one(struct table *in, uint64_t key, int32_t shard, int32_t token, int64_t room) {
+static int count_one(struct table *in, uint64_t key, int32_t token, int64_t room) {
+    const int32_t shard = (int32_t)(key % SHARDS);
     if (reserve(in)) return PL_NO_MEMORY;
     int32_t place = find(in, key);
     if (place == NONE) place = new_run(in, key);
@@ -176,13 +175,12 @@ PL_API int64_t pl_ngrams_size(const struct pl_ngrams *of, int64_t length) {
 PL_API int pl_ngrams_count(struct pl_ngrams *in, const int32_t *tokens, int64_t known,
                            int64_t count) {
     for (int64_t place = known > 0 ? known : 1; place < known + count; place++) {
-        uint64_t key = 0;
-        int32_t shard = shard_of(tokens[place - 1]);
+        uint64_t key = shard_of(tokens[place - 1]);
         for (int64_t length = 1; length <= in->longest && length <= place; length++) {
             key = mixed(key, tokens[place - length]);
             if (length < in->shortest) continue;
             struct table *of = &in->tables[length - in->shortest];
-            if (count_one(of, key, shard, tokens[place], in->room)) return PL_NO_MEMORY;
+            if (count_one(of, key, tokens[place], in->room)) return PL_NO_MEMORY;
         }
     }
     return PL_OK;
