@@ -61,7 +61,7 @@ def test_what_is_kept_about_files_is_cleared(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    kept = tmp_path / "gguf" / "0123"
+    kept = tmp_path / "gguf" / ("0123" * 8)
     kept.mkdir(parents=True)
     (kept / "tokenizer.json").write_bytes(bytes(3_000_000))
     keep_prepared("0123", {}, {"t": torch.zeros(500_000)})

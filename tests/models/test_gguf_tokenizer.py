@@ -168,6 +168,9 @@ def test_a_window_of_0_is_none(tmp_path: Path) -> None:
         writer.add_sliding_window(0)
 
     file = GgufFile(save_gguf(tmp_path / "m.gguf", change=change))
-    config = AutoConfig.for_model("mistral", sliding_window=0)
+    config = AutoConfig.for_model("mistral", sliding_window=0, num_hidden_layers=2)
     restore_settings(config, file)
     assert config.sliding_window is None
+    config.num_hidden_layers = 1 << 24
+    with pytest.raises(ModelError, match="is damaged: it has 2 of 16777216 layers"):
+        restore_settings(config, file)

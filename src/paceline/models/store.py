@@ -174,7 +174,8 @@ class ModelStore:
     def _retire(self, folder: Path, staging: Path) -> None:
         """Move a folder away in one step; it is deleted with the staging folder. Raises ModelError
         for one that paceline has not made."""
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / RECORD_NAME).exists():
+        ours = folder.is_symlink() or not folder.is_dir() or (folder / RECORD_NAME).exists()
+        if not ours and any(folder.iterdir()):
             raise ModelError(
                 f"{folder} has no {RECORD_NAME}, so it may be yours: move it away, or set "
                 "PACELINE_CACHE to another folder"
