@@ -42,8 +42,8 @@ usual stack, which ends the process."""
 
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
 # small model writes white space forever.
-# After two terminals of which the first takes all that the second could, llguidance would look for what
-# must follow without end. Last, as the last such line counts.
+# Where a terminal takes all that the next one could, llguidance would look for what must follow
+# without end. At the end of the text, as the last such line counts.
 _NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
 _FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
 

@@ -130,8 +130,9 @@ class _Disk:
     def take(self, ngram: Ngram) -> torch.Tensor | None:
         found = self._run(_TAKE, self._parts, _key(ngram))
         content = found[0][0] if found else b""
-        # One of another length is encoded again.
-        return torch.frombuffer(bytearray(content), dtype=torch.float32) if content else None
+        if not content or len(content) % 4:  # damaged: it is encoded again
+            return None
+        return torch.frombuffer(bytearray(content), dtype=torch.float32)
 
     def put(self, ngram: Ngram, state: State) -> None:
         content = torch.as_tensor(state).float().cpu().numpy().tobytes()
