@@ -161,6 +161,15 @@ def test_lengths_of_free_text_and_deep_expressions_are_small() -> None:
     assert schema_length({"items": {"type": "integer"}, "maxItems": 10**9}) < 100
 
 
+def test_what_a_part_counts_itself_counts_once() -> None:
+    """As in the schema of an optional list."""
+    texts = {"type": "array", "minItems": 100, "items": {"const": "x" * 500}}
+    alone = schema_length(texts)
+    assert schema_length({"anyOf": [texts, {"type": "null"}]}) < 1.1 * alone
+    referred = {"$defs": {"x": texts}, "anyOf": [{"$ref": "#/$defs/x"}, {"type": "null"}]}
+    assert schema_length(referred) < 1.1 * alone
+
+
 def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let every call of a matcher take this long, by its own clock."""
     now = [0.0]

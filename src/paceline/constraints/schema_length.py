@@ -88,15 +88,18 @@ class _Document:
         names = [each.replace("~1", "/").replace("~0", "~") for each in fragment.split("/")[1:]]
         return [found for root in self._roots if (found := _at(root, names)) is not None]
 
-    def _length(self, schema: Any, known: Mapping[str, float]) -> float:
+    def _length(self, schema: Any, known: Mapping[str, float], least: float = 0.0) -> float:
+        """least: items or properties that other parts of the same whole ask for."""
         if not isinstance(schema, dict):
             return _VALUE
         self._step()
+        least = max(least, self._most(schema))
         inner = partial(self._length, known=known)
+        beside = partial(self._length, known=known, least=least)
         texts = [*_the(list, schema, "enum"), schema.get("const")]
         length = _VALUE + max(len(json.dumps(text)) for text in texts)
         if isinstance(schema.get("$ref"), str):
-            length += known.get(self.name(schema["$ref"]), 0.0)
+            length += known.get(self.name(schema["$ref"]), 0.0) * (1 + self._apart(schema, least))
         parts = _the(list, schema, "allOf")
         ways = [*_the(list, schema, "anyOf"), *_the(list, schema, "oneOf")]
         ways += [schema[name] for name in _BRANCHES if name in schema]
@@ -107,14 +110,17 @@ class _Document:
         ]
         # A text that follows several patterns can be as long as a multiple of all their lengths.
         length += prod(patterns) if patterns else 0.0
-        length += sum(map(inner, parts)) + max(map(inner, ways), default=0.0)
+        length += sum(map(beside, parts)) + max(map(beside, ways), default=0.0)
         if not schema.keys().isdisjoint(_ARRAY):
-            length += _array_length(schema, inner)
+            length += _array_length(schema, inner, least)
         if not schema.keys().isdisjoint(_OBJECT):
-            length += _object_length(schema, inner)
-        # One part may say how many there are, and another what they are.
-        apart = bool(parts or ways or "$ref" in schema)
-        return length * (1 + self._most(schema)) if apart else length
+            length += _object_length(schema, inner, least)
+        return length
+
+    def _apart(self, schema: Mapping[str, Any], least: float) -> float:
+        """What is asked for beside what a schema refers to, which counts its own."""
+        own = max(map(self._most, self._named[self.name(schema["$ref"])]), default=0.0)
+        return least if least > own else 0.0
 
     def _most(self, schema: Any) -> float:
         """The most items or properties that a part, or one that it is composed of, asks for."""
@@ -138,15 +144,15 @@ class _Document:
             raise RecursionError("it would take too long")
 
 
-def _array_length(schema: Mapping[str, Any], inner: Callable[[Any], float]) -> float:
-    items, least = schema.get("items"), _count(schema, "minItems")
+def _array_length(schema: Mapping[str, Any], inner: Callable[[Any], float], least: float) -> float:
+    items = schema.get("items")
     first = [*_the(list, schema, "prefixItems"), *_the(list, schema, "items")]
     others = [schema.get("additionalItems"), None if isinstance(items, list) else items]
     other = _BESIDE + max(map(inner, others))
     return sum(_BESIDE + inner(item) for item in first) + (least + 1) * other
 
 
-def _object_length(schema: Mapping[str, Any], inner: Callable[[Any], float]) -> float:
+def _object_length(schema: Mapping[str, Any], inner: Callable[[Any], float], least: float) -> float:
     named, patterns = _the(dict, schema, "properties"), _the(dict, schema, "patternProperties")
     required = {name for name in _the(list, schema, "required") if isinstance(name, str)}
     beyond = inner(schema.get("additionalProperties"))
@@ -158,7 +164,6 @@ def _object_length(schema: Mapping[str, Any], inner: Callable[[Any], float]) -> 
     others = [pattern_length(name) + inner(value) for name, value in patterns.items()]
     other = _BESIDE + max([beyond, *others])
     optional = max((length(name) for name in named.keys() - required), default=0.0)
-    least = _count(schema, "minProperties")
     return sum(map(length, required)) + optional + (least + 1) * other
 
 
