@@ -40,6 +40,23 @@ def test_what_never_gains_costs_a_hundredth(price: float) -> None:
     assert lost <= SAVINGS * 5000 + TRIAL * price
 
 
+def test_a_trial_ends_early_where_every_round_loses_much() -> None:
+    """So text does not lag far behind plain decoding, and what was not lost pays for other trials."""
+    gate, budget = new()
+    assert spend(gate, budget, TRIAL, -2.5, 2.5)[0] == 2
+    rounds, asked = 0, 0
+    while not asked and rounds < 5000:
+        asked, rounds = spend(gate, budget, 1, -2.5, 2.5)[0], rounds + 1
+    assert asked == 1 and spend(gate, budget, TRIAL, -2.5, 2.5)[0] == 1
+    for _ in range(1000):
+        budget.save_for(TRIAL * 2.5)
+        budget.earn(1.0)
+        if budget.can_pay(TRIAL * 2.5):
+            break
+    else:
+        raise AssertionError("a whole trial was paid for two rounds")
+
+
 def test_it_opens_for_a_trial_that_may_turn_out_well() -> None:
     gate, budget = new()
     spend(gate, budget, 20, -0.2, 0.2)

@@ -12,7 +12,8 @@ from __future__ import annotations
 SAVINGS = 0.01
 """The share of time that goes into the budget of trials."""
 TRIAL = 8
-"""Rounds of a trial: a drafter that starts afresh needs some before it gains anything."""
+"""Rounds of a trial: a drafter that starts afresh needs some before it gains anything. Fewer if it
+loses more than the budget usually holds."""
 _MEMORY, _LONG_MEMORY = 32, 128
 _DOUBT = 4
 # A few rounds tell little, since most gain nothing and some gain much, and a rejected drafter may
@@ -75,6 +76,11 @@ class _Trial:
         self._paid -= paid
         self._trials.receive(paid + saved)
 
+    def end(self) -> None:
+        """Return what the remaining rounds were to cost, beyond the budget's limit, too."""
+        self._trials.pay(-self._paid)
+        self._paid = 0.0
+
 
 class Gain:
     """Recent savings per round with the drafter, in passes of plain decoding.
@@ -95,6 +101,11 @@ class Gain:
     def expect(self, mean: float, rounds: int) -> None:
         """Start from a known mean, as if from this many rounds."""
         self.mean, self.rounds = mean, rounds
+
+    @property
+    def total(self) -> float:
+        """What the rounds saved together, while they are few enough to all count."""
+        return self.mean * (self.rounds + _DOUBT)
 
 
 class Gate:
@@ -158,10 +169,18 @@ class Gate:
         self._everywhere.add(expected)
         for gate in self._with_all:
             gate._here.add(expected)
-            rounds = gate._here.rounds
-            lenience = _LENIENCE if gate._is_first and rounds < _FIRST_TRIAL else 0.0
-            if rounds >= TRIAL and gate._here.mean < -lenience:
-                gate.is_open = False
+            gate.is_open = gate.is_open and not gate._has_failed
+        if self._trial and not self.is_open:
+            self._trial.end()
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether the drafter has lost too much to be asked again without a new trial."""
+        rounds = self._here.rounds
+        if rounds < TRIAL:  # windows of many rows may cost four passes a round
+            return self._here.total < -_MOST_SAVED
+        lenience = _LENIENCE if self._is_first and rounds < _FIRST_TRIAL else 0.0
+        return self._here.mean < -lenience
 
     @property
     def _with_all(self) -> tuple[Gate, ...]:
