@@ -11,7 +11,7 @@ from paceline.json_files import json_bytes, read_json, replace_file
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    path, content = tmp_path / "it.json", {"a": [1, "é"]}
+    path, content = tmp_path / "it.json", {"a": [1, "é", "caf\udce9"]}
     replace_file(path, json_bytes(content))
     assert read_json(path) == content
     assert list(tmp_path.iterdir()) == [path]

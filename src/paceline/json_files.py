@@ -19,7 +19,9 @@ CHECKPOINT = "checkpoint.json"
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
     """A JSON object as file content."""
-    return (json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n").encode()
+    text = json.dumps(dict(content), ensure_ascii=False, indent=2) + "\n"
+    # Names of files may be no text; written so, JSON still reads them as they were.
+    return text.encode(errors="backslashreplace")
 
 
 def replace_file(path: Path, content: bytes | memoryview, draft: Path | None = None) -> None:

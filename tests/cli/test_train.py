@@ -96,6 +96,18 @@ def test_mistakes_are_one_sentence_before_the_model_is_loaded(
     assert ran.code == 2 and ran.said.startswith("error: ") and message in ran.said
 
 
+def test_prompt_files_may_have_names_that_are_no_text(
+    command: Command, tiny: Path, tmp_path: Path
+) -> None:
+    path = prompt_file(tmp_path, 2).rename(tmp_path / "caf\udce9.jsonl")
+    words = ["-m", tiny, "--prompts", path, "-n", 4, "--out", tmp_path / "data"]
+    assert command("train", "data", *words, "--tokens", 3).code == 0
+    assert command("train", "data", *words, "--tokens", 8).code == 0
+    data = TrainingData(tmp_path / "data")
+    assert str(path) in data.manifest.about["command"]
+    assert {answer.source for answer in data} == {path.name}
+
+
 def test_another_run_is_one_sentence(command: Command, tiny: Path, tmp_path: Path) -> None:
     path = prompt_file(tmp_path, 2)
     words = ["-m", tiny, "--prompts", path, "--tokens", 5, "-n", 4, "--out", tmp_path / "data"]

@@ -103,7 +103,7 @@ def test_a_folder_without_data(tmp_path: Path) -> None:
 
 
 def test_a_shard_is_the_same_bytes_every_time(tmp_path: Path) -> None:
-    answers = [Answer("a\u2028b", "chat", "MIT", "x", [1, 2], [3], "eos")] * 3
+    answers = [Answer("a\u2028b", "chat", "MIT", "caf\udce9.jsonl", [1, 2], [3], "eos")] * 3
     packed = pack(answers)
     assert packed == pack(list(answers))
     (tmp_path / "shard").write_bytes(packed)

@@ -50,7 +50,8 @@ def pack(answers: Sequence[Answer]) -> bytes:
     buffer = io.BytesIO()
     # Without the time and name that gzip records by default.
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0) as file:
-        file.write("".join(f"{line}\n" for line in lines).encode())
+        # A source is the name of a file, which may be no text, see `json_bytes`.
+        file.write("".join(f"{line}\n" for line in lines).encode(errors="backslashreplace"))
     return buffer.getvalue()
 
 
