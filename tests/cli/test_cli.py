@@ -492,6 +492,17 @@ def test_generate_prints_the_text_and_writes_the_record(
     assert record["tokens_per_second"] == pytest.approx(40 / sum(record["seconds"].values()))
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="pipes have no names here")
+def test_the_record_may_go_into_a_pipe(command: Command, tiny: Path) -> None:
+    # As a shell writes `--json >(jq .)`.
+    reading, writing = os.pipe()
+    result = command("generate", "hello", "-m", tiny, "-n", 3, "--json", f"/dev/fd/{writing}")
+    os.close(writing)
+    with open(reading, encoding="utf-8") as pipe:
+        (record,) = json.load(pipe)
+    assert (result.code, result.out) == (0, record["text"] + "\n")
+
+
 def test_generate_reads_standard_input_as_it_stands(command: Command, tiny: Path) -> None:
     words = ("--raw", "-m", tiny, "-n", 12)
     for text in ("plain words", " naïve 你好 🚲\n\n", "- x"):

@@ -171,10 +171,11 @@ def check_writable(path: Path | None, *groups: object) -> None:
     if any(path.exists() and each.exists() and path.samefile(each) for each in inputs):
         raise UsageError(f"{path} is read by this command: write the result to another file")
     with writable(path):
+        # Before its links are followed: those of a pipe, such as /dev/stdout, lead to no file.
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            return  # a pipe or device must not be opened twice
         path = path.resolve()  # a link would be deleted, and what it points to left
         is_new = not path.exists()
-        if not (is_new or path.is_file() or path.is_dir()):
-            return  # a pipe or device must not be opened twice
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
         if is_new:

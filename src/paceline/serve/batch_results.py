@@ -128,11 +128,11 @@ def results_in(output: Path, errors: Path | None = None) -> Iterator[Results]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    path = path.resolve()
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder, name a file in it")
     if path.exists() and not path.is_file():
         raise UsageError(f"cannot write {path}: results can only be continued in a file")
+    path = path.resolve()
     lock = lock_beside(path)
     with alone(lock, path, f"{path}"):
         with writable(path):
