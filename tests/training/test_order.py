@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,6 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
         read_prompt_files([paths[0], paths[0]])
     with pytest.raises(UsageError, match=r"cannot read the prompt file .*missing"):
         read_prompt_files([tmp_path / "missing.jsonl"])
+    os.mkfifo(pipe := tmp_path / "pipe.jsonl")
+    with pytest.raises(UsageError, match=r"pipe\.jsonl is read several times: name a file"):
+        read_prompt_files([pipe])

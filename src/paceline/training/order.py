@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os.path
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_prompt_files(paths: Sequence[Path], licences: Sequence[str] = ()) -> li
     licences: none, one for all files, or one for each.
 
     Raises UsageError for another number of licences, no files, or a file that is named twice,
-    cannot be read or is malformed.
+    cannot be read, can be read only once or is malformed.
     """
     if not paths:
         raise UsageError("no prompts were given: name at least one file of prompts")
@@ -50,6 +51,10 @@ def read_prompt_files(paths: Sequence[Path], licences: Sequence[str] = ()) -> li
     each = list(licences) if len(licences) == len(paths) else [*licences, ""][:1] * len(paths)
     files = []
     for path, licence in zip(paths, each):
+        # os.path, because Path's tests raise for names that no file can have.
+        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            # Its hash would be that of nothing, or take forever.
+            raise UsageError(f"{path} is read several times: name a file, not a pipe")
         records = tuple(
             replace(record, licence=record.licence or licence, source=record.source or path.name)
             for record in read_prompts(path)
