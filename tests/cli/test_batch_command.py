@@ -70,6 +70,7 @@ def test_mistakes_are_told_before_a_model_is_loaded(command: Command, tmp_path: 
         assert "only be continued in a file" in command(*words[:4], name, *words[5:]).said
     os.close(reading)
     os.close(writing)
+    assert "--ray-actors would be ignored" in command(*words, "--ray-actors", 2).said
     write_requests(asked, "m", 2)
     assert "must be different files" in command(*words[:4], asked, *words[5:]).said
     asked.write_bytes(2 * asked.read_bytes())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
@@ -37,13 +37,22 @@ Answer = Callable[[Work], None]
 
 @dataclass(frozen=True)
 class RayOptions:
-    """Whether to answer on Ray, and on how much of it; see `ray_batch.cluster` and `Pool`."""
+    """Whether to answer on Ray, and on how much of it; see `ray_batch.cluster` and `Pool`.
+
+    Raises UsageError for options that nothing else heeds, if Ray is not wanted.
+    """
 
     ray: bool = option(False, "Answer on Ray: on a running cluster, or else a new one.")
     ray_address: str | None = option(None, "Ray cluster elsewhere, e.g. ray://HOST:10001.")
     ray_actors: int = option(1, "Number of actors; each loads the model.", min=1)
     ray_cpus: float = option(1.0, "CPUs per actor, and default of --threads.", min=0.0)
     ray_gpus: float = option(0.0, "GPUs per actor.", min=0.0)
+
+    def __post_init__(self) -> None:
+        given = [each.name for each in fields(self) if getattr(self, each.name) != each.default]
+        if given and not self.wanted:
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UsageError(f"{flags} would be ignored without Ray: add --ray")
 
     @property
     def wanted(self) -> bool:
