@@ -509,6 +509,7 @@ def test_generate_reads_standard_input_as_it_stands(command: Command, tiny: Path
         piped = command("generate", "-", *words, stdin=text)
         assert piped.out == greedy(tiny, text, 12) + "\n"
         assert command("generate", *words, "--", text).out == piped.out
+        assert command("generate", "-", *words, stdin=f"\ufeff{text}").out == piped.out
 
 
 def test_generate_answers_a_file_of_prompts(command: Command, tiny: Path, tmp_path: Path) -> None:
@@ -621,6 +622,7 @@ def test_chat_continues_a_conversation_until_it_is_cleared(command: Command, tin
     second = greedy(tiny, asked("hello", first, "hello"), 9)
     assert first != second
     assert (result.code, result.out) == (0, f"{first}\n{second}\n{first}\n")
+    assert command("chat", "-m", tiny, "-n", 9, stdin=f"\ufeff{talk}").out == result.out
     assert "/clear" in result.notes[0]
     assert len(result.notes) == 1 + 3
 

@@ -112,7 +112,7 @@ def _ask() -> str:
     """The user's next message, "/quit" if there is none. Only a terminal gets a prompt."""
     typed = sys.stdin.isatty()
     try:
-        return input("> " if typed else "").strip()
+        return input("> " if typed else "").removeprefix(common.MARK).strip()
     except (EOFError, KeyboardInterrupt):
         if typed:
             print()  # noqa: T201

@@ -143,10 +143,14 @@ def check_installed() -> None:
         raise UsageError(f"this needs {error.name}: pip install 'paceline[serve]'") from error
 
 
+MARK = "\ufeff"
+"""What editors may begin a file with."""
+
+
 def read_text(path: Path, kind: str) -> str:
     """The text of a file; raises UsageError, naming it and its kind, if it cannot be read."""
     with readable(f"the {kind} {path}"):
-        return path.read_text(encoding="utf-8-sig")  # editors may begin with a mark
+        return path.read_text(encoding="utf-8").removeprefix(MARK)
 
 
 def read_references(paths: list[Path] | None) -> list[str]:

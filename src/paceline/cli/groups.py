@@ -125,10 +125,10 @@ class Prompts(References):
         found = self.of_file()
         if self.prompt_file is not None:
             return found
-        if self.prompt == "-":
+        if read := self.prompt == "-":
             common.check_stdin()
         try:
-            text = sys.stdin.read() if self.prompt == "-" else str(self.prompt)
+            text = sys.stdin.read().removeprefix(common.MARK) if read else str(self.prompt)
             text.encode()  # undecodable bytes on the command line arrive as lone surrogates
         except UnicodeError as error:
             raise UsageError("the prompt is not UTF-8 text: convert it first") from error
