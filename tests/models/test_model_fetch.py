@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import socket
 import sys
+import tempfile
 import zipfile
 from io import StringIO
 from pathlib import Path
@@ -70,6 +71,14 @@ def test_a_wheel_comes_without_its_dependencies(offline: Path, tmp_path: Path) -
     original = build_wheel(offline)
     found = pip_download(WHEEL, target(tmp_path), lambda done: None)
     assert found.read_bytes() == original.read_bytes()
+
+
+def test_only_the_given_folder_is_written_to(
+    offline: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    build_wheel(offline)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert pip_download(WHEEL, target(tmp_path), lambda done: None).is_file()
 
 
 def test_an_index_that_does_not_have_it(offline: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def pip_download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> P
     scratch = folder / "scratch"
     scratch.mkdir(parents=True)
     places = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch))
-    with tempfile.TemporaryFile() as output:
+    with tempfile.TemporaryFile(dir=scratch) as output:  # there may be no other folder to write to
         code = _run(command, os.environ | places, output, lambda: report(folder_size(folder)))
         output.seek(0)
         text = output.read().decode(errors="replace")
