@@ -221,6 +221,14 @@ def test_a_spoilt_folder_is_one_sentence(
     assert str(copy) in str(caught.value)
 
 
+def test_in_a_folder_of_gguf_files_one_is_to_be_named(copy: Path) -> None:
+    (copy / "some-Q4_0.gguf").touch()
+    for name, words in (("model.safetensors", "safetensors weights"), ("config.json", "config")):
+        (copy / name).unlink()
+        with pytest.raises(ModelError, match=rf"has no {words}.*: name .*some-Q4_0\.gguf"):
+            load(str(copy))
+
+
 def test_what_many_folders_hold_besides_is_left_alone(copy: Path) -> None:
     attention = f"{LAYER}.self_attn"
     buffers = [f"{attention}.{name}" for name in ("bias", "masked_bias", "rotary_emb.inv_freq")]

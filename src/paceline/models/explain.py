@@ -110,8 +110,13 @@ def check_folder(source: ModelSource) -> None:
     """Raise ModelError for a folder that would only fail deep inside a loader: with no model, a
     draft without embeddings, or truncated weights."""
     folder = Path(source.location)
+    files = sorted(folder.glob("*.gguf"))  # as they are downloaded
+    one = f"name a GGUF file in it, such as {files[0]}" if files else ""
     if not (folder / "config.json").is_file():
-        raise ModelError(f"{source.name} is not a model folder: it has no config.json")
+        raise ModelError(
+            f"{source.name} is not a model folder, as it has no config.json: "
+            f"{one or 'name one that save_pretrained has written'}"
+        )
     if is_shared_draft(folder):
         raise ModelError(
             f"{source.name} is a draft model without embeddings of its own: name it as the draft "
@@ -119,8 +124,8 @@ def check_folder(source: ModelSource) -> None:
         )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
-            f"{source.name} has no safetensors weights, the only ones paceline reads: save the "
-            "model with save_pretrained, or use another"
+            f"{source.name} has no safetensors weights, the only ones paceline reads in a folder: "
+            f"{one or 'save the model with save_pretrained'}, or use another"
         )
     damage = weights_damage(folder)
     if damage is not None:
