@@ -418,6 +418,8 @@ def test_a_folder_has_the_name_it_has_elsewhere(
     assert public_name("..") == "model"
     assert public_name(f"{folder}/") == "parts"
     assert public_name("owner/name") == "owner/name"
+    (folder / "caf\udce9").mkdir()
+    assert public_name("caf\udce9") == "caf?"
 
 
 def test_a_port_that_another_server_took_while_the_model_was_loaded() -> None:

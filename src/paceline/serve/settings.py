@@ -59,8 +59,9 @@ class ServeSettings:
 
 
 def public_name(model: str) -> str:
-    """A model's name, without folders if it is a path."""
-    return Path(abspath(model)).name if Path(model).exists() else model
+    """A model's name, without folders if it is a path, and as text that answers can hold."""
+    name = Path(abspath(model)).name if Path(model).exists() else model
+    return name.encode(errors="replace").decode()
 
 
 def keys_of_environment() -> list[str]:
