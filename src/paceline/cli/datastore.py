@@ -18,6 +18,7 @@ from paceline.tables import count
 
 if TYPE_CHECKING:
     from paceline.datastore import DatastoreInfo
+    from paceline.datastore.sorting import Int32
 
 app = App(help="Build, inspect or clear a datastore of texts for a model.")
 
@@ -48,18 +49,19 @@ def build(
 ) -> None:
     """Add texts, and the contents of its log, to a datastore."""
     from paceline.datastore import Datastore
+    from paceline.datastore.documents import checked
     from paceline.models.vocabulary import vocabulary_mark
 
     texts = [text for path in files for text in _texts(path)]
     tokenizer = _tokenizer(model)
     mark = vocabulary_mark(tokenizer)
     store = Datastore(out or Datastore.default_folder(mark), mark)
-    documents: list[list[int]] = []
+    documents: list[Int32] = []  # lists of numbers would take nine times the memory
     with common.progress("tokenising") as bar:
         task = bar.add_task("", total=len(texts))
         for begin in range(0, len(texts), _AT_ONCE):
             some = texts[begin : begin + _AT_ONCE]
-            documents += tokenizer(some, add_special_tokens=False).input_ids
+            documents += map(checked, tokenizer(some, add_special_tokens=False).input_ids)
             bar.advance(task, len(some))
     store.build(documents, limit)
     common.note(f"built {store.folder}, {_summary(store.info())}")
