@@ -203,7 +203,7 @@ class OutputText:
         return max(self._begun, default=0)
 
 
-@lru_cache(64)
+@lru_cache(1024)  # those of all texts that a server writes at once, each with many stop strings
 def _borders(text: str) -> tuple[int, ...]:
     """For each beginning of a text, the length of the longest shorter one that it ends with (Knuth,
     Morris and Pratt)."""

@@ -80,7 +80,7 @@ CHAT_FIELDS: dict[str, dict[str, Any]] = {
     "stop number": {"stop": 7},
     "stop empty": {"stop": ""},
     "stop of an empty string": {"stop": ["a", ""]},
-    "stop too many": {"stop": ["a", "b", "c", "d", "e"]},
+    "stop too many": {"stop": ["a"] * 33},
     "stop too long": {"stop": "x" * 2000},
     "stream text": {"stream": "yes"},
     "stream_options text": {"stream_options": "usage"},

@@ -166,6 +166,10 @@ def test_stop_strings_and_biases(served: Live) -> None:
     stopped = served.chat(temperature=0, max_tokens=60, stop=stop).json()["choices"][0]
     assert stopped["message"]["content"] == free[: free.index(stop)]
     assert stopped["finish_reason"] == "stop"
+    # Editors send the marks of all parts of a prompt, and what begins a new part of a program.
+    others = [f"<|mark {place}|>" for place in range(31)]
+    among = served.chat(temperature=0, max_tokens=60, stop=[*others, stop]).json()["choices"][0]
+    assert among == stopped
     letter = served.server.session.encode("q")[0]
     biased = served.chat(max_tokens=5, logit_bias={str(letter): 100}).json()
     assert biased["choices"][0]["message"]["content"] == "qqqqq"

@@ -35,7 +35,7 @@ class ServeSettings:
     max_queue: int = _setting(64, "Most waiting requests; further ones get status 429.")
     max_tokens: int = _setting(0, "Most new tokens of a text; 0: as many as fit the context.")
     max_n: int = _setting(16, "Most texts of one request.")
-    max_stop: int = _setting(4, "Most stop strings of one request.")
+    max_stop: int = _setting(32, "Most stop strings of one request.")
     max_references: int = _setting(16, "Most reference texts of one request.")
     max_body: int = _setting(4_000_000, "Bytes of the largest request.")
     time_limit: float = _setting(600.0, "Seconds after which a request is aborted.")
