@@ -20,6 +20,8 @@ from tests.serve.live import (
     wait_for,
 )
 
+from paceline.serve import handling
+
 LONG = {"max_tokens": 3500, "ignore_eos": True}
 
 
@@ -102,6 +104,33 @@ def test_a_request_that_takes_too_long_is_broken_off() -> None:
         assert last["error"]["code"] == "timeout"
         assert "[DONE]" not in streamed.text
         assert idle(served)
+
+
+TOOL = {"name": "stop", "parameters": {"type": "object", "additionalProperties": False}}
+CALL = {
+    "tools": [{"type": "function", "function": TOOL}],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+}
+
+
+@pytest.mark.parametrize("fields", [{}, CALL], ids=["nothing is written", "a call is held back"])
+def test_a_silent_stream_says_that_it_goes_on(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proxies and clients close connections on which nothing comes."""
+    monkeypatch.setattr(handling, "_SILENCE", 0.005)  # a pass takes longer
+    asked = {"seed": 1, "max_tokens": 80, **fields}
+    with slow() as served:
+        blocks = served.chat(**asked, stream=True).text.split("\n\n")[:-1]
+        whole = served.chat(**asked).json()["choices"][0]
+    assert blocks.pop() == "data: [DONE]"
+    lines = [block.removeprefix("data: ") for block in blocks if not block.startswith(":")]
+    assert len(lines) < len(blocks)
+    choices = [json.loads(line)["choices"][0] for line in lines]
+    said = "".join(choice["delta"].get("content", "") for choice in choices)
+    assert said == (whole["message"]["content"] or "")
+    assert choices[-1]["finish_reason"] == whole["finish_reason"]
 
 
 def test_stopping_lets_requests_finish() -> None:

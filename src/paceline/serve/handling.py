@@ -27,6 +27,10 @@ from paceline.text import Tokenizer
 
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _CLIENT_LEFT = 499
+_SILENCE = 15.0
+"""Seconds of a stream without an event, after which a comment follows, as HTML's standard advises:
+proxies and clients close silent connections, as while a long prompt is read or a call held back."""
+_COMMENT = ": keep-alive\n\n"
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,8 @@ class Handler:
         arrived: float,
     ) -> Response:
         """Answer whole or as a stream, which begins with the first news, so that errors before that
-        have a status. asked: for the log, if prompts are logged. arrived: by the monotonic clock.
-        Raises ApiError."""
+        have a status, or once it has been silent. asked: for the log, if prompts are logged.
+        arrived: by the monotonic clock. Raises ApiError."""
         name = request.state.request_id
         logged = asked if self.settings.log_prompts else None
         ticket = Ticket(name, orders, arrived + self.settings.time_limit, logged, arrived)
@@ -65,7 +69,7 @@ class Handler:
         with ExitStack() as ending:
             ending.callback(self._finish, ticket)
             if wanted.stream:
-                first = await unless_left(request.receive, ticket.news())
+                first = await unless_left(request.receive, ticket.heard(_SILENCE))
                 if first is None:
                     return Response(status_code=_CLIENT_LEFT)
                 return _Events(self._pieces(ticket, answer, first), ending.pop_all().close)
@@ -76,16 +80,25 @@ class Handler:
         return await asyncio.to_thread(lambda: JSONResponse(answer.whole(completions)))
 
     async def _pieces(
-        self, ticket: Ticket, answer: Answer, news: News | None
+        self, ticket: Ticket, answer: Answer, heard: Sequence[News]
     ) -> AsyncIterator[str]:
-        """The server-sent events of a stream."""
+        """The server-sent events of a stream, with a comment wherever there are none for long.
+        heard: the first news, if there are any yet."""
         try:
             for piece in answer.begin():
                 yield _event(piece)
-            while news is not None:
-                for piece in answer.pieces(news):
-                    yield _event(piece)
-                news = await ticket.news() if ticket.unheard else None
+            said = monotonic()
+            while True:
+                # News may have no pieces: text that may become a call is held back.
+                lines = [_event(piece) for news in heard for piece in answer.pieces(news)]
+                if not lines and monotonic() - said >= _SILENCE:
+                    lines = [_COMMENT]
+                for line in lines:
+                    yield line
+                    said = monotonic()
+                if not ticket.unheard:
+                    break
+                heard = await ticket.heard(said + _SILENCE - monotonic())
             for piece in answer.end(await ticket.completed()):
                 yield _event(piece)
             yield "data: [DONE]\n\n"

@@ -104,6 +104,15 @@ class Ticket:
             self.completions[news.index] = news.completion
         return news
 
+    async def heard(self, patience: float) -> list[News]:
+        """The next news, as soon as there are any; none if there are none for so many seconds.
+        Raises ApiError like `news`."""
+        try:
+            async with asyncio.timeout(patience):
+                return [await self.news()]
+        except TimeoutError:
+            return []
+
     async def completed(self) -> list[Completion]:
         """Wait for the end of all texts, whatever the news. Raises ApiError like `news`."""
         while self.unheard:
