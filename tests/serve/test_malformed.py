@@ -139,6 +139,8 @@ CHAT_FIELDS: dict[str, dict[str, Any]] = {
     },
     "guided_json": {"guided_json": {}},
     "guided_regex": {"guided_regex": "a"},
+    "grammar of llama.cpp": {"grammar": 'root ::= "a"'},
+    "schema of llama.cpp": {"json_schema": {"type": "object"}},
     "template of one's own": {"chat_template_kwargs": {"enable_thinking": False}},
     "beginning of an answer": {"continue_final_message": True},
     "other tokens to stop at": {"stop_token_ids": [3]},

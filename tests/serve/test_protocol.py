@@ -372,6 +372,19 @@ def test_every_kind_of_structure_is_kept(
     assert choice["text"][0] in "{abynx"
 
 
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_a_schema_where_llama_cpp_has_it_is_kept(served: Live, kind: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": [1, 2]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    asked = served.chat(max_tokens=400, response_format={"type": kind, "schema": schema})
+    found = json.loads(asked.json()["choices"][0]["message"]["content"])
+    assert found in ({"a": 1}, {"a": 2})
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -28,6 +28,8 @@ _REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "guided_regex": ("use 'structured_outputs'", ()),
     "guided_choice": ("use 'structured_outputs'", ()),
     "guided_grammar": ("use 'structured_outputs'", ()),
+    "grammar": ("use 'structured_outputs'", ("",)),
+    "json_schema": ("use 'response_format'", ({},)),
     "functions": ("use 'tools'", ([],)),
     "function_call": ("use 'tool_choice'", ("none",)),
     "documents": ("put them into a message", ([],)),

@@ -268,11 +268,11 @@ def _answer_schema(form: ResponseFormat | None) -> dict[str, Any] | None:
     """The schema that an answer must follow; None for free text."""
     if form is None or form.type == "text":
         return None
-    if form.type == "json_object":
-        return {"type": "object"}
-    if form.json_schema is None:
+    if form.type == "json_schema" and form.json_schema is not None:
+        return form.json_schema.schema_
+    if form.type == "json_schema" and form.schema_ is None:
         raise bad_request("'response_format' needs 'json_schema'", "response_format")
-    return form.json_schema.schema_
+    return form.schema_ or {"type": "object"}
 
 
 def _constraint(request: ChatRequest | CompletionRequest) -> Constraint | None:

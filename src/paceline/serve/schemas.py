@@ -44,10 +44,14 @@ class JsonSchema(_Shape):
 
 
 class ResponseFormat(_Shape):
-    """What the answer must be: any text, any JSON object, or JSON that follows a schema."""
+    """What the answer must be: any text, any JSON object, or JSON that follows a schema.
+
+    schema_: where llama.cpp and its clients have the schema, with either kind of JSON.
+    """
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
 
 
 class StructuredOutputs(_Shape):
