@@ -84,7 +84,7 @@ def served() -> Iterator[Live]:
         yield found
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/health", "/metrics", "/", "/nothing"])
+@pytest.mark.parametrize("path", ["/v1/models", "/version", "/metrics", "/", "/nothing"])
 def test_strangers_get_one_clear_error(served: Live, path: str) -> None:
     refused = served.http.get(path, headers={"Host": "evil.example:8000"})
     assert refused.status_code == 403
@@ -93,6 +93,11 @@ def test_strangers_get_one_clear_error(served: Live, path: str) -> None:
     assert "--allowed-host evil.example" in error["message"]
     assert refused.headers["x-request-id"]
     assert served.http.get(path, headers={"Host": "BOX:1"}).status_code != 403
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready"])
+def test_probes_ask_by_address(served: Live, path: str) -> None:
+    assert served.http.get(path, headers={"Host": "10.0.0.7:8000"}).status_code == 200
 
 
 def raw(served: Live, *lines: str) -> bytes:
@@ -106,10 +111,10 @@ def raw(served: Live, *lines: str) -> bytes:
 
 
 def test_what_browsers_never_send(served: Live) -> None:
-    assert b" 200 " in raw(served, "GET /health HTTP/1.0")
-    assert b" 403 " in raw(served, "GET /health HTTP/1.0", "Host: evil.example")
-    twice = raw(served, "GET /health HTTP/1.1", "Host: localhost", "Host: evil.example")
+    assert b" 200 " in raw(served, "GET /version HTTP/1.0")
+    assert b" 403 " in raw(served, "GET /version HTTP/1.0", "Host: evil.example")
+    twice = raw(served, "GET /version HTTP/1.1", "Host: localhost", "Host: evil.example")
     assert b" 403 " in twice or b" 400 " in twice
     # A whole address as the target does not stand in for the header.
-    absolute = raw(served, "GET http://localhost/health HTTP/1.1", "Host: evil.example")
+    absolute = raw(served, "GET http://localhost/version HTTP/1.1", "Host: evil.example")
     assert b" 403 " in absolute

@@ -32,7 +32,7 @@ def test_a_server_answers_logs_and_stops(tiny: Path, tmp_path: Path) -> None:
     with serving(tiny, *words) as (process, url):
         # By the names of others nobody gets in.
         named = [
-            httpx.get(f"{url}/health", headers={"Host": name}).status_code
+            httpx.get(f"{url}/version", headers={"Host": name}).status_code
             for name in ("evil.example", "box.example:8000", "localhost")
         ]
         assert named == [403, 200, 200]

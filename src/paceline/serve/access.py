@@ -23,6 +23,9 @@ from paceline.serve.errors import ApiError, failed
 from paceline.serve.logs import log
 
 _PROTECTED = ("/v1/", "/tokenize", "/detokenize")
+_PROBES = ("/health", "/ready")
+"""Kubernetes and load balancers ask here by the server's address, and a page learns nothing that a
+refusal would not tell it."""
 _PLAIN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 
 _NAME = re.compile(r"[^\s:/@\[\]]+")
@@ -33,7 +36,7 @@ class Access:
     """Admits requests that carry one of the keys, and gives each request an id.
 
     keys: any one is enough; without keys, all requests are admitted. Health, metrics and the page
-    need none. hosts: accepted in the Host header of any request; None: all.
+    need none. hosts: accepted in the Host header of any request but for health; None: all.
     """
 
     def __init__(
@@ -74,7 +77,8 @@ class Access:
             await failed().response(scope, receive, named)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:
-        if self._hosts is not None and (name := stranger(headers.getlist("host"), self._hosts)):
+        hosts = None if scope["path"] in _PROBES else self._hosts
+        if hosts is not None and (name := stranger(headers.getlist("host"), hosts)):
             name = name[:100]
             message = f"this server is not known as {name!r}: if it should be, start it with --allowed-host {name}"  # fmt: skip
             return ApiError(403, message, code="host_not_allowed")
