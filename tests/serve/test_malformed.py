@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -274,6 +275,8 @@ def test_what_is_no_request_is_refused(served: Live, case: str, path: str) -> No
 
 def test_other_ways_to_go_wrong(served: Live) -> None:
     refused(served.http.post(CHAT, content=b"{}", headers={"Content-Type": "text/plain"}), (415,))
+    packed = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    refused(served.http.post(CHAT, content=gzip.compress(WHOLE), headers=packed), (415,))
     refused(served.http.post(CHAT, json={"model": "x" * 300_000}), (413,))
     refused(served.http.post(CHAT, json={"model": "other", "messages": USER}), (404,))
     refused(served.http.get("/v1/models/../../etc/passwd"), (404,))

@@ -63,6 +63,8 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise ApiError(415, "send JSON, with 'Content-Type: application/json'")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise ApiError(415, "send JSON that is not compressed, without 'Content-Encoding'")
     try:
         async with asyncio.timeout(settings.body_limit):
             data = await read_body(request, settings.max_body)
