@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from http.client import HTTPConnection
 from pathlib import Path
@@ -430,6 +431,15 @@ def test_a_port_that_another_server_took_while_the_model_was_loaded() -> None:
             server = Server(tool_session(), [MODEL], ServeSettings(grace=1.0))
             with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
                 run(server, second)
+
+
+def test_a_client_that_vanishes_without_a_word_is_noticed() -> None:
+    with bound_socket("127.0.0.1", 0) as listening:
+        listening.listen()
+        with socket.create_connection(listening.getsockname()):
+            accepted, _ = listening.accept()
+            with accepted:
+                assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
 
 def test_a_key_may_end_with_any_letter() -> None:

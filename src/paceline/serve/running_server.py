@@ -14,6 +14,9 @@ from paceline.errors import UsageError
 from paceline.serve.app import Server, create_app
 from paceline.serve.logs import log
 
+_PROBED_AFTER = 60
+"""Seconds of silence, in both directions, after which a connection's peer is probed."""
+
 
 class StoppableServer(uvicorn.Server):
     """Stops accepting requests at the first signal, but still answers readiness checks until the
@@ -75,12 +78,21 @@ def bound_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise _not_available(f"{host}:{port}", error) from error
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _probe_silent_peers(bound)
     try:
         bound.bind((host, port))
     except (OSError, OverflowError) as error:
         bound.close()
         raise _not_available(f"{host}:{port}", error) from error
     return bound
+
+
+def _probe_silent_peers(listening: socket.socket) -> None:
+    """Connections inherit this: those of peers that have vanished close, and networks that forget
+    silent ones after minutes keep those on which a long answer is awaited."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # elsewhere the system's own time, often two hours
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBED_AFTER)
 
 
 def _not_available(place: str, error: Exception) -> UsageError:
