@@ -24,7 +24,7 @@ from paceline.serve.bodies import checked
 from paceline.serve.conversations import Reader
 from paceline.serve.errors import ApiError
 from paceline.serve.orders import Orders
-from paceline.serve.running_server import bound_socket, run
+from paceline.serve.running_server import StoppableServer, bound_socket, run
 from paceline.serve.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -440,6 +440,25 @@ def test_a_client_that_vanishes_without_a_word_is_noticed() -> None:
             accepted, _ = listening.accept()
             with accepted:
                 assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+def test_a_request_that_offers_another_protocol_is_answered_in_this_one() -> None:
+    """Java's own client offers HTTP/2 with every request, and sends the body in chunks."""
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEA"}
+    headers = {"Content-Type": "application/json", **offer}
+    asked = {"model": MODEL, "messages": USER, "max_tokens": 3, "ignore_eos": True}
+    body = json.dumps(asked).encode()
+    with live(tool_session()) as served:
+        connection = HTTPConnection(served.url.removeprefix("http://"), timeout=20)
+        for _ in range(2):
+            connection.request("POST", "/v1/chat/completions", iter([body[:9], body[9:]]), headers)
+            answer = connection.getresponse()
+            assert answer.status == 200
+            assert json.loads(answer.read())["usage"]["completion_tokens"] == 3
+        connection.close()
+    # Tests run without httptools, which would read no body here.
+    unused = StoppableServer(Server(tool_session(), [MODEL], ServeSettings()))
+    assert unused.config.http == "h11"
 
 
 def test_a_key_may_end_with_any_letter() -> None:

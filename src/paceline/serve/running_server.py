@@ -28,6 +28,9 @@ class StoppableServer(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             create_app(server, keys, hosts),
+            # uvicorn prefers httptools where that is installed, which drops the body of a request
+            # that offers HTTP/2, as every request of Java's own client does.
+            http="h11",
             log_config=None,
             access_log=False,
             server_header=False,
