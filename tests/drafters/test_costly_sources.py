@@ -353,6 +353,21 @@ def test_a_text_that_begins_beside_another_changes_nothing_there() -> None:
     assert one.left(0, 1000) > 200
 
 
+@pytest.mark.parametrize("asking", [False, True])
+def test_a_pause_of_the_machine_silences_nobody_for_the_rest_of_a_text(asking: bool) -> None:
+    """Whether it falls into the time of asking or beside it."""
+    costly, asked = seasoned(2), 0
+    costly.begin()
+    for number in range(100):
+        pause = 1000 * PASS if number == 20 else 0.0
+        if now := costly.asks("draft", 0.0):
+            asked += 1
+            costly.took("draft", PASS / 10 + pause * asking)
+            costly.judge("draft", 0.0, 2, 2.0, 1, 0)
+        costly.played(100, 1, 1 + 2 * now, now * PASS / 10 + pause, PASS)
+    assert asked > 90
+
+
 @pytest.mark.parametrize("promise", [0.0, 1.5])
 def test_a_source_that_was_slow_while_the_machine_was_busy_is_asked_again(promise: float) -> None:
     """For a while passes take three times as long, and asking nine times; texts come after that."""

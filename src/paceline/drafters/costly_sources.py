@@ -47,6 +47,9 @@ _SLACK, _LOSS = 0.5, 0.015
 _MARGIN, _PLANNING = 0.01, 0.12
 """Passes that a round has to save, and milliseconds to unite, plan and judge a tree of more
 sources."""
+_PAUSE = 4.0
+"""Most passes that drafting takes beside the usual time of asking: more is a pause of the machine,
+no loss that a text has to win back in hundreds of tokens."""
 _LOOKUP, _AGAIN = 0.03, 8
 """Tokens that a lookup has to add in a round, and the rounds after which one that does not is asked
 again. Times do not count: they are too short, and with a fixed budget the same text should have the
@@ -95,7 +98,9 @@ class CostlySources:
         # Tokens, and passes of plain decoding that they have saved.
         self._said, self._saved = 0, 0.0
         self._rounds, self._tried_in = 0, -1
-        self._once = 0.0  # milliseconds of this round that later ones are judged without
+        # Milliseconds of this round: those that later ones are judged without, and those of asking,
+        # without outliers.
+        self._once, self._asking = 0.0, 0.0
 
     def asks(self, name: str, sure: float, unread: int = 0, left: float = sys.maxsize) -> bool:
         """Whether this source is asked now. sure: guesses of the others that are expected to be
@@ -167,9 +172,11 @@ class CostlySources:
             if account.took(milliseconds, place):
                 source.taken = bounded
                 source.times.add(bounded, place)
+                self._asking += bounded
             else:
                 self._once += milliseconds
             return
+        self._asking += milliseconds
         reading = max(0.0, milliseconds - (account.times.of(place) or 0.0))
         if not account.begins() and unread >= _MANY and reading:
             account.reading.add(reading / unread)
@@ -206,9 +213,11 @@ class CostlySources:
         context: tokens in the cache. drafting, target: milliseconds; target is None if the pass
         also read a prompt, so that its time says nothing about this round.
         """
-        prices, once = self._prices, self._once
-        self._once = 0.0
-        passes = prices.played(context, width, tokens, max(0.0, drafting - once), target)
+        prices, drafting = self._prices, max(0.0, drafting - self._once)
+        if prices.plain is not None:
+            drafting = min(drafting, self._asking + _PAUSE * prices.plain)
+        self._once = self._asking = 0.0
+        passes = prices.played(context, width, tokens, drafting, target)
         self._said += tokens
         self._saved += tokens - passes
         saves = prices.tokens > (1 + 2 * _LARGE_SHARE) * prices.passes
@@ -220,7 +229,7 @@ class CostlySources:
 
     def skipped(self) -> None:
         """Leave out a round, whose times say nothing."""
-        self._once = 0.0
+        self._once = self._asking = 0.0
 
     def _gain(self, source: SourceInText, place: int) -> tuple[float, float]:
         """Passes that asking saves at a class of confidence, beyond what a round has to save, and

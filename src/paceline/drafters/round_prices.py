@@ -37,9 +37,14 @@ class RoundPrices:
             known = self._costs_of[width] = self._curve.relative(width)
         return known
 
+    @property
+    def plain(self) -> float | None:
+        """Milliseconds of plain decoding for a token; None while unknown."""
+        return self._live.share or self._plain.value
+
     def in_passes(self, milliseconds: float | None) -> float | None:
         """A time in passes of plain decoding; None while either is unknown."""
-        plain = self._live.share or self._plain.value
+        plain = self.plain
         return milliseconds / plain if plain and milliseconds is not None else None
 
     def played(
