@@ -118,6 +118,46 @@ def test_a_closed_store_is_refused(path: Path) -> None:
         store.add("cats", "purr")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="open files cannot be deleted")
+@pytest.mark.parametrize("names", [("",), ("", "-wal", "-shm")])
+def test_a_file_that_was_deleted_is_begun_anew(path: Path, names: Sequence[str]) -> None:
+    with ReferenceStore(path) as store:
+        store.add("cats", "purr")
+        for name in names:
+            path.with_name(path.name + name).unlink()
+        assert store.search("cats") == []
+        store.add("dogs", "bark")
+        assert [entry.output for entry in ReferenceStore(path).search("dogs")] == ["bark"]
+        assert len(store) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="open files cannot be deleted")
+def test_a_file_that_another_process_has_begun_anew_is_shared_with_it(path: Path) -> None:
+    with ReferenceStore(path) as store:
+        store.add("cats", "purr")
+        for file in list(path.parent.iterdir()):
+            file.unlink()
+        with ReferenceStore(path) as other:
+            other.add("dogs", "bark")
+            store.add("birds", "sing")
+            assert len(store) == len(other) == 2
+        assert [entry.output for entry in store.search("dogs")] == ["bark"]
+
+
+def test_a_file_that_cannot_be_begun_anew_is_tried_again(path: Path) -> None:
+    with ReferenceStore(path) as store:
+        store.add("cats", "purr")
+        for file in list(path.parent.iterdir()):
+            file.unlink()
+        path.mkdir()
+        for _ in range(2):
+            with pytest.raises(StoreError, match="cannot be opened"):
+                store.add("dogs", "bark")
+        path.rmdir()
+        store.add("dogs", "bark")
+        assert len(store) == 1
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_store_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ReferenceStore(path) as store:

@@ -59,22 +59,16 @@ class Database:
         self.path = path
         self._lock = threading.Lock()
         self._process = os.getpid()
+        self._closed = False
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
         with self._explained():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o600)
-            connection = sqlite3.connect(
-                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            try:
-                _prepare(connection, path)
-            except BaseException:
-                connection.close()
-                raise
-        self._connection: sqlite3.Connection | None = connection
+            self._opened()
 
     @contextmanager
     def connected(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for one thread at a time."""
+        """The connection, for one thread at a time; another one if the file was deleted or replaced
+        meanwhile: nobody would find what is written to one without a name."""
         # SQLite's locks do not survive a fork, and the lock here may be held forever.
         if self._process != os.getpid():
             raise StoreError(
@@ -82,9 +76,31 @@ class Database:
                 "in this one"
             )
         with self._lock, self._explained():
-            if self._connection is None:
+            if self._closed:
                 raise StoreError(f"the reference store {self.path} is closed: open it again")
-            yield self._connection
+            if self._connection is not None and _file_at(self.path) != self._file:
+                self._disconnect()  # first: it shares files beside the database with the next one
+            yield self._connection or self._opened()
+
+    def _opened(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch(mode=0o600)
+        connection = sqlite3.connect(
+            self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            _prepare(connection, self.path)
+            self._file = _file_at(self.path)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -109,9 +125,8 @@ class Database:
         if self._process != os.getpid():
             return
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
+            self._closed = True
+            self._disconnect()
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -182,6 +197,15 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 def _is_new(connection: sqlite3.Connection) -> bool:
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return not tables and not _pragma(connection, "application_id")
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file has this name now; None without one."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
