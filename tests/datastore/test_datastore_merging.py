@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
@@ -94,11 +95,34 @@ def test_an_index_that_cannot_be_written_is_told_once_and_tried_later(
     assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5, 5], [6], [9], [8, 8]]
 
 
-def test_too_little_memory_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_full_disk_gets_back_the_room_of_what_did_not_fit(
+    folder: Path, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the index, or of the log beside it."""
+    fits = iter([True] * written)
+
+    def sync(_: int) -> None:
+        if not next(fits, False):
+            raise OSError(28, "No space left on device")
+
+    Datastore(folder, MARK).add([[5, 5]])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", sync)
+        with pytest.raises(StoreError, match="No space left"):
+            Datastore(folder, MARK).build([[8]])
+    assert not list(folder.glob(".*.new"))
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5]]
+
+
+@pytest.mark.parametrize("step", ["bounded", "joined", "sort_places", "write_draft"])
+def test_too_little_memory_is_one_sentence(
+    folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(module, "sort_places", full)
+    monkeypatch.setattr(module, step, full)
     with pytest.raises(StoreError, match=r"not enough memory to sort .* a smaller --limit"):
         Datastore(folder, MARK).build([[1, 2, 3]])
 

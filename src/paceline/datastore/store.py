@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
@@ -142,7 +142,7 @@ class Datastore:
     def _merge(self, new: list[Int32], most: int | None, least: int = 0) -> None:
         """Write a new index; only the last step blocks other processes from adding to the log. least:
         tokens of a log that is worth it; with fewer another process was faster."""
-        with _explained(self.folder, "change"), held(self.folder / _MERGING):
+        with _explained(self.folder, "change"), held(self.folder / _MERGING), self._drafting():
             before = self._read_index()
             log = Log(self.folder / _LOG, self._vocabulary, before.name)
             if log.tokens < least:
@@ -150,14 +150,8 @@ class Datastore:
             most = before.header.most if most is None else most
             every = [*_documents(before.tokens), *log.documents, *new]
             kept = bounded(every, MOST_TOKENS if most is None else most)
-            try:
-                tokens = joined(kept)
-                order = sort_places(tokens)
-            except MemoryError as error:
-                raise StoreError(
-                    f"there is not enough memory to sort the {len(kept)} texts of {self.folder}: "
-                    "build it again with a smaller --limit"
-                ) from error
+            tokens = joined(kept)
+            order = sort_places(tokens)
             sizes = len(tokens), len(order), len(kept), _largest(tokens)
             header = Header(self._vocabulary, *sizes, most)
             draft, name = write_draft(self._place, header, tokens, order)
@@ -167,6 +161,22 @@ class Datastore:
                 put_in_place(draft, self._place)  # not mapped, which Windows would refuse
                 now.drop(name)
                 self._open()  # as others have it: not what was built in memory
+
+    @contextmanager
+    def _drafting(self) -> Iterator[None]:
+        """Leave no draft that was not put in place: a full disk would stay full. Raises StoreError if
+        there is not enough memory."""
+        try:
+            yield
+        except MemoryError as error:
+            raise StoreError(
+                f"there is not enough memory to sort the texts of {self.folder}: build it again "
+                "with a smaller --limit"
+            ) from error
+        finally:
+            for path in (self._place, self.folder / _LOG):
+                with suppress(OSError):
+                    draft_of(path).unlink(missing_ok=True)
 
     def _open(self) -> None:
         """Switch to the present index and log; other threads may look texts up meanwhile."""
