@@ -88,6 +88,24 @@ def test_no_wider_tree_is_tried_than_can_pay(
     assert max(tried) == max(4, *widths)
 
 
+def test_not_every_width_that_texts_have_had_together_is_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a while these are hundreds, and texts would wait until all of their trees are built."""
+    tried = set[int]()
+
+    def survey(*what: Any, **more: Any) -> list[FittedTree]:
+        tried.update(what[2])
+        return survey_widths(*what, **more)
+
+    seen = CostCurve(tuple(CostPoint(n, 8, 1 + 0.05 * (n - 1)) for n in range(1, 400)))
+    adaptive = AdaptiveTree(VICUNA, curve(0.5), costs=lambda context: seen)
+    adaptive.fitting(1024)
+    monkeypatch.setattr(adaptive_tree, "survey_widths", survey)
+    adaptive.follow(9)
+    assert 20 < len(tried) < 100 and max(tried) <= 257
+
+
 def test_what_is_seen_changes_the_tree_now_and_then() -> None:
     adaptive = AdaptiveTree(VICUNA, curve(0.05))
     before = adaptive.fitting(63)

@@ -74,6 +74,18 @@ def test_the_widest_is_the_last_one_within_the_limit(curve: CostCurve, extra: fl
     assert found == max(within)
 
 
+def test_of_widths_that_hardly_differ_one_stays() -> None:
+    seen = curve_of({width: 10.0 + width for width in range(1, 700)})
+    some = seen.coarse(256)
+    assert some.widths[:20] == (*range(1, 17), 18, 20, 22, 24) and some.widths[-2:] == (240, 256)
+    assert all(some.cost(width) == pytest.approx(seen.cost(width)) for width in range(1, 700))
+    assert seen.coarse(40).widths[-3:] == (32, 36, 40)
+    assert curve_of(CLIFF).coarse(256) == curve_of(CLIFF)
+    # What was measured stands for its neighbours.
+    assert curve_of({1: 10.0, 19: 20.0, 21: 22.0}).coarse(256).widths == (1, 19, 21)
+    assert curve_of({1: 10.0, 20: 20.0, 21: 22.0}).coarse(256).widths == (1, 20)
+
+
 @given(curves)
 def test_records_bring_back_the_same_curve(curve: CostCurve) -> None:
     assert CostCurve.from_records(json.loads(json.dumps(curve.to_records()))) == curve

@@ -109,6 +109,18 @@ class CostCurve:
         """The points of the nearest measured context only."""
         return self if len(self.contexts) == 1 else self._parts[self._nearest(context)]
 
+    def coarse(self, widest: int) -> CostCurve:
+        """The same without widths above `widest`, >= 1, and with the least alone of those that differ
+        by less than an eighth: a session that has seen hundreds knows no more by all of them."""
+        least: dict[int, int] = {}
+        for width in self.widths:
+            rest = max(0, width.bit_length() - 4)  # bits beyond the four highest
+            least.setdefault(width >> rest << rest, width)
+        kept = {width for width in least.values() if width <= widest}
+        if len(kept) == len(self.widths):
+            return self
+        return CostCurve(tuple(point for point in self.points if point.width in kept))
+
     def shared_by(self, texts: int) -> CostCurve:
         """What a pass over this many texts costs each of them: its share of a pass of width 1, plus
         the full extra cost of further rows, which are its own."""

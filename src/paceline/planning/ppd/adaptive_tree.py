@@ -95,8 +95,9 @@ class AdaptiveTree:
     def follow(self, context: int) -> None:
         """Record a round, after which the text has `context` tokens in the cache, and adapt the
         tree to the pass costs there; see `LiveCosts.look`."""
-        if not self._live.look(context) or (curve := self._live.curve) is None:
+        if not self._live.look(context) or self._live.curve is None:
             return
+        curve = self._live.curve.coarse(_WIDTHS[-1])  # a tree for each width takes long to build
         # In passes of plain decoding.
         changes = (
             abs(curve.relative(width) / self._curve.relative(width) - 1)
