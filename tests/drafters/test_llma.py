@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from tests.helpers import unweighted
 
+from paceline.datastore import GrowingSuffixArray
 from paceline.drafters.llma import Llma
 from paceline.drafters.lookup import copied_chain
 from paceline.errors import UsageError
@@ -117,6 +120,27 @@ def test_a_random_copy_is_any_of_the_matches_equally_often() -> None:
         drawn[drafter.propose(64).tokens[0]] += 1
     assert sorted(drawn) == [0, 1, 2, 3]
     assert stats.chisquare(list(drawn.values())).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("tie", ["first", "random"])
+def test_text_that_repeats_itself_takes_no_longer_than_other_text(
+    tie: Literal["first", "random"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every place of a long run follows the same tokens."""
+    looked: list[int] = []
+
+    class Counted(np.ndarray[Any, Any]):
+        def __getitem__(self, index: Any) -> Any:
+            looked.append(len(index))
+            return super().__getitem__(index)
+
+    drafter = Llma(k=7, tie=tie)
+    drafter.start(TextStart([9], [[1, *[5] * 20_000, 6]]))
+    say(drafter, [5] * 300)
+    whole = property(lambda self: self._tokens[: len(self)].view(Counted))
+    monkeypatch.setattr(GrowingSuffixArray, "tokens", whole)
+    assert drafter.propose(64).tokens[0] == 5
+    assert max(looked) <= 1024 and sum(looked) < 200_000
 
 
 @pytest.mark.parametrize("n", [1, 2])

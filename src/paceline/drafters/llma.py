@@ -27,6 +27,7 @@ from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
 _COMPARED = 128  # tokens of a match that are compared, at least
+_TRIED = 1024  # places that are compared beyond what the array compares, at most
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ class Llma(LookupDrafter):
         places, matched = self._array.places(found), found.matched
         known = self._array.tokens
         if matched == LONGEST:  # the array compares no more
+            # Text that repeats itself has any number of such places: of more, an even sample.
+            places = places[:: 1 + (len(places) - 1) // _TRIED]
             for matched in range(LONGEST, len(output)):
                 longer = places[places > matched]
                 longer = longer[known[longer - matched - 1] == output[-matched - 1]]
