@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any, Never
 from zlib import crc32
@@ -129,6 +131,35 @@ def test_a_head_that_was_not_written_to_its_end_is_finished(tmp_path: Path) -> N
     (tmp_path / "log").write_bytes(head[:20])
     with pytest.raises(StoreError, match="another tokenizer"):
         Datastore(tmp_path, OTHER)
+
+
+@pytest.mark.parametrize("vocabulary", [MARK, ""])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tokens": "4"},
+        {"tokens": -1, "places": 7},
+        {"tokens": 5},
+        {"places": None},
+        {"documents": 2.0},
+        {"largest": 8},
+        {"largest": "9"},
+        {"most": "many"},
+        {"most": 0},
+        {"vocabulary": 5},
+        {"vocabulary": None},
+    ],
+)
+def test_an_index_that_says_what_cannot_be_is_damaged_though_its_hash_fits(
+    tmp_path: Path, changes: dict[str, Any], vocabulary: str
+) -> None:
+    header = {"vocabulary": MARK, "tokens": 4, "places": 2, "documents": 2, "largest": 9}
+    text = json.dumps({**header, **changes}).encode().ljust(176)
+    numbers = np.array([5, 9, -1, 8, 0, 3], dtype="<i4")
+    content = b"PLINDEX1" + len(text).to_bytes(8, "little") + text + numbers.tobytes()
+    (tmp_path / "index").write_bytes(content + hashlib.sha256(content).digest())
+    with pytest.raises(StoreError, match="is damaged: delete it"):
+        Datastore(tmp_path, vocabulary)
 
 
 @pytest.mark.parametrize("lock", [".lock", ".merging"])

@@ -40,6 +40,8 @@ class Header:
     vocabulary: mark of the tokenizer whose ids it holds. tokens: their number, borders included.
     places, documents: their numbers. largest: the largest id, -1 without tokens. most: tokens that
     it may grow to; None for the usual limit.
+
+    Raises ValueError for anything else: a file may come from anywhere.
     """
 
     vocabulary: str
@@ -48,6 +50,15 @@ class Header:
     documents: int
     largest: int
     most: int | None = None
+
+    def __post_init__(self) -> None:
+        most = 1 if self.most is None else self.most
+        numbers = self.tokens, self.places, self.documents, self.largest + 1
+        known = isinstance(self.vocabulary, str) and isinstance(most, int | float)
+        if not (known and all(type(one) is int for one in numbers)):
+            raise ValueError("a field is of another type")
+        if min(*numbers, most - 1) < 0:
+            raise ValueError("a number is too small")
 
 
 class Index(NamedTuple):
@@ -95,6 +106,7 @@ def read_index(path: Path) -> Index:
         numbers = np.frombuffer(body, dtype=_TYPE, offset=begin)
     except (ValueError, TypeError, RecursionError) as error:
         raise wrong from error
-    if len(numbers) != header.tokens + header.places:
+    tokens, order = numbers[: header.tokens], numbers[header.tokens :]
+    if len(order) != header.places or int(tokens.max(initial=-1)) != header.largest:
         raise wrong
-    return Index(header, numbers[: header.tokens], numbers[header.tokens :], digest.hex()[:_NAMED])
+    return Index(header, tokens, order, digest.hex()[:_NAMED])
