@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.drafters.test_resume import beside_fresh, said, tell
 
-from paceline.datastore import BORDER, Datastore, GrowingSuffixArray, SuffixArray
+from paceline.datastore import BORDER, Datastore, GrowingSuffixArray, SuffixArray, clear_datastore
 from paceline.drafters import Host, Rest, Sam, Suffix, make_drafter
 from paceline.drafters.known_texts import KnownTexts
 from paceline.drafters.lookup import LookupDrafter
@@ -136,6 +136,22 @@ def test_rest_looks_into_the_datastore_alone() -> None:
     drafter.observe(said(2))
     assert drafter.propose(2).tokens == (3, 4)
     assert drafter.propose_after([3], 2).tokens == (4, 5)
+
+
+@pytest.mark.parametrize("method", ["rest:n=1", "sam:bias=0"])
+def test_the_sessions_datastore_may_be_named_as_well(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the session adds is found, whether or not its folder is written in the same way."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("store", f"{tmp_path}/./store", ""):
+        store = Datastore(tmp_path / "store", MARK)
+        store.add([[1, 2, 3]])
+        drafter = make_drafter(method, replace(host(), datastore=store), datastore=name)
+        store.add([[7, 8, 9]])
+        drafter.start(TextStart([5, 7]))
+        assert drafter.propose(2).tokens == (8, 9)
+        clear_datastore(tmp_path / "store")
 
 
 @pytest.mark.parametrize("method", ["rest", "sam", "rest:n=1,k=3", "sam:bias=0"])

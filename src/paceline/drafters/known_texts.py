@@ -135,8 +135,10 @@ class KnownTexts:
 
 
 def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
-    if host.datastore is not None and not name:
-        return host.datastore
+    own = host.datastore
+    # A second one on the same folder would not see what the session adds.
+    if own is not None and (not name or _absolute(name) == _absolute(own.folder)):
+        return own
     mark = "" if host.vocabulary is None else host.vocabulary()
     missing: ModelError | StoreError
     if not mark:
@@ -159,3 +161,7 @@ def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
     if name or needed:
         raise missing
     return None
+
+
+def _absolute(folder: str | Path) -> str:
+    return os.path.abspath(os.path.expanduser(folder))
