@@ -14,6 +14,7 @@ from tests.tiny_models import new_model, some_prompt
 from tests.trained_heads import unrolled
 from tests.training.packed import Noted
 from tests.training.shared import MODEL, make, prompt_file
+from transformers import Gemma3Config, Gemma3ForConditionalGeneration, SiglipVisionConfig
 
 from paceline.drafters import Eagle as EagleDrafter
 from paceline.drafters import Host
@@ -31,6 +32,7 @@ from paceline.training.dataset import TextSource
 from paceline.training.method import Base
 from paceline.training.method_run import MethodRun, train_method
 from paceline.training.methods.chimera import Chimera, ChimeraSettings
+from paceline.training.methods.draft import DraftSettings
 from paceline.training.methods.eagle import Eagle, EagleSettings
 from paceline.training.methods.last_layer import gains_of, sized_like
 
@@ -117,6 +119,29 @@ def test_it_begins_as_the_last_layer(name: str) -> None:
     assert all(tuple(row) in rows for row in narrow.gate.weight.tolist())
     with pytest.raises(ModelError, match="cannot be copied into EAGLE's block"):
         Eagle(base_of("gpt2"), EagleSettings())
+
+
+def test_a_model_may_read_images_too() -> None:
+    """As Gemma 3's larger ones do, whose configuration names layers of texts and of images."""
+    vision = SiglipVisionConfig(
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=28,
+        patch_size=14,
+    )
+    text = new_model("gemma3", vocab_size=VOCAB).config
+    config = Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    model = Gemma3ForConditionalGeneration(config).eval().requires_grad_(False)
+    head = model.lm_head.weight.clone(), torch.zeros(VOCAB)
+    base = Base(model, BaseModel(MODEL, "toy", 32, VOCAB), None, head)
+    EagleSettings().check(model)
+    module = Eagle(base, EagleSettings()).module
+    layer = model.get_decoder().layers[-1]
+    assert torch.equal(module.query.weight, layer.self_attn.q_proj.weight)
+    with pytest.raises(ModelError, match="reads more than text"):
+        DraftSettings().check(model)
 
 
 @pytest.mark.parametrize(

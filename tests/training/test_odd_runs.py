@@ -14,7 +14,7 @@ from tests.tiny_models import new_model
 from tests.training.methods_training import VOCAB, train
 from tests.training.shared import make, make_data, prompt_file
 
-from paceline.errors import UsageError
+from paceline.errors import ModelError, UsageError
 from paceline.training.folder import check_same_run
 from paceline.training.methods.chimera import ChimeraSettings
 from paceline.training.methods.eagle import EagleSettings
@@ -60,6 +60,18 @@ def test_layers_that_the_model_lacks_are_refused_before_it_reads(
     with pytest.raises(UsageError, match="the model has the layers 0 to 2, got 0, 3"):
         train(data, tmp_path / "out", "draft", tmp_path / "states", layers="0,3")
     assert not (tmp_path / "states").exists()
+
+
+@pytest.mark.parametrize("method", ["eagle", "chimera"])
+@pytest.mark.parametrize("name", ["gpt2", "phi3", "qwen3_moe"])
+def test_a_layer_that_cannot_be_copied_is_told_before_texts_are_read(
+    data: Path, tmp_path: Path, method: str, name: str
+) -> None:
+    """Reading takes an hour, and EAGLE's block is a copy unless told otherwise."""
+    model, states = new_model(name, vocab_size=VOCAB), tmp_path / "states"
+    with pytest.raises(ModelError, match=r"cannot be copied into .*: train with --block random"):
+        train(data, tmp_path / "out", method, states, model=model, block="last-layer")
+    assert not states.exists()
 
 
 def test_texts_longer_than_the_models_context_are_cut(data: Path, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ _ATTENTION = ("sdpa", "eager")
 def layers_of(model: PreTrainedModel) -> str:
     """The name of a model's list of decoder layers, e.g. "model.layers"; raises ModelError if they
     are not in one list."""
-    count = model.config.num_hidden_layers
+    count = model.config.get_text_config().num_hidden_layers
     found: list[str] = []
     for name, module in model.named_modules():
         inside = any(name.startswith(f"{outer}.") for outer in found)

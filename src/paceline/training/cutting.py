@@ -35,10 +35,7 @@ def cut(
     model that reads more than text, or whose layers depend on their position.
     """
     name = type(base).__name__
-    if base.config.get_text_config() is not base.config:
-        raise ModelError(
-            f"{name} reads more than text: load its language model alone to train a draft for it"
-        )
+    check_text_only(base)
     check_layers(layers, base.config.num_hidden_layers)
     tensors = _kept(base, layers)
     if vocabulary is not None:
@@ -65,6 +62,15 @@ def mixed_precision(base: PreTrainedModel) -> AbstractContextManager[object]:
     if base.dtype == torch.float32:
         return nullcontext()
     return torch.autocast(base.device.type, base.dtype)
+
+
+def check_text_only(base: PreTrainedModel) -> None:
+    """Raise ModelError for a model that reads more than text."""
+    if base.config.get_text_config() is not base.config:
+        raise ModelError(
+            f"{type(base).__name__} reads more than text: load its language model alone to train a "
+            "draft for it"
+        )
 
 
 def check_layers(layers: Sequence[int], count: int) -> None:

@@ -65,27 +65,37 @@ class Base:
 
     @property
     def last_layer(self) -> nn.Module:
-        """Its last layer."""
-        from paceline.models.draft_model import layers_of
-
-        layers: Any = self.model.get_submodule(layers_of(self.model))
-        found: nn.Module = layers[-1]
-        return found
+        """See `last_layer_of`."""
+        return last_layer_of(self.model)
 
     @property
     def final_norm(self) -> nn.Module:
-        """The normalisation between the last layer and the output head. Raises ModelError if there
-        is none with a usual name."""
-        from torch import nn
+        """See `final_norm_of`."""
+        return final_norm_of(self.model)
 
-        for name in _FINAL_NORMS:
-            norm = getattr(self.model.base_model, name, None)
-            if isinstance(norm, nn.Module):
-                return norm
-        raise ModelError(
-            f"the last normalisation of {type(self.model).__name__} was not found, so no drafter "
-            "can be trained with it"
-        )
+
+def last_layer_of(model: PreTrainedModel) -> nn.Module:
+    """A model's last layer. Raises ModelError if its layers are not in one list."""
+    from paceline.models.draft_model import layers_of
+
+    layers: Any = model.get_submodule(layers_of(model))
+    found: nn.Module = layers[-1]
+    return found
+
+
+def final_norm_of(model: PreTrainedModel) -> nn.Module:
+    """The normalisation between the last layer and the output head. Raises ModelError if there is
+    none with a usual name."""
+    from torch import nn
+
+    for name in _FINAL_NORMS:
+        norm = getattr(model.get_decoder(), name, None)
+        if isinstance(norm, nn.Module):
+            return norm
+    raise ModelError(
+        f"the last normalisation of {type(model).__name__} was not found, so no drafter can be "
+        "trained with it"
+    )
 
 
 class TrainedMethod(ABC, Generic[SettingsT]):

@@ -99,11 +99,12 @@ class MethodRun:
                 f"with --test {test} --validation {validation}"
             )
 
-    def check(self, model: PreTrainedModel, layers: int) -> None:
-        """Raise UsageError for what would fail, or have no effect, after texts have been read."""
+    def check(self, model: PreTrainedModel) -> None:
+        """Raise UsageError or ModelError for what would fail, or have no effect, after texts have
+        been read."""
         settings = self.settings
         usable_precision(settings.precision, model.device)
-        settings.check(layers)
+        settings.check(model)
         if settings.vocabulary > self.base.vocab_size:
             raise UsageError(
                 f"the model has {self.base.vocab_size} tokens: a vocabulary of "
@@ -152,9 +153,9 @@ def train_method(
     if (done := _finished(run, folder, wanted)) is not None:
         return done
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
-    config = model.config.get_text_config()
-    run.check(model, config.num_hidden_layers)
-    dataset = Dataset.of(run.source, run.settings, tokenizer, longest_context(config))
+    run.check(model)
+    longest = longest_context(model.config.get_text_config())
+    dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
     with without_cudnn(model.device):
         cache.fill(dataset, partial(TargetReader, model), on_read)

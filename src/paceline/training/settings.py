@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from inspect import signature
 from math import cos, inf, pi
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
 
 from paceline.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WHAT, HOW = "What is trained", "How"
 """Panels of options in a command's help."""
@@ -129,9 +132,9 @@ class TrainerSettings:
         given, wanted = {**vars(self), **others}, signature(kind).parameters
         return kind(**{name: given[name] for name in wanted if name in given})
 
-    def check(self, layers: int) -> None:
-        """Raise UsageError if they do not fit a model with `layers` layers; called before it reads
-        any text."""
+    def check(self, model: PreTrainedModel) -> None:
+        """Raise UsageError or ModelError if they do not fit a model, whose weights may be in
+        blocks; called before it reads any text."""
 
     def taps(self, layers: int) -> tuple[int, ...]:
         """Layers whose outputs are read besides the last state, 1 to `layers`, ascending."""

@@ -11,6 +11,7 @@ from paceline.training.settings import WHAT, Block, Form, HeadSettings, option
 
 if TYPE_CHECKING:
     from torch import nn
+    from transformers import PreTrainedModel
 
     from paceline.drafters.chimera_model import ChimeraModel
     from paceline.drafters.head_configs import ChimeraConfig
@@ -68,6 +69,14 @@ class ChimeraSettings(HeadSettings):
         from paceline.drafters.head_configs import ChimeraConfig
 
         return self.values_for(ChimeraConfig, intermediate=ChimeraConfig.intermediate)
+
+    def check(self, model: PreTrainedModel) -> None:
+        """See `TrainerSettings`."""
+        from paceline.training.methods.last_layer import CHIMERA_NORMS, check_last_layer, sized_like
+
+        sized_like(self.config(), model.config, self.intermediate)
+        if self.block == "last-layer":
+            check_last_layer(model, CHIMERA_NORMS, "Chimera")
 
 
 class Chimera(TrainedMethod[ChimeraSettings]):

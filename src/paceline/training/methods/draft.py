@@ -55,10 +55,12 @@ class DraftSettings(TrainerSettings):
             )
         self.kept(1)
 
-    def check(self, layers: int) -> None:
+    def check(self, model: PreTrainedModel) -> None:
         """See `TrainerSettings`."""
-        from paceline.training.cutting import check_layers
+        from paceline.training.cutting import check_layers, check_text_only
 
+        check_text_only(model)
+        layers = model.config.num_hidden_layers
         check_layers(self.kept(layers), layers)
 
     def kept(self, count: int) -> tuple[int, ...]:

@@ -10,6 +10,8 @@ from paceline.training.method import Base, TrainedMethod
 from paceline.training.settings import WHAT, Block, HeadSettings, SoftLoss, option
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from paceline.drafters.eagle_model import EagleModel
     from paceline.drafters.head_configs import EagleConfig
     from paceline.training.batches import Batch
@@ -55,6 +57,14 @@ class EagleSettings(HeadSettings):
         from paceline.drafters.head_configs import EagleConfig
 
         return self.values_for(EagleConfig, steps=self.heads, intermediate=EagleConfig.intermediate)
+
+    def check(self, model: PreTrainedModel) -> None:
+        """See `TrainerSettings`."""
+        from paceline.training.methods.last_layer import check_last_layer, sized_like
+
+        sized_like(self.config(), model.config, self.intermediate)
+        if self.block == "last-layer":
+            check_last_layer(model, _NORMS, "EAGLE")
 
     def taps(self, layers: int) -> tuple[int, ...]:
         """See `TrainerSettings`: layers 2, `layers` // 2 and `layers` - 3, as in the official code,

@@ -3,7 +3,8 @@ layer in place of Chimera's n-gram encoder (table 6), for the study."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -17,14 +18,17 @@ from paceline.errors import ModelError
 from paceline.models.draft_model import layers_of
 from paceline.training.batches import masks_of
 from paceline.training.cutting import cut
-from paceline.training.method import Base
+from paceline.training.method import Base, final_norm_of, last_layer_of
 
 # Names of a layer's parts in Llama and its relatives.
 _TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
+_OTHERS = ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 # Llama names the norm before the feed-forward by what precedes it; Gemma 2 and 3 have both.
 _AFTER, _BEFORE = "post_attention_layernorm", "pre_feedforward_layernorm"
 
-_CHIMERA_NORMS = {"green_norm": "input_layernorm", "inner_norm": _AFTER}
+CHIMERA_NORMS = {"green_norm": "input_layernorm", "inner_norm": _AFTER}
+"""See `copy_last_layer`."""
+
 _SMALLEST = 1e-2
 
 ConfigT = TypeVar("ConfigT", EagleConfig, ChimeraConfig)
@@ -55,6 +59,30 @@ def last_layer_has_biases(base: Base) -> bool:
     return f"{_TURNED['query']}.bias" in dict(base.last_layer.named_parameters())
 
 
+def check_last_layer(model: PreTrainedModel, norms: Mapping[str, str], kind: str) -> None:
+    """Raise ModelError for a model whose last layer lacks parts that `copy_last_layer` copies with
+    these norms. kind: see there. Its matrices may be in blocks."""
+    layer = last_layer_of(model)
+    with _copying(model, kind):
+        for name in (*_TURNED.values(), *_OTHERS):
+            layer.get_submodule(name)
+        for name in norms.values():
+            layer.get_parameter(f"{name}.weight")
+    final_norm_of(model)
+
+
+@contextmanager
+def _copying(model: PreTrainedModel, kind: str) -> Iterator[None]:
+    """Raise ModelError if a part of the last layer is missing, or has another size."""
+    try:
+        yield
+    except (AttributeError, RuntimeError) as error:
+        raise ModelError(
+            f"the last layer of {type(model).__name__} cannot be copied into {kind}'s block "
+            f"({error}): train with --block random"
+        ) from error
+
+
 @torch.no_grad()
 def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind: str) -> None:
     """Copy the weights of the base's last layer into `block`, which is sized like it.
@@ -65,7 +93,7 @@ def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind
     Raises ModelError for a target whose layers have other parts.
     """
     layer = base.last_layer
-    try:
+    with _copying(base.model, kind):
         for own, name in _TURNED.items():
             for part, numbers in block.get_submodule(own).named_parameters():
                 numbers.copy_(layer.get_parameter(f"{name}.{part}"))
@@ -83,11 +111,6 @@ def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind
         block.get_parameter("gate.weight").copy_(gate[units])
         block.get_parameter("up.weight").copy_(up[units])
         block.get_parameter("down.weight").copy_(down[:, units])
-    except (AttributeError, RuntimeError) as error:
-        raise ModelError(
-            f"the last layer of {type(base.model).__name__} cannot be copied into {kind}'s block "
-            f"({error}): leave block at random"
-        ) from error
 
 
 @torch.no_grad()
@@ -99,7 +122,7 @@ def begin_as_last_layer(encoder: ContextEncoder, base: Base) -> None:
 
     Raises ModelError for a target whose layers have other parts.
     """
-    copy_last_layer(encoder, base, _CHIMERA_NORMS, "Chimera")
+    copy_last_layer(encoder, base, CHIMERA_NORMS, "Chimera")
     gains = gains_of(base.final_norm)
     small = gains.abs() < _SMALLEST
     encoder.mature_norm.copy_(encoder.green_norm / gains.masked_fill(small, 1.0))

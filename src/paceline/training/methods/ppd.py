@@ -11,6 +11,7 @@ from paceline.training.settings import WHAT, SavedFloats, Schedule, TrainerSetti
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
     from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
     from paceline.planning.acceptance import AcceptanceTable
@@ -63,8 +64,9 @@ class PpdSettings(TrainerSettings):
 
         return self.values_for(PromptConfig, prompt_tokens=self.heads, head=self.output_head)
 
-    def check(self, layers: int) -> None:
+    def check(self, model: PreTrainedModel) -> None:
         """See `TrainerSettings`."""
+        layers = model.config.get_text_config().num_hidden_layers
         if self.exits > layers:
             raise UsageError(f"the model has {layers} layers: exits must be at most {layers}")
 
