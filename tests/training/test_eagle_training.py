@@ -180,6 +180,14 @@ def test_blocks_are_as_large_as_a_layer() -> None:
     assert sized_like(ChimeraConfig(), base_of().model.config, 20).intermediate == 20
 
 
+def test_positions_are_those_of_the_last_layer() -> None:
+    """In Gemma 3, layers that see the whole text rotate by another base than those that slide."""
+    for kind, rotary_base in (("sliding_attention", 10_000.0), ("full_attention", 1_000_000.0)):
+        kinds = ["sliding_attention", "full_attention", kind]
+        config = new_model("gemma3", layer_types=kinds).config
+        assert sized_like(ChimeraConfig(), config).rotary_base == rotary_base
+
+
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="features must be one of last, three, got 'two'"):
         EagleSettings(features="two")  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ ConfigT = TypeVar("ConfigT", EagleConfig, ChimeraConfig)
 
 
 def sized_like(config: ConfigT, base: PreTrainedConfig, intermediate: int = 0) -> ConfigT:
-    """`config` with the sizes and the rotary base of the base's layers.
+    """`config` with the sizes of the base's layers and the rotary base of the last one.
 
     intermediate: of the feed-forward; 0 takes the base's, or four times the hidden size if the
     base does not say.
@@ -43,6 +43,8 @@ def sized_like(config: ConfigT, base: PreTrainedConfig, intermediate: int = 0) -
     sizes: Any = base.get_text_config()
     heads, hidden = sizes.num_attention_heads, sizes.hidden_size
     turns = getattr(sizes, "rope_parameters", None) or {}
+    *_, kind = getattr(sizes, "layer_types", None) or [""]
+    turns = turns.get(kind) or turns  # Gemma 3 has a base for each kind of layer
     angles = turns.get("rope_theta") or getattr(sizes, "rope_theta", None)
     return replace(
         config,
