@@ -234,8 +234,8 @@ class Target(ABC):
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """With `HIDDEN_STATES`: weights [n, hidden] and biases [n] of the output head, for these
-        tokens int64 [n] or the whole vocabulary. Scores are weights @ state + biases, without any
-        order-preserving step that the model adds, such as a cap."""
+        tokens int64 [n] or the whole vocabulary. Scores are weights @ state + biases, but for a cap
+        that the model may add, which preserves their order."""
         raise self._lacks("hidden states")
 
     def _lacks(self, what: str) -> UsageError:

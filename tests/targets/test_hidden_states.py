@@ -188,6 +188,27 @@ def test_the_output_head_can_be_had_whole_or_in_part(name: str, weights: str) ->
     assert torch.allclose(states @ matrix.T + bias, expected[:, few], atol=1e-5)
 
 
+@pytest.mark.parametrize("weights", ["native", "packed"])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("cohere", {"logit_scale": 0.25}), ("gemma3", {"final_logit_softcapping": 30.0})],
+)
+def test_scores_are_those_of_the_model_but_for_a_cap(
+    name: str, changes: dict[str, float], weights: str
+) -> None:
+    """Or heads would learn from, and draw with, other chances than the model's."""
+    model = new_model(name, **changes)
+    states = own_states(model, text := some_prompt(5))
+    with torch.no_grad():
+        expected = model(torch.tensor([text]), use_cache=False).logits[0]
+    prepare(model, weights)
+    matrix, bias = new_target(model, check=False).output_head()
+    found = states @ matrix.T + bias
+    if cap := changes.get("final_logit_softcapping"):
+        found = cap * torch.tanh(found / cap)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_a_target_that_shows_nothing_is_refused() -> None:
     class Blind(ToyTarget):
         capabilities = frozenset({VIRTUAL_TOKENS})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from paceline.targets.late_model import LateModel
 
 _ROWS = 64  # of the identity per call, to read out a head without plain weights
+_LITTLE = 2.0**-6  # a score that 16 bits hold exactly, and that no cap changes
+_ROUNDING = 1e-2
 
 Head = tuple[torch.Tensor, torch.Tensor]
 
@@ -94,6 +97,36 @@ def output_head(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
     A packed or quantised head has no weights to look at, so they are read out: zeros yield its
     biases, and the rows of an identity matrix its weights.
     """
+    weights, biases = _unscaled(model, tokens)
+    scale = _scale(model)
+    return (weights, biases) if scale == 1.0 else (weights * scale, biases * scale)
+
+
+def _scale(model: PreTrainedModel) -> float:
+    """By what the model multiplies what its output head returns, as Granite and Cohere do; 1 if it
+    does not."""
+    head, thread, asked = model.get_output_embeddings(), get_ident(), list[bool]()
+
+    def say_little(module: nn.Module, inputs: Any, output: torch.Tensor) -> Any:
+        if get_ident() != thread:  # another one runs the model meanwhile
+            return None
+        asked.append(True)
+        return torch.full_like(output, _LITTLE)
+
+    ids = torch.zeros(1, 1, dtype=torch.long, device=device_of_table(model))
+    if ids.is_meta:  # weights are elsewhere
+        return 1.0
+    hook = head.register_forward_hook(say_little)
+    try:
+        scores = model(ids, use_cache=False).logits
+    finally:
+        hook.remove()
+    scale = float(scores.float().median()) / _LITTLE if asked else 1.0
+    return 1.0 if abs(scale - 1) < _ROUNDING else scale
+
+
+def _unscaled(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
+    """The head itself, see `output_head`."""
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     config = model.config.get_text_config()
     size, hidden = config.vocab_size, size_of(table)[1]
