@@ -106,6 +106,16 @@ def test_a_tied_output_head_may_have_biases() -> None:
     assert torch.equal(found, bias[[3, 1]])
 
 
+def test_a_head_of_its_own_counts_whatever_the_configuration_says() -> None:
+    """As in a model trained on with LoRA, in a copy of whose configuration it is tied."""
+    model = new_model("llama", tie_word_embeddings=True)
+    head = model.get_output_embeddings()
+    head.weight = nn.Parameter(head.weight.detach().flip(0), requires_grad=False)
+    weights, _ = output_head(model, torch.tensor([3, 1]))
+    assert torch.equal(weights, head.weight[[3, 1]])
+    assert not torch.equal(weights, model.get_input_embeddings().weight[[3, 1]])
+
+
 def test_layers_that_there_are_not_are_refused() -> None:
     for packed in (False, True):
         model = new_model("llama")

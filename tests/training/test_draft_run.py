@@ -12,6 +12,7 @@ import torch
 from tests.tiny_models import new_model, some_prompt
 from tests.training.methods_training import SETTINGS, VOCAB, train
 from tests.training.shared import MODEL
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 from paceline.errors import ModelError, UsageError
@@ -119,19 +120,22 @@ def test_what_cannot_be_trained_is_one_sentence(data: Path, cache: Path, tmp_pat
         train(data, tmp_path, "draft", tmp_path / "odd", model=odd)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_draft_that_stands_alone(tied: bool, data: Path, tmp_path: Path) -> None:
-    """By default of the first and the last layer."""
+@pytest.mark.parametrize(("tied", "own_head"), [(True, False), (False, False), (True, True)])
+def test_a_draft_that_stands_alone(tied: bool, own_head: bool, data: Path, tmp_path: Path) -> None:
+    """By default of the first and the last layer; with the model's own head, even if its
+    configuration says that it is tied."""
     model = new_model("llama", vocab_size=VOCAB, tie_word_embeddings=tied)
+    head = model.get_output_embeddings()
+    if own_head:
+        head.weight = nn.Parameter(head.weight.detach().flip(0))
     out, alone = tmp_path / "out", {"standalone": True, "vocabulary": 0, "steps": 2}
     found: Any = train(data, out, "draft", tmp_path / "states", model=model, **alone)
     assert not is_shared_draft(out) and found.about.layers == (0, 2)
     opened = AutoModelForCausalLM.from_pretrained(out)
     assert opened.dtype == torch.float16 and type(opened) is type(model)
     assert opened.get_output_embeddings().weight.shape == (257, 32)
-    torch.testing.assert_close(
-        opened.get_input_embeddings().weight.float(),
-        model.get_input_embeddings().weight,
-        atol=1e-3,
-        rtol=1e-3,
-    )
+    for found, expected in (
+        (opened.get_input_embeddings(), model.get_input_embeddings()),
+        (opened.get_output_embeddings(), head),
+    ):
+        torch.testing.assert_close(found.weight.float(), expected.weight, atol=1e-3, rtol=1e-3)

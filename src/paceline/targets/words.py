@@ -132,10 +132,11 @@ def _unscaled(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
     size, hidden = config.vocab_size, size_of(table)[1]
     wanted = torch.arange(size) if tokens is None else tokens
     bias = getattr(head, "bias", None)
-    if bool(getattr(config, "tie_word_embeddings", False)):
-        return _with_bias(rows_of(table, wanted).to(dtype_of_table(model)), bias, wanted)
+    # First, as a model may have a head of its own although its configuration says that it is tied.
     if has_rows(head) and size_of(head) == (size, hidden):
         return _with_bias(rows_of(head, wanted), bias, wanted)
+    if bool(getattr(config, "tie_word_embeddings", False)):
+        return _with_bias(rows_of(table, wanted).to(dtype_of_table(model)), bias, wanted)
     none = torch.zeros(1, hidden, dtype=dtype_of_table(model), device=device_of_table(model))
     return _asked(head, wanted.to(none.device), none)
 

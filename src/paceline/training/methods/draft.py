@@ -138,6 +138,7 @@ class Draft(TrainedMethod[DraftSettings]):
 
     def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> DraftParts:
         """See `DraftParts`."""
+        from paceline.kernels.token_table import head_reads_table
         from paceline.models.draft_folder import DraftParts, DraftRecord
         from paceline.models.draft_model import head_tensors
 
@@ -155,6 +156,7 @@ class Draft(TrainedMethod[DraftSettings]):
         config = copy.deepcopy(draft.config)
         config.dtype = dtype
         config.architectures = [type(base.model).__name__]
+        config.tie_word_embeddings = head_reads_table(base.model)
         about = DraftRecord(
             base=base.about.fingerprint,
             name=base.about.name,
@@ -188,9 +190,10 @@ class Draft(TrainedMethod[DraftSettings]):
 
     def _with_embeddings(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """All tensors of a standalone draft."""
+        from paceline.kernels.token_table import head_reads_table
         from paceline.models.draft_model import name_of_head
 
-        tied = self.module.config.tie_word_embeddings
+        tied = head_reads_table(self.base.model)
         return {
             name: tensor.to(dtype) if tensor.is_floating_point() else tensor
             for name, tensor in self.module.state_dict().items()
