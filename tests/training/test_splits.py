@@ -62,6 +62,21 @@ def test_no_prompt_is_read_whose_answers_are_held_back_under_another_id(tmp_path
     assert {homes[text.id] for text in found.reads} == {"train"}
 
 
+def test_a_text_that_the_chat_template_rejects_is_named(tmp_path: Path) -> None:
+    """As those do that need a system message; a text of its own needs no template."""
+    make(tmp_path / "data", prompt_file(tmp_path, 60))
+    tokenizer = byte_tokenizer("{{ raise_exception('a system message is missing') }}")
+    for kind, text in (("prompt", "as it is"), ("turns", ["in a template"])):
+        records = [{"id": f"text-{i}", kind: text} for i in range(9)]
+        files = read_prompt_files([written(tmp_path, records, f"{kind}.jsonl")])
+        source = TextSource([TrainingData(tmp_path / "data")], files)
+        if kind == "prompt":
+            assert Dataset.of(source, SETTINGS, tokenizer).reads
+        else:
+            with pytest.raises(UsageError, match=r"the text text-\d \(a system message is miss.*"):
+                Dataset.of(source, SETTINGS, tokenizer)
+
+
 def test_turns_stay_together_and_ids_may_hold_a_number_sign(tmp_path: Path) -> None:
     chats = [{"id": f"chat#{i}", "turns": [f"hello {i}", "and?", "so?"]} for i in range(20)]
     single = [{"id": f"#{i}", "turns": [f"bye {i}"]} for i in range(40)]

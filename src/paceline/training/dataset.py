@@ -125,7 +125,8 @@ class Dataset:
         tokenizer: for texts that are only read; None leaves them out. longest: most tokens that the
         target can read; None for no limit.
 
-        Raises UsageError for damaged shards, or if a split would be empty.
+        Raises UsageError for damaged shards, texts that the tokenizer's chat template rejects, or if
+        a split would be empty.
         """
         found = cls()
         held_back = settings.validation + settings.test
@@ -218,11 +219,18 @@ def _is_next_turn(before: str, name: str) -> bool:
 
 
 def _encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Token ids of all turns of a prompt as one message, in the chat template if there is one."""
+    """Token ids of all turns of a prompt as one message, in the chat template if there is one.
+    Raises UsageError if that rejects it."""
     text = "\n\n".join(record.turns)
     if record.raw or not tokenizer.chat_template:
         return list(tokenizer(text).input_ids)
-    text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
+    try:
+        text = tokenizer.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
+    except Exception as error:  # templates raise whatever they like
+        raise UsageError(
+            f"the model's chat template rejects the text {record.id} ({str(error)[:200]}): write "
+            '"prompt" instead of "turns" for texts to be read without it'
+        ) from error
     return list(tokenizer(text, add_special_tokens=False).input_ids)
 
 
