@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from tests.tiny_models import VOCAB, new_model
 from tests.training.test_windows import SHAPE, TEXTS, Counting
 
 from paceline.errors import UsageError
-from paceline.training import state_cache
+from paceline.targets.causal_lm import CausalLMTarget
+from paceline.training import reading, state_cache
 from paceline.training.dataset import Text
 from paceline.training.folder import held
 from paceline.training.reading import TargetReader
@@ -189,6 +191,26 @@ def test_a_texts_states_depend_on_nothing_else() -> None:
         for text, (states, greedy) in zip(some, reader.read(some)):
             expected = together[texts.index(text)]
             assert torch.equal(states, expected[0]) and torch.equal(greedy, expected[1])
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])
+def test_a_long_text_is_read_in_parts(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass over all of it would need memory for the square of its length."""
+    text, shape = some_texts()[-1], replace(LLAMA, taps=(1,))
+    ((whole, greedy),) = TargetReader(new_model(architecture), shape, False).read([text])
+    reader, passes = TargetReader(new_model(architecture), shape, False), list[int]()
+    score = CausalLMTarget.score
+
+    def noted(self: CausalLMTarget, trees: Any, prefill: Any) -> Any:
+        passes.append(max(min(most, self.pending(slot)) for slot, most in prefill.items()))
+        return score(self, trees, prefill)
+
+    monkeypatch.setattr(reading._Packed, "tokens", 16)
+    monkeypatch.setattr(CausalLMTarget, "score", noted)
+    ((parts, likeliest),) = reader.read([text])
+    assert passes == [16, 16, 16, 2]
+    close(parts, whole.float())
+    assert torch.equal(likeliest, greedy)
 
 
 def test_an_answer_without_noise_says_what_is_likeliest() -> None:

@@ -85,9 +85,9 @@ class TargetReader:
 
 
 class _Packed:
-    """Whole texts one after the other, in a pass of the target."""
+    """Whole texts one after the other, in a pass of the target; a longer text in several passes."""
 
-    tokens = 2048  # at most in a pass, whose mask has the square of that
+    tokens = 2048  # at most in a pass, whose mask may have the square of that
 
     def __init__(self, model: PreTrainedModel, taps: Sequence[int]) -> None:
         self._taps = taps
@@ -99,8 +99,8 @@ class _Packed:
         target = self._target
         # The last token given to `open` is the root, which is not read.
         slots = [target.open([*text.tokens, 0]) for text in texts]
-        sizes = {slot: len(text.tokens) for slot, text in zip(slots, texts)}
-        target.score({}, sizes)
+        while any(map(target.pending, slots)):
+            target.score({}, dict.fromkeys(slots, self.tokens))
         found = []
         for slot in slots:
             taps = [target.states(slot, [tap]) for tap in self._taps]
