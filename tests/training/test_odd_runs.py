@@ -23,6 +23,8 @@ from paceline.training.order import read_prompt_files
 from paceline.training.precision import products_in, usable_precision
 from paceline.training.run import one_ahead
 from paceline.training.settings import TrainerSettings
+from paceline.training.state_cache import StateCache
+from paceline.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,28 @@ def test_a_training_whose_loss_is_no_number_stops(data: Path, tmp_path: Path) ->
         with pytest.raises(UsageError, match=r"loss of step \d+ is nan: .* smaller learning rate"):
             train(data, out, "eagle", tmp_path / "c", **far)
         assert not (out / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ((StateCache, "fill"), "to read the texts: use --device cpu"),
+        ((Trainer, "learn"), "to learn: train with fewer --rows, in another folder"),
+    ],
+)
+def test_a_full_gpu_is_one_sentence(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[type, str],
+    words: str,
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+
+    monkeypatch.setattr(*place, full)
+    with pytest.raises(UsageError, match=f"there is not enough memory {words}"):
+        train(data, tmp_path / "out", "medusa", tmp_path / "c")
 
 
 def test_layers_that_the_model_lacks_are_refused_before_it_reads(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -140,9 +141,9 @@ def train_method(
     `run_training`. on_read: called with the tokens that the target has read, and all.
 
     Raises UsageError for data, states, a checkpoint, a vocabulary or parts to start from that are
-    damaged or do not fit, and a folder that holds another run, cannot be written or is in use by
-    another process; ModelError for a model that could not be decoded with, and parts to start from
-    that are damaged or another's.
+    damaged or do not fit, a folder that holds another run, cannot be written or is in use by
+    another process, and a GPU whose memory is full; ModelError for a model that could not be
+    decoded with, and parts to start from that are damaged or another's.
     """
     run.check_start()
     model, tokenizer = open_reader()
@@ -157,7 +158,8 @@ def train_method(
     longest = longest_context(model.config.get_text_config())
     dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
-    with without_cudnn(model.device):
+    elsewhere = "use --device cpu, or a smaller model"
+    with without_cudnn(model.device), _enough_memory("read the texts", elsewhere):
         cache.fill(dataset, partial(TargetReader, model), on_read)
     del model  # before there are two
     model, tokenizer = open_model()
@@ -167,10 +169,20 @@ def train_method(
     with held(folder), products_in(trainer.precision, device), without_cudnn(device):
         if (done := _finished(run, folder, wanted)) is not None:  # by another process meanwhile
             return done
-        parts = _trained(trainer, batches, run, folder, wanted, on_step)
+        with _enough_memory("learn", "train with fewer --rows, in another folder"):
+            parts = _trained(trainer, batches, run, folder, wanted, on_step)
         parts.save_pretrained(folder)
         forget_checkpoint(folder)
     return parts
+
+
+@contextmanager
+def _enough_memory(what: str, advice: str) -> Iterator[None]:
+    """Raise UsageError, with what could not be done and what to do, if a GPU's memory is full."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UsageError(f"there is not enough memory to {what}: {advice}") from error
 
 
 def _finished(run: MethodRun, folder: Path, wanted: Mapping[str, Any]) -> Finished | None:
