@@ -24,9 +24,11 @@ def texts(count: int = 2, length: int = 24) -> list[list[int]]:
     return [torch.randint(VOCAB, (length + 3 * i,), generator=noise).tolist() for i in range(count)]
 
 
-def prompts_for(config: PromptConfig, architecture: str = "llama") -> PromptModel:
+def prompts_for(
+    config: PromptConfig, architecture: str = "llama", **changes: object
+) -> PromptModel:
     """Prompt tokens that are far from one another."""
-    prompts = PromptModel(base_of(architecture), config)
+    prompts = PromptModel(base_of(architecture, **changes), config)
     noise = torch.randn(prompts.embeddings.shape, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         prompts.embeddings += noise
@@ -57,6 +59,16 @@ def test_many_points_in_one_pass_are_many_passes(architecture: str, epts: int) -
     places = [(first, 2), (first, 17), (second, 0), (second, 17)]
     for (text, point), states in zip(places, found, strict=True):
         torch.testing.assert_close(states, alone(prompts, text, point), atol=2e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_text_may_fill_the_context() -> None:
+    """The last prompt tokens at its end are where GPT-2 has no positions; they guess nothing."""
+    prompts = prompts_for(PromptConfig(prompt_tokens=3), "gpt2", n_positions=24)
+    (text,) = texts(1)
+    found = prompts(window_of(prompts.model, [text]), torch.tensor([[17, 21]]))[0]
+    torch.testing.assert_close(found[0], alone(prompts, text, 17), atol=2e-5, rtol=1e-4)
+    assert bool(found.isfinite().all())
 
 
 def test_the_masks_are_those_of_the_thesis() -> None:

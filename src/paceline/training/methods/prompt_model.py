@@ -16,6 +16,7 @@ text).
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -27,6 +28,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.errors import ModelError
+from paceline.targets.support import longest_context
 from paceline.training.batches import Batch, masks_of
 from paceline.training.method import Base
 
@@ -117,6 +119,7 @@ class PromptModel(nn.Module):
         self.config = config
         # A tuple keeps it out of the module's own parameters and checkpoints.
         self._frozen = (base,)
+        self._positions = longest_context(base.model.config.get_text_config()) or sys.maxsize
         self.embeddings = nn.Parameter(_initial_embeddings(base, config))
         if config.learned_weights:
             shape = (config.prompt_tokens, config.epts)
@@ -160,7 +163,8 @@ class PromptModel(nn.Module):
         embeddings = self.embeddings.flatten(0, 1)[rows.embeddings]
         outputs = model.base_model(
             inputs_embeds=embeddings.to(model.dtype).expand(len(rows.points), -1, -1),
-            position_ids=rows.positions,
+            # Guesses beyond a text's end count for nothing, but there GPT-2's table may end.
+            position_ids=rows.positions.clamp(max=self._positions - 1),
             attention_mask=masks_of(model, rows.visible, model.dtype),
             past_key_values=self._after_prefix(read),
             use_cache=True,
