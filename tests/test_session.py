@@ -518,6 +518,22 @@ def test_one_token_and_an_immediate_end_work(method: str) -> None:
     assert (ended.tokens, ended.finish_reason) == (one.tokens, "eos")
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_token_that_ends_a_text_is_not_part_of_it(ignored: bool) -> None:
+    """In some files of chat models it is an ordinary token."""
+    session, prompt = toy_session("anpd", budget=DEFAULT_BUDGET), "once upon"
+    free = session.generate(prompt, max_new_tokens=60, ignore_eos=True)
+    letters = [session.tokenizer.decode([token]) for token in free.tokens]
+    once = (at for at in range(1, 60) if letters[at] not in letters[:at])
+    place = next(at for at in once if letters[at].isascii())
+    before = session.generate(prompt, max_new_tokens=place, ignore_eos=True)
+    session.eos_ids = (free.tokens[place],)
+    stream = session.stream(prompt, max_new_tokens=60, ignore_eos=ignored)
+    text = "".join(chunk.text for chunk in stream)
+    assert text == stream.completion.text == (free.text if ignored else before.text)
+    assert len(stream.completion.tokens) == (60 if ignored else place + 1)
+
+
 def test_the_context_limit_ends_a_text() -> None:
     done = toy_session("anpd").generate("x" * 4090, max_new_tokens=50)
     assert (len(done.tokens), done.finish_reason) == (6, "length")

@@ -194,6 +194,18 @@ def test_marks_of_tool_calls_are_text_in_any_tokenizer(special: bool) -> None:
     assert (open_ in hidden_ids(tokenizer), tool in hidden_ids(tokenizer)) == (False, True)
 
 
+@pytest.mark.parametrize("marks", [(), CALL_MARKS])
+def test_tokens_that_end_texts_have_no_text(marks: tuple[str, ...]) -> None:
+    tokenizer = words_tokenizer()
+    tokenizer.add_tokens([AddedToken(mark, special=True) for mark in marks])
+    ids = tokenizer.convert_tokens_to_ids(["▁Once", "<tool>", "▁upon", "x"])
+    output = OutputText(tokenizer, ends=ids[-1:])
+    for token in ids:
+        output.push(token)
+    output.finish()
+    assert output.text == "Once upon"
+
+
 class Watched:
     """A tokenizer that notes how many tokens it decodes."""
 

@@ -13,7 +13,7 @@ from paceline.stats import Stats
 class Completion:
     """What was generated.
 
-    text: without special tokens, and without the stop string that ended it.
+    text: without special tokens, and without the token or stop string that ended it.
     tokens: all of them, including the one that ended the text.
     prompt_tokens: how many the prompt has; `cached_tokens` of these were already in the cache.
     lossless: whether the tokens are plain decoding's; True without typical acceptance.

@@ -206,17 +206,16 @@ class Session(Encoder):
         # Other threads may play the text's rounds before its stream reads them, so the stop
         # condition needs an output text of its own.
         conditions: list[Callable[[int], bool]] = []
+        ends = self._ends(options)
         if options.stop:
             special = special_ids(self.tokenizer, options.stop)
-            output = OutputText(self.tokenizer, options.stop, before)
+            output = OutputText(self.tokenizer, options.stop, before, ends)
             conditions = [output.push, special.__contains__]
         matcher = None
         if options.constraint is not None:
             matcher = self._grammars.matcher(options.constraint)
             matcher.record = options.record
             conditions.append(matcher.push)
-        # A constraint says where the text may end, and it ends with one of these ids.
-        ends = () if options.ignore_eos and matcher is None else self.eos_ids
         stopping = Stopping(options.max_new_tokens, ends, conditions, matcher is not None)
         return lambda drafter: Generation(
             prompt,
@@ -270,7 +269,7 @@ class Session(Encoder):
             with suppress(Exception):
                 likely += self.encode_references([entry.output for entry in store.search(query)])
         before = () if chat or messages else tail_of(ids)
-        output = OutputText(self.tokenizer, options.stop, before)
+        output = OutputText(self.tokenizer, options.stop, before, self._ends(options))
         begun = self.texts.begin(self.texts_of(options, ids, likely, before=before))
         keeps: list[Callable[[str, list[int]], None]] = []
         if options.record and store is not None:
@@ -278,6 +277,10 @@ class Session(Encoder):
         if options.record:
             keeps.append(lambda _, tokens: self.record(ids, tokens))
         return Begun(self.texts, begun, output, keeps)
+
+    def _ends(self, options: Options) -> Sequence[int]:
+        """Tokens that end a text: with a constraint, which says where it may end, always."""
+        return () if options.ignore_eos and options.constraint is None else self.eos_ids
 
     def _new_texts(self, planner: TreePlanner) -> Texts:
         how, given = self.method, self._settings  # not the session: a cycle would keep its model

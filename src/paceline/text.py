@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -93,17 +93,24 @@ class OutputText:
     stop: strings that end the text; the first of them and what follows is not part of it.
     before: the last tokens of a text that this one continues: after them, a first token keeps the
     space that it begins with, which some decoders drop at the beginning of a text.
+    ends: tokens that end texts: they are not part of them, special or not.
 
     `push` is a condition for `Stopping`. `release` hands out only what is certain: no partial
     character, and no beginning of a possible stop string.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str] = (), before: Sequence[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str] = (),
+        before: Sequence[int] = (),
+        ends: Collection[int] = (),
     ) -> None:
         self.text = ""
         self._tokenizer = tokenizer
-        self._left_out = _left_out(tokenizer)
+        left_out = _left_out(tokenizer)
+        self._skips_special = left_out is None
+        self._left_out = frozenset(ends).union(left_out or ())
         self._stop = tuple(stop)
         self._stopped = False
         self._ids = list(before)
@@ -169,11 +176,10 @@ class OutputText:
         return now[len(before) :]
 
     def _read(self, ids: Sequence[int]) -> str:
-        if self._left_out is not None:
-            ids = [token for token in ids if token not in self._left_out]
-        skip = self._left_out is None
         return self._tokenizer.decode(
-            ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False
+            [token for token in ids if token not in self._left_out],
+            skip_special_tokens=self._skips_special,
+            clean_up_tokenization_spaces=False,
         )
 
     def _extend(self, new: str) -> None:
