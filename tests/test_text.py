@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from paceline.text import CALL_MARKS, OutputText, hidden_ids
+from paceline.text import CALL_MARKS, OutputText, hidden_ids, tail_of
 from tests.tiny import EOS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -173,12 +173,53 @@ def test_a_continuation_keeps_its_first_space(before: str) -> None:
     assert [stopping.push(token) for token in ids[:2]] == [False, before.startswith("▁")]
 
 
-def test_what_completes_half_a_character_of_the_prompt_is_text() -> None:
-    *half, last = TOKENIZER("🚲").input_ids
-    output = OutputText(TOKENIZER, before=half)
-    output.push(last)
+@pytest.mark.parametrize("before", ["", "naïve ", "\N{REPLACEMENT CHARACTER} "])
+@pytest.mark.parametrize("given", [1, 2, 3])
+def test_a_character_that_the_prompt_begins_is_text_of_the_output(before: str, given: int) -> None:
+    bicycle = TOKENIZER("🚲").input_ids
+    half, rest = bicycle[:given], bicycle[given:]
+    output = OutputText(TOKENIZER, before=[*TOKENIZER(before).input_ids, *half])
+    for token in [*rest, *TOKENIZER("é!").input_ids]:
+        output.push(token)
+    assert output.text == "🚲é!"
+    broken = OutputText(TOKENIZER, before=[*TOKENIZER(before).input_ids, *half])
+    for token in TOKENIZER(" no").input_ids:
+        broken.push(token)
+    assert broken.text == " no"
+
+
+def test_a_prompt_may_end_with_the_replacement_character() -> None:
+    output = OutputText(TOKENIZER, before=TOKENIZER("a\N{REPLACEMENT CHARACTER}").input_ids)
+    for token in TOKENIZER("é").input_ids:
+        output.push(token)
+    assert output.text == "é"
+
+
+def fallback_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes, as Llama 2 writes rare letters, and a word that begins with a space."""
+    words = [*(f"<0x{byte:02X}>" for byte in range(256)), "▁hi"]
+    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+    replaced, stripped = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
+    tokenizer.decoder = decoders.Sequence(
+        [replaced, decoders.ByteFallback(), decoders.Fuse(), stripped]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.mark.parametrize("said", [[256], [*"లు".encode(), 256], [256, *"లు".encode()]])
+def test_a_tail_that_begins_inside_a_character_spoils_nothing(said: list[int]) -> None:
+    tokenizer, prompt = fallback_tokenizer(), [*"తెలుగు".encode()]
+    output = OutputText(tokenizer, before=tail_of(prompt))
+    for token in said:
+        output.push(token)
     output.finish()
-    assert output.text
+    whole = tokenizer.decode([*prompt, *said])
+    assert whole == "తెలుగు" + output.text
+    assert output.text in (" hi", "లు hi", " hiలు")
+    *half, last = "🚲".encode()
+    output = OutputText(tokenizer, before=tail_of([*prompt[:3], *half]))
+    assert [output.push(token) for token in (last, 256)] == [False, False]
+    assert output.text == "🚲 hi"
 
 
 @pytest.mark.parametrize("special", [True, False])

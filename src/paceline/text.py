@@ -113,7 +113,7 @@ class OutputText:
         self._left_out = frozenset(ends).union(left_out or ())
         self._stop = tuple(stop)
         self._stopped = False
-        self._ids = list(before)
+        self._ids = self._whole(before)
         # Decoding starts a little before the undecoded tokens: a token's text may depend on the
         # one before it.
         self._anchor = 0
@@ -157,11 +157,7 @@ class OutputText:
         return pieces
 
     def _decode(self, complete: bool) -> str:
-        before = self._read(self._ids[self._anchor : self._decoded])
-        if before.endswith(_INCOMPLETE) and not self._ends:
-            # Half a character is completed by the output, and counts as its own.
-            del self._ids[: self._decoded]
-            self._decoded, before = 0, ""
+        before, anchor = self._read(self._ids[self._anchor : self._decoded]), self._decoded
         now = self._read(self._ids[self._anchor :])
         known, silent = len(self._ids), len(self._ids) > self._decoded + _MOST_SILENT
         if complete and now.endswith(_INCOMPLETE):
@@ -170,10 +166,23 @@ class OutputText:
             # The text repeats what is no character; only its last tokens may yet become one.
             known -= _LONGEST_CHARACTER
             now = self._read(self._ids[self._anchor : known])
+        if before.endswith(_INCOMPLETE) and not (self.text or now.startswith(before)):
+            # A character of the prompt has been completed, and counts as the output's.
+            anchor = self._anchor
+            cuts = (self._ids[anchor : self._decoded - n] for n in range(1, _LONGEST_CHARACTER))
+            before = next((text for text in map(self._read, cuts) if now.startswith(text)), before)
         # Not after special tokens alone: without text before it, a token may lose its space.
         if len(now) > len(before) or silent:
-            self._anchor, self._decoded = self._decoded, known
+            self._anchor, self._decoded = anchor, known
         return now[len(before) :]
+
+    def _whole(self, tokens: Sequence[int]) -> list[int]:
+        """The tokens from the beginning of a character on: where bytes are tokens, half a character
+        spoils those after it."""
+        for begin in range(min(_LONGEST_CHARACTER, len(tokens))):
+            if not self._read(tokens[begin:]).endswith(_INCOMPLETE):
+                return list(tokens[begin:])
+        return list(tokens)
 
     def _read(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(
