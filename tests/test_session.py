@@ -362,6 +362,7 @@ def test_a_function_may_make_the_drafter() -> None:
         ("x", {"max_new_tokens": -3}, "max_new_tokens must be at least 1, got -3"),
         ("x", {"temperature": -0.5}, "temperature must be a number >= 0"),
         ("x", {"temperature": float("nan")}, "temperature must be a number >= 0"),
+        ("x", {"temperature": 1e39}, "temperature must be a number >= 0, at most 1e30, got 1e"),
         ("x", {"top_p": 1.5}, "top_p must be in"),
         ("x", {"stop": ("",)}, "stop string is empty"),
         ("x", {"budget": -1}, "budget must be at least 0"),

@@ -49,6 +49,8 @@ Draw = Callable[[int, Sequence[int]], int]
 """Row of a scored tree, all tokens before the one to draw -> the token."""
 
 _ROWS_AT_ONCE = 16
+_HOTTEST = 1e30
+"""A temperature beyond float32 would be infinite, and make NaN of the -inf of a forbidden token."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Sampler:
     def __post_init__(self) -> None:
         penalty = self.repetition_penalty
         for name, fits, wanted in (
-            ("temperature", 0 <= self.temperature < math.inf, "a number >= 0"),
+            ("temperature", 0 <= self.temperature <= _HOTTEST, "a number >= 0, at most 1e30"),
             ("top_k", self.top_k is None or self.top_k >= 1, ">= 1"),
             ("top_p", self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]"),
             ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]"),
