@@ -229,16 +229,14 @@ class Slow:
         return False
 
 
-def test_a_slow_guess_ends_the_text_at_its_next_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever guesses keeps errors to itself."""
+def test_a_slow_guess_does_not_end_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without drafts nobody would have asked."""
     compiled = GrammarMatcher(Slow(), Tokens(9, 9, {}, Habits()))
-    text, other = compiled.copy(), compiled.copy()
+    text = compiled.copy()
     guesses = text.copy()
     slow(monkeypatch, 0.6)
     assert compiled.forced() == []  # what is compiled may take its time
     with pytest.raises(UsageError, match="too long"):
         guesses.forced()
     slow(monkeypatch, 0.0)
-    with pytest.raises(UsageError, match="too long"):
-        text.leave(0)
-    other.leave(0)
+    text.leave(0)

@@ -32,32 +32,21 @@ clock = thread_time
 
 
 def _timed(call: _Call) -> _Call:
-    """A method that ends the text if it takes too long."""
+    """A method that fails if it takes too long: that ends a text, or its guesses alone if they have
+    asked, as in plain decoding nobody would have."""
 
     @wraps(call)
     def timed(self: GrammarMatcher, *args: Any) -> Any:
-        self._limit.check()
         began = clock()
         found = call(self, *args)
-        self._limit.late |= self._origin is not None and clock() - began > _TOO_LONG
-        self._limit.check()
-        return found
-
-    return cast("_Call", timed)
-
-
-class _Limit:
-    """Whether one text's constraint has taken too long, in any of the text's matchers: an error in
-    one that only guesses does not end the text."""
-
-    late = False
-
-    def check(self) -> None:
-        if self.late:
+        if self._origin is not None and clock() - began > _TOO_LONG:
             raise UsageError(
                 "the constraint takes too long for one token: use a simpler schema, pattern or "
                 "grammar"
             )
+        return found
+
+    return cast("_Call", timed)
 
 
 class Habits:
@@ -111,7 +100,6 @@ class GrammarMatcher:
         self._matcher = matcher
         self._tokens = tokens
         self._origin: GrammarMatcher | None = None  # `Grammars` keeps it while there are copies
-        self._limit = _Limit()
         self._place: int | None = None  # if few tokens are allowed, a hash of these
         self.record = True
         self._bits = np.zeros((tokens.count + 31) // 32, dtype=np.uint32)
@@ -120,8 +108,6 @@ class GrammarMatcher:
         """Another matcher at the same place."""
         made = GrammarMatcher(self._matcher.deep_copy(), self._tokens)
         made._origin, made.record = self._origin or self, self.record
-        if self._origin is not None:  # of the same text
-            made._limit = self._limit
         return made
 
     @_timed
