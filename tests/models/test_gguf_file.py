@@ -218,6 +218,29 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, content: bytes, words: st
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (pair(b"split.count", 2, struct.pack("<H", 3)), "is one of 3 parts: join them"),
+        (pair(b"general.type", 8, string(b"imatrix")), "is an importance matrix, not a model"),
+        (pair(b"general.type", 8, string(b"adapter")), "is an adapter, not a model: name the"),
+        (pair(b"general.type", 8, string(b"mmproj")), "is a projector of images or sounds, not a"),
+    ],
+)
+def test_what_is_no_whole_model_is_not_called_damaged(
+    tmp_path: Path, own: bytes, words: str
+) -> None:
+    """Parts after the first, and some files beside a model, have no architecture."""
+    counts = struct.pack("<IQQ", 3, 0, 1)
+    for number, content in enumerate((b"GGUF" + counts + own, header(own))):
+        path = tmp_path / f"{number}.gguf"
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match=words) as caught:
+            GgufFile(path)
+        assert str(path) in str(caught.value)
+        assert "damaged" not in str(caught.value)
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot read .*none\.gguf: No such file"):
         GgufFile(tmp_path / "none.gguf")

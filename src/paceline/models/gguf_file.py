@@ -18,6 +18,7 @@ from paceline.models.gguf_header import (
     GgufArray,
     GgufHeader,
     GgufTensor,
+    NoModelError,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class GgufFile:
     metadata: numbers and strings as they are; arrays stay in the file until they are asked for.
     architecture: e.g. "llama".
 
-    Raises ModelError if it is no GGUF file, damaged, or of an unknown version or tensor type.
+    Raises ModelError if it is no GGUF file, damaged, no whole model, or of an unknown version or
+    tensor type.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,12 +59,9 @@ class GgufFile:
             raise ModelError(f"{path} is damaged ({damage}): download or copy it again") from None
         except FormatError as error:
             raise ModelError(f"{path} cannot be read ({error}): use another file") from None
+        except NoModelError as what:
+            raise ModelError(f"{path} {what}") from None
         self._header_size = header.position
-        parts = self.metadata.get("split.count")
-        if isinstance(parts, int) and parts > 1:
-            raise ModelError(
-                f"{path} is one of {parts} parts: join them with 'llama-gguf-split --merge' first"
-            )
 
     def mark(self) -> str:
         """64 hex digits for the header, the file's size and the tensors in `SETTINGS`: files that

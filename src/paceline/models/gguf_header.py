@@ -20,6 +20,13 @@ _MOST_NESTED = 4
 _MOST_STRINGS = 1 << 24  # in one array; no vocabulary comes near
 _LEAST_PAIR, _LEAST_TENSOR = 13, 24  # least bytes of a key with its value, and of a tensor's entry
 
+# What files beside a model's say that they are.
+_BESIDE = {
+    "adapter": "an adapter",
+    "imatrix": "an importance matrix",
+    "mmproj": "a projector of images or sounds",
+}
+
 STRING, _ARRAY = 8, 9
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _NUMBERS = {
@@ -67,13 +74,17 @@ class FormatError(Exception):
     """The file may be whole, but has something that is not read here."""
 
 
+class NoModelError(Exception):
+    """The file is no whole model; the message says what it is, and what to do."""
+
+
 class GgufHeader:
     """Reads a header once, from first to last byte.
 
     metadata: by key. architecture: the family of models, e.g. "llama". tensors: by name. position:
     the end of the header.
 
-    Raises DamageError and FormatError.
+    Raises DamageError, FormatError and NoModelError.
     """
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -94,11 +105,21 @@ class GgufHeader:
             if key in self.metadata:
                 raise DamageError(f"it has the key {key!r} twice")
             self.metadata[key] = self._value(self._number(_U32))
+        self._check_model()  # first: such files name no architecture, and are not damaged
         architecture = self.metadata.get("general.architecture")
         if not isinstance(architecture, str):
             raise DamageError("it names no architecture")
         self.architecture = architecture
         self.tensors = self._tensors(tensor_count)
+
+    def _check_model(self) -> None:
+        parts, kind = (self.metadata.get(key) for key in ("split.count", "general.type"))
+        if isinstance(parts, int) and parts > 1:
+            raise NoModelError(
+                f"is one of {parts} parts: join them with 'llama-gguf-split --merge' first"
+            )
+        if isinstance(kind, str) and kind in _BESIDE:
+            raise NoModelError(f"is {_BESIDE[kind]}, not a model: name the model's own file")
 
     def _tensors(self, count: int) -> dict[str, GgufTensor]:
         alignment = self.metadata.get("general.alignment", _ALIGNMENT)
