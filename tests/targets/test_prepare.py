@@ -427,6 +427,25 @@ def test_layers_whose_weights_others_read_keep_them(family: str, sizes: dict[str
     torch.testing.assert_close(model(ids).logits, before, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("weights", "dtype", "words"),
+    [
+        ("native", torch.float32, "too large for float32: download or convert them again$"),
+        ("packed", torch.float32, "too large for float32: download or convert them again$"),
+        ("native", torch.bfloat16, "for bfloat16: .* again, or load it with dtype float32$"),
+    ],
+)
+def test_damaged_weights_are_not_blamed_on_the_way_they_run(
+    weights: str, dtype: torch.dtype, words: str
+) -> None:
+    for damage in (float("nan"), float("inf")):
+        model = new_model("llama", dtype=dtype)
+        with torch.no_grad():
+            model.get_output_embeddings().weight[3] = damage
+        with pytest.raises(ModelError, match=f"of LlamaForCausalLM are NaN or .* {words}"):
+            new_target(model, preparation=prepare(model, weights))
+
+
 def test_threads_may_share_a_prepared_model() -> None:
     """One thread asks for its second projection after another has made its own."""
     layers = [nn.Linear(4, 3, bias=False) for _ in range(2)]

@@ -120,7 +120,8 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
     """Let `target`, which drives `model`, score a small branching tree, commit a path across it
     and score again; compare every row with the model's own forward, without cache or mask.
 
-    Raises ModelError if they differ by more than rounding, or if the model fails.
+    Raises ModelError if they differ by more than rounding, if the model fails, or if its own scores
+    are NaN or infinite.
     """
     tolerance = _tolerance(model)
     # Rough arithmetic may move single rows, for example by another choice of expert. An error hits
@@ -130,6 +131,8 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
     try:
         while len(seen) < trials and not _settled(seen, counts, tolerance):
             seen.append(_gaps(target, model, first=7 + 5 * len(seen)))
+    except ModelError:
+        raise
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise ModelError(
@@ -179,8 +182,22 @@ def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
     expected = torch.stack(
         [plain[0, 4], plain[0, 5], plain[1, 5], plain[0, 6], plain[1, 6], *plain[1, 7:10]]
     ).to(rows.device)
+    _check_numbers(model, expected)
     error, spread = differences(rows, expected)
     return error / spread.clamp(min=1e-6)
+
+
+def _check_numbers(model: PreTrainedModel, scores: torch.Tensor) -> None:
+    """Raises ModelError if scores of a model's own forward are NaN or infinite: another way to run
+    it would not help. A token that is never generated may have -inf."""
+    if not bool((scores.isnan() | scores.isposinf()).any()):
+        return
+    dtype = str(model.dtype).removeprefix("torch.")
+    instead = "" if model.dtype == torch.float32 else ", or load it with dtype float32"
+    raise ModelError(
+        f"the scores of {type(model).__name__} are NaN or infinite, so its weights are damaged or "
+        f"too large for {dtype}: download or convert them again{instead}"
+    )
 
 
 def differences(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -231,10 +248,12 @@ def trial(model: PreTrainedModel) -> torch.Tensor:
 
 
 def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantised: bool) -> None:
-    """Raises ModelError if a prepared model does not reproduce `before`, the original's trial.
+    """Raises ModelError if a prepared model does not reproduce `before`, the original's trial, or
+    if that is NaN or infinite.
 
     weights: what it runs on, for the message. quantised: whether these have few bits.
     """
+    _check_numbers(model, before)
     native = 'load it with weights="native"'
     try:
         after = trial(model)
