@@ -196,6 +196,17 @@ def test_numbers_are_rounded_to_those_of_blocks(bits: int) -> None:
     assert torch.equal(rounded_numbers(weight, bits), wanted.view(2, 5, 40))
 
 
+@pytest.mark.parametrize("bits", ROUNDED)
+def test_pieces_of_a_matrix_are_rounded_like_the_whole(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, format = torch.randn(33, 40), ROUNDED[bits]
+    whole = BlockMatrix.pack(format, rounded_blocks(weight, bits), 64)
+    for numbers in (1, 100, 33 * 40):  # one row, two rows, all
+        monkeypatch.setattr(blocks, "_PIECE", numbers)
+        assert torch.equal(quantised(weight, bits).panels, whole.panels)
+
+
 def test_no_number_stays_no_number() -> None:
     matrix = quantised(torch.randn(20, 64), 4)
     rows = torch.randn(3, 64)

@@ -35,6 +35,7 @@ _BLOCKS = {
 _NUMBERS = {name: number for number, name in enumerate(_BLOCKS)}
 _PANEL = 16
 _GROUP = 32  # inputs that are rounded together
+_PIECE = 1 << 22  # numbers that are rounded at a time
 
 FLOATS = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 """Float formats with kernels."""
@@ -175,9 +176,11 @@ def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
 def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
     """A float matrix [outputs, inputs], rounded to 4 bits (Q4_1) or 8 bits (Q8_0) in groups of 32.
 
-    Inputs are zero-padded to whole groups.
+    Inputs are zero-padded to whole groups. Rows come in pieces: to round numbers takes three times
+    their memory as floats, and an output head may be as large as all layers.
     """
-    blocks = rounded_blocks(weight, bits)
+    pieces = weight.split(max(1, _PIECE // weight.shape[1]))
+    blocks = torch.cat([rounded_blocks(piece, bits) for piece in pieces])
     return BlockMatrix.pack(ROUNDED[bits], blocks, whole_groups(weight.shape[1]))
 
 
