@@ -30,6 +30,8 @@ static void shape_tiles(int64_t rows) {
         shapes.rows[tile] = (uint8_t)of[tile];
         shapes.bytes_of_row[tile] = of[tile] ? 64 : 0;
     }
+    /* Older GCCs take the next instruction to read 8 bytes, and may leave the others unwritten. */
+    __asm__ volatile("" : : "m"(shapes));
     _tile_loadconfig(&shapes);
 }
 
