@@ -335,6 +335,7 @@ def test_a_tokenizer_without_files_is_not_made_up(
         (OSError("x/y is not a local folder and is not a valid model identifier"), "has no model"),
         (OSError("You are trying to access a gated repo.\nMake sure"), "is gated"),
         (OSError("x/y does not appear to have a file named model.safetensors"), "lacks a file"),
+        (OSError("x/y does not appear to have a file named config.json"), r"as x/y:FILE\.gguf"),
         (AttributeError("'NoneType' object\nhas no"), "cannot load x/y: 'NoneType' object$"),
         (KeyError("layers"), "cannot load x/y: 'layers'$"),
         (ValueError(), "cannot load x/y: ValueError$"),

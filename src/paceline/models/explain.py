@@ -23,6 +23,16 @@ _UNFIT_GGUF = (
     "as safetensors"
 )
 
+_LACKING = (
+    "{name} lacks a file that it needs, or has no weights in safetensors format: use another "
+    "revision or model ({reason})"
+)
+# Many repositories of the hub hold nothing else.
+_LACKING_ON_HUB = (
+    "{name} lacks a file that it needs, or has no weights in safetensors format: name a GGUF file "
+    "in it as {repo}:FILE.gguf, or use another revision or model ({reason})"
+)
+
 # What the libraries say, and what it means for the user. They raise plain OSError, ValueError or
 # RuntimeError for nearly all of this, so only names and words can tell. The first match counts.
 _MEANINGS = {
@@ -44,10 +54,7 @@ _MEANINGS = {
         "cannot reach the model hub to get {name}: check the connection, or name a model that is "
         "on this machine"
     ),
-    r"EntryNotFoundError|no file named|does not appear to have (a|any) file": (
-        "{name} lacks a file that it needs, or has no weights in safetensors format: use another "
-        "revision or model ({reason})"
-    ),
+    r"EntryNotFoundError|no file named|does not appear to have (a|any) file": _LACKING,
     r"couldn't instantiate the backend tokenizer": (
         "{name} has no tokenizer that can be read: put its tokenizer.json into the folder, or "
         "install the package its tokenizer needs"
@@ -101,7 +108,9 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
             if re.search(pattern, text, re.IGNORECASE):
                 if sentence is _UNFIT and source.gguf_file is not None and not source.described:
                     sentence = _UNFIT_GGUF
-                return sentence.format(name=source.name, reason=reason)
+                if sentence is _LACKING and source.repo is not None:
+                    sentence = _LACKING_ON_HUB
+                return sentence.format(name=source.name, repo=source.repo, reason=reason)
         link = link.__cause__ or link.__context__
     return f"cannot load {part}{source.name}: {reason}"
 
