@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.kernels.memory import WeightMemory, lazy_zeros
+from paceline.kernels import memory
+from paceline.kernels.memory import FilePages, WeightMemory, lazy_zeros
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -50,3 +51,31 @@ def flags_of(tensor: torch.Tensor) -> list[str]:
         elif name == "VmFlags:" and begins:
             return words
     return []
+
+
+REGIONS = {
+    "10000-20000 rw-p 00000000 08:01 42   /a model.safetensors": (0, 0),
+    "20000-30000 rw-p 00000000 08:01 43   /written.safetensors": (4, 0),
+    "30000-40000 rw-p 00000000 08:01 44   /written-long-ago.safetensors": (0, 4),
+    "40000-50000 rw-p 00000000 00:00 0    [heap]": (0, 0),
+    "50000-60000 r--s 00000000 08:01 45   /shared.safetensors": (0, 0),
+    "60000-70000 rw-p 00000000 08:01 46   /last.safetensors": (0, 0),
+}
+
+
+def test_pages_that_were_written_are_never_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is it an error that the system does not list them."""
+    maps = tmp_path / "smaps"
+    maps.write_text(
+        "".join(
+            f"{region}\nRss: 64 kB\nAnonymous: {written} kB\nSwap: {swapped} kB\nSwapPss: 0 kB\n"
+            for region, (written, swapped) in REGIONS.items()
+        )
+    )
+    monkeypatch.setattr(memory, "_MAPS", maps)
+    assert FilePages()._unwritten == [(0x10000, 0x20000), (0x60000, 0x70000)]
+    for unreadable in (tmp_path, tmp_path / "missing"):
+        monkeypatch.setattr(memory, "_MAPS", unreadable)
+        assert FilePages()._unwritten == []

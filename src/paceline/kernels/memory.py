@@ -47,7 +47,9 @@ class FilePages:
     @cached_property
     def _unwritten(self) -> list[tuple[int, int]]:
         """Where they begin and end. The kernel takes long to list them: it counts pages."""
-        return [*_unwritten_regions()] if sys.platform == "linux" and _MAPS.exists() else []
+        with suppress(OSError):  # not every system has such a list, or lets everyone read it
+            return [*_unwritten_regions()]
+        return []
 
     def forget(self, tensors: Iterable[torch.Tensor]) -> None:
         """Give back the pages of those tensors that are mapped from a file, small ones aside."""
@@ -111,12 +113,16 @@ def _give_back(start: int, end: int) -> None:
 
 
 def _unwritten_regions() -> Iterator[tuple[int, int]]:
-    """Private regions of files whose pages are all the file's own still."""
+    """Private regions of files whose pages are all the file's own still: none was written, and is
+    in memory or swapped out."""
     found: tuple[int, int] | None = None
     for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
         name, *words = line.split()
         if not name.endswith(":"):  # as "7f00-7f10 rw-p 00000000 00:00 0  [heap]"
             start, end = (int(side, 16) for side in name.split("-"))
             found = (start, end) if words[3] != "0" and words[0].endswith("p") else None
-        elif found is not None and name == "Anonymous:" and words[0] == "0":
-            yield found
+        elif found is not None and name in ("Anonymous:", "Swap:"):  # in this order
+            if words[0] != "0":
+                found = None
+            elif name == "Swap:":
+                yield found
