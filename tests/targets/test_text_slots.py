@@ -235,3 +235,16 @@ def test_a_pool_grows_in_place_as_far_as_the_system_reserves_memory(
         assert not keys[:, :, 8:].any() and not values[:, :, 8:].any()
         places.append(keys.data_ptr())
     assert places[1] != places[2] and (places[0] == places[1]) == bool(most)
+
+
+def test_memory_that_a_processor_lacks_is_told_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then what is kept of closed texts makes room."""
+
+    def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(kv_cache, "lazy_zeros", lazy_zeros)
+    cache = TreeCache(1)
+    cache.allocate({0: (1, 4, 4)}, CACHE_DTYPES[FLOAT32])
+    with pytest.raises(torch.OutOfMemoryError, match=r"no memory for \d+ slots"):
+        cache.reserve(1 << 50)

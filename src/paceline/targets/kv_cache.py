@@ -270,11 +270,15 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 def _allocate(states: torch.Tensor, slots: int) -> torch.Tensor:
     _, heads, _, head_dim = states.shape
     # Zeros, not garbage: masked slots enter the products, and 0 * NaN is NaN.
-    if states.device.type == "cpu":
-        for ahead in (_AHEAD, 1):
-            with suppress(OSError):
-                return lazy_zeros((1, heads, ahead * slots, head_dim), states.dtype)
-    return states.new_zeros(1, heads, slots, head_dim)
+    if states.device.type != "cpu":
+        return states.new_zeros(1, heads, slots, head_dim)
+    for ahead in (_AHEAD, 1):
+        with suppress(OSError):
+            return lazy_zeros((1, heads, ahead * slots, head_dim), states.dtype)
+    try:
+        return states.new_zeros(1, heads, slots, head_dim)
+    except RuntimeError as error:  # as torch says it on a GPU, so that closed texts make room
+        raise torch.OutOfMemoryError(f"there is no memory for {slots} slots of a cache") from error
 
 
 def _grown(states: torch.Tensor, known: int, slots: int) -> torch.Tensor:
