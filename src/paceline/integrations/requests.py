@@ -69,8 +69,18 @@ def check_request(
             "continuing from past_key_values is not supported: pass the whole text as input_ids"
         )
     for name, value in model_kwargs.items():
-        if name not in _PREPARED and value is not None:
+        if name not in _PREPARED and _says_more(name, value):
             raise UsageError(f"model input {name!r} is not supported: pass token ids only")
+
+
+def _says_more(name: str, value: Any) -> bool:
+    """Whether a model input says more than the token ids. For a text without pictures `generate`
+    passes a multimodal model no outputs of its encoders, and processors call every token text."""
+    if name == "mm_encoder_outputs":
+        return bool(value)
+    if name == "mm_token_type_ids" and isinstance(value, torch.Tensor):
+        return bool(value.any())
+    return value is not None
 
 
 def stopping_of(row: PromptRow, criteria: Sequence[Any]) -> Stopping:

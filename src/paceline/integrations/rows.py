@@ -188,10 +188,19 @@ def split_rows(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any]) -> list
         length = len(row) - pads
         if not length:
             raise UsageError(f"prompt {index} of the batch is empty: give at least one token")
-        if positions is not None:
-            own = positions[index if len(positions) > 1 else 0][-length:].cpu()
-            if not torch.equal(own, torch.arange(length)):
-                raise UsageError("position_ids other than 0, 1, 2, … are not supported")
+        if positions is not None and not _counts(positions, index, length):
+            raise UsageError("position_ids other than 0, 1, 2, … are not supported")
         prompt = input_ids[index : index + 1]
         rows.append(PromptRow(index, len(mask), prompt[:, :pads], prompt[:, pads:]))
     return rows
+
+
+def _counts(positions: torch.Tensor, index: int, length: int) -> bool:
+    """Whether a prompt's positions are 0, 1, 2, … in all axes: of a text, those of a multimodal
+    model agree.
+
+    positions: [batch or 1, padded length], or [axes, batch or 1, padded length].
+    """
+    axes = positions if positions.dim() == 3 else positions[None]
+    own = axes[:, index if axes.shape[1] > 1 else 0, -length:].cpu()
+    return torch.equal(own, torch.arange(length).expand(len(own), -1))
