@@ -72,6 +72,18 @@ def test_a_session_with_another_default_device(method: str, tmp_path: Path) -> N
         assert session.generate("ABCABCAB", **options).tokens == expected
 
 
+@pytest.mark.parametrize("weights", ["native", "packed"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_an_accelerated_model_with_another_default_device(weights: str, rows: int) -> None:
+    model = new_model("llama")
+    ids = torch.tensor([[3, 14, 15, 9, 26, 5, 3, 14]] * rows)
+    options = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(ids, **options)
+    with torch.device("meta"):
+        fast = paceline.accelerate(model, "anpd", weights=weights, budget=8)
+        assert torch.equal(fast.generate(ids, **options), expected)
+
+
 @pytest.mark.model
 @pytest.mark.parametrize("method", ["eagle", "chimera"])
 def test_shipped_parts_with_another_default_device(method: str) -> None:

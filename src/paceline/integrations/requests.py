@@ -122,7 +122,8 @@ def packed(
     fill = int(pad) if pad is not None else 0
     longest = max(len(generation.output) for generation in generations)
     outputs = torch.tensor(
-        [text.output + [fill] * (longest - len(text.output)) for text in generations]
+        [text.output + [fill] * (longest - len(text.output)) for text in generations],
+        device="cpu",
     )
     sequences = torch.cat([input_ids, outputs.to(input_ids)], dim=1)
     if config.return_dict_in_generate:

@@ -79,7 +79,7 @@ class PromptRow:
 
     def _ends(self, criterion: Callable[..., Any], row: torch.Tensor) -> bool:
         rows = row if type(criterion) in _SHARED else row.repeat(self.batch, 1)
-        answer = torch.as_tensor(criterion(rows, None)).flatten()
+        answer = torch.as_tensor(criterion(rows, None), device="cpu").flatten()
         return bool(answer[self.index if len(answer) > 1 else 0])
 
 
@@ -203,4 +203,4 @@ def _counts(positions: torch.Tensor, index: int, length: int) -> bool:
     """
     axes = positions if positions.dim() == 3 else positions[None]
     own = axes[:, index if axes.shape[1] > 1 else 0, -length:].cpu()
-    return torch.equal(own, torch.arange(length).expand(len(own), -1))
+    return torch.equal(own, torch.arange(length, device="cpu").expand(len(own), -1))

@@ -128,7 +128,7 @@ class Pace:
                 streamer.put(input_ids.cpu())
             seed = self.seed
             if seed is None and config.do_sample:
-                seed = int(torch.randint(2**62, (1,)))
+                seed = int(torch.randint(2**62, (1,), device="cpu"))
             with self._drafters(known, model, target, len(rows)) as drafters:
                 generations = [
                     Generation(
@@ -213,7 +213,7 @@ class Pace:
                 stats[round.key].reused = generations[round.key].reused
                 if streamer is not None:
                     for token in round.path.tokens:
-                        streamer.put(torch.tensor([token]))
+                        streamer.put(torch.tensor([token], device="cpu"))
         finally:
             with known.turn():  # a streamer may have raised, and the drafter is lent again at once
                 rounds.close()

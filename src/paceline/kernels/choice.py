@@ -138,10 +138,10 @@ def _times(weights: Sequence[torch.Tensor], kind: Maker, rows: int) -> dict[Size
     except UnpackableError:
         return found
     inputs = {
-        size: torch.ones(max(rows, layer.min_rows), layer.in_features, dtype=size[1])
+        size: torch.ones(max(rows, layer.min_rows), layer.in_features, dtype=size[1], device="cpu")
         for size, layer in layers.items()
     }
-    other = torch.zeros(_EVICTING, dtype=torch.uint8)
+    other = torch.zeros(_EVICTING, dtype=torch.uint8, device="cpu")
     for _ in range(_REPEATS):
         other += 1
         for size, layer in layers.items():

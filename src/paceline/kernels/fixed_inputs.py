@@ -30,7 +30,7 @@ class FixedInputs:
         shapes = [(torch.int64, each) for each in numbers] + [(torch.bool, each) for each in flags]
         sizes = [prod(shape) * dtype.itemsize for dtype, shape in shapes]
         pinned = pinned and device.type == "cuda"
-        self._host = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=pinned)
+        self._host = torch.empty(sum(sizes), dtype=torch.uint8, device="cpu", pin_memory=pinned)
         self._device = self._host if device.type == "cpu" else self._host.to(device)
         self._fetched = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 

@@ -45,7 +45,7 @@ def fast_norm(module: nn.Module) -> FastRMSNorm | None:
     if eps is None or weight.dtype != torch.float32:
         return None  # in half precision, the two would round at different places
     generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(2, len(weight), generator=generator).to(weight)
+    hidden = torch.randn(2, len(weight), generator=generator, device="cpu").to(weight)
     with torch.no_grad():
         expected = module(hidden)
         for scale in (weight, 1 + weight):

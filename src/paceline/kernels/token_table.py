@@ -44,7 +44,7 @@ def block_embedding(
     norms are replaced, too, there may be no others.
     """
     table = BlockEmbedding(matrix, dtype, scale_of(embedding))
-    table.register_parameter("like", nn.Parameter(torch.empty(0, dtype=dtype)))
+    table.register_parameter("like", nn.Parameter(torch.empty(0, dtype=dtype, device="cpu")))
     return table
 
 

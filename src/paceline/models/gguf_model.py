@@ -159,7 +159,7 @@ class _Reading:
                 )
         state = {name: each.to(dtype) for name, each in state.items()}
         for name, (tensor, _) in kept.items():
-            state[name] = torch.zeros((), dtype=dtype).expand(tensor.shape)
+            state[name] = torch.zeros((), dtype=dtype, device="cpu").expand(tensor.shape)
         return state
 
     def fill(self, model: PreTrainedModel, kept: Mapping[str, _Kept], dtype: torch.dtype) -> None:
@@ -228,7 +228,7 @@ def _floats(file: GgufFile, tensor: GgufTensor) -> torch.Tensor:
         values = data.view(_FLOATS[tensor.type]).to(torch.float32, copy=True)
     else:
         inputs = tensor.shape[-1]
-        values = torch.empty(len(data), inputs, dtype=torch.float32)
+        values = torch.empty(len(data), inputs, dtype=torch.float32, device="cpu")
         step = max(1, _PIECE // inputs)
         for first in range(0, len(data), step):
             piece = data[first : first + step]

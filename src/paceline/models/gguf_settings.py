@@ -118,7 +118,7 @@ def _restore_llama3(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFi
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     factors = _numbers(file, "rope_freqs.weight")
-    exponents = torch.arange(0, _head_size(config), 2) / _head_size(config)
+    exponents = torch.arange(0, _head_size(config), 2, device="cpu") / _head_size(config)
     rope |= {**_LLAMA3, "factor": round(float(factors.max()), 4)}
     frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
     expected, fits = rope["rope_theta"] ** -exponents, factors.shape == exponents.shape

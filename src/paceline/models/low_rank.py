@@ -109,5 +109,5 @@ def weight_of(layer: Any) -> torch.Tensor | None:
         first, layer = sum(layer.shared.sizes[: layer.part]), layer.shared.linear
     if not has_rows(layer):
         return None
-    weight = rows_of(layer, torch.arange(first, first + count))
+    weight = rows_of(layer, torch.arange(first, first + count, device="cpu"))
     return None if weight.is_meta else weight[:, : layer.in_features]

@@ -212,13 +212,13 @@ def _kernels(device: torch.device) -> tuple[int, list[Callable[[], torch.Tensor]
         place = torch.empty_like(source)
         return source.nbytes + place.nbytes, [lambda: place.copy_(source)]
     rows = max(1, _buffer_bytes(free_memory()) // (4 * _COLUMNS))
-    matrix = torch.ones(rows, _COLUMNS)
+    matrix = torch.ones(rows, _COLUMNS, device="cpu")
     return matrix.nbytes, list(_read_kernels(matrix))
 
 
 def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], torch.Tensor]]:
     """Ways to read every entry of `matrix` [rows, columns] once."""
-    flat, vector = matrix.flatten(), torch.ones(matrix.shape[1])
+    flat, vector = matrix.flatten(), matrix.new_ones(matrix.shape[1])
     yield flat.sum
     yield flat.amax
     yield lambda: flat.dot(flat)
@@ -228,7 +228,7 @@ def _read_kernels(matrix: torch.Tensor) -> Iterator[Callable[[], torch.Tensor]]:
     # Private to torch, so it may be missing.
     if backend.is_available() and hasattr(operators, "_reorder_linear_weight"):
         packed = operators._reorder_linear_weight(matrix, 4)
-        four = torch.ones(4, matrix.shape[1])
+        four = matrix.new_ones(4, matrix.shape[1])
         yield lambda: operators._linear_pointwise(four, packed, None, "none", [], "")
 
 

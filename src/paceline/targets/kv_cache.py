@@ -132,7 +132,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         """States [length, hidden] of the slots from `start`, as a view that the next pass may
         change."""
         if self._states.keys is None:
-            return torch.zeros(0, self._hidden_size, dtype=torch.float32)
+            return torch.zeros(0, self._hidden_size, dtype=torch.float32, device="cpu")
         return self.all_states().narrow(0, start, length)
 
     def move(self, sources: Sequence[int], places: Sequence[int]) -> None:
@@ -140,7 +140,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         if SlotMover.can_move(held := [each for layer in self._all for each in layer.held]):
             self._mover.move(held, sources, places)
             return
-        old, new = torch.tensor(sources), torch.tensor(places)
+        old, new = (torch.tensor(slots, device="cpu") for slots in (sources, places))
         if self._pool is not None:
             old, new = (each.to(self._pool.device, non_blocking=True) for each in (old, new))
             self._pool.index_put_((new,), self._pool.index_select(0, old))

@@ -68,7 +68,7 @@ class Words:
         if self._head is None:
             return output_head(self._model.get(), tokens)
         matrix, bias = self._head
-        wanted = (torch.arange(matrix.outputs) if tokens is None else tokens).cpu()
+        wanted = (torch.arange(matrix.outputs, device="cpu") if tokens is None else tokens).cpu()
         return _with_bias(matrix.values(wanted), bias, wanted)
 
 
@@ -130,7 +130,7 @@ def _unscaled(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     config = model.config.get_text_config()
     size, hidden = config.vocab_size, size_of(table)[1]
-    wanted = torch.arange(size) if tokens is None else tokens
+    wanted = torch.arange(size, device="cpu") if tokens is None else tokens
     bias = getattr(head, "bias", None)
     # First, as a model may have a head of its own although its configuration says that it is tied.
     if has_rows(head) and size_of(head) == (size, hidden):

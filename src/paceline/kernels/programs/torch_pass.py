@@ -131,4 +131,4 @@ class Operands:
 
 def _indices(operand: Operand, count: int) -> torch.Tensor:
     """Where the numbers of an operand are."""
-    return operand.at + torch.arange(count) // operand.each % operand.period
+    return operand.at + torch.arange(count, device="cpu") // operand.each % operand.period

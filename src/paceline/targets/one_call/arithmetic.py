@@ -87,7 +87,8 @@ class Arithmetic:
     def _spread(self, given: Any, shape: torch.Size, axis: int) -> Operand:
         """Make an operand, broadcast to a shape."""
         if not isinstance(given, torch.Tensor):
-            return Operand(1, data=torch.tensor([float(given)], dtype=torch.float32))
+            number = torch.tensor([float(given)], dtype=torch.float32, device="cpu")
+            return Operand(1, data=number)
         if id(given) in self._codes:
             return self._emit.operand(features_of(self._codes[id(given)].broadcast_to(shape)))
         wide = given.detach().float().broadcast_to(shape)

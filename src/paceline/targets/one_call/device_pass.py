@@ -109,7 +109,7 @@ def _recordable(model: PreTrainedModel) -> PreTrainedModel:
     if not isinstance(table, nn.Embedding):
         raise UnfitError(f"its embeddings are of class {type(table).__name__}")
     stands: dict[int, Any] = {
-        id(table.weight): nn.Parameter(torch.zeros(1, 1).expand(table.weight.shape))
+        id(table.weight): nn.Parameter(torch.zeros(1, 1, device="cpu").expand(table.weight.shape))
     }
     for module in model.modules():
         matrices = any(part.dim() > 1 for part in module.parameters(recurse=False))

@@ -58,7 +58,7 @@ class Emitter:
         if len(features.values) == 1 and bool((features.sign > 0).all()):
             value, at = self._values[features.values[0]], features.feature
             each, period = _pattern(at)
-            place = torch.arange(len(at))
+            place = torch.arange(len(at), device="cpu")
             if bool((at == at[0] + place // each % period).all()):
                 return Operand(period, value, None, int(at[0]), each)
         return self._gather(features)
@@ -145,11 +145,11 @@ class Emitter:
         if not (of_x and in_order and x.period == count and sines.period == size):
             return None
         order = turned.order.long()
-        begins = x.at + torch.arange(count) // size * size
+        begins = x.at + torch.arange(count, device="cpu") // size * size
         head = order.sign() * (order.abs() - begins)
         if bool((head != head[:size].repeat(count // size)).any()):
             return None
-        half = torch.arange(1, size // 2 + 1)
+        half = torch.arange(1, size // 2 + 1, device="cpu")
         halves = size % 2 == 0 and bool((head[:size] == torch.cat([-half - size // 2, half])).all())
         order, of = head[:size].int().contiguous(), (x, cosines, sines)
         return self.make(Op.ROTATE, count, *of, size=size, order=order, halves=halves)

@@ -172,12 +172,13 @@ def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
     """Record one pass of `model`. windows: what each kind of layer sees, in order. Raises
     UnfitError if the model does not use paceline's attention, or shows no hidden states."""
     recorder = _Recorder()
-    masks = {kind: torch.zeros(1, 1, 1, 1) for kind in windows}
+    masks = {kind: torch.zeros(1, 1, 1, 1, device="cpu") for kind in windows}
     seen = {
         mask.data_ptr(): SimpleNamespace(attend=partial(recorder.attend, number))
         for number, mask in enumerate(masks.values())
     }
-    ids, positions = torch.zeros(1, ROWS, dtype=torch.long), torch.arange(ROWS)[None]
+    positions = torch.arange(ROWS, device="cpu")[None]
+    ids = torch.zeros_like(positions)
     whole = [each for each in model.modules() if isinstance(each, _WHOLE)]
     layers = range(LAST_STATES, 1 + len(decoder_layers(model)))
     with ExitStack() as hooks:

@@ -40,13 +40,14 @@ def new_codes(value: int, shape: torch.Size, axis: int) -> Codes:
     if count >= 1 << _FEATURE_BITS:
         raise UnfitError(f"a value has too many numbers per row ({count})")
     others = [size for place, size in enumerate(shape) if place != axis]
-    features = torch.arange(count).view(others).unsqueeze(axis)
+    features = torch.arange(count, device="cpu").view(others).unsqueeze(axis)
     return ((value << _FEATURE_BITS) + features << _ROW_BITS) + _rows_along(axis, len(shape))
 
 
 def _rows_along(axis: int, axes: int) -> torch.Tensor:
     """The numbers of rows along one of so many axes."""
-    return torch.arange(ROWS).view([-1 if place == axis else 1 for place in range(axes)])
+    rows = torch.arange(ROWS, device="cpu")
+    return rows.view([-1 if place == axis else 1 for place in range(axes)])
 
 
 def value_of(code: int) -> int:
