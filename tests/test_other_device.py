@@ -96,6 +96,23 @@ def test_a_model_of_transformers(device: str) -> None:
     assert torch.equal(fast.generate(ids.to(device), **given).cpu(), expected)
 
 
+def test_a_model_spread_over_devices(device: str) -> None:
+    """As `device_map` spreads it: its last layers are not where its inputs go."""
+    expected = text(CausalLMTarget(new_model("llama"), check=False), "plain")
+    model = new_model("llama")
+    for part in (model.model.embed_tokens, model.model.layers, model.model.rotary_emb):
+        part.to(device)
+
+    def back(model: Any, given: Any, output: Any) -> Any:
+        output.logits = output.logits.to(device)
+        return output
+
+    model.model.norm.register_forward_pre_hook(lambda norm, given: given[0].cpu())
+    model.register_forward_hook(back)
+    target = CausalLMTarget(model)
+    assert text(target, "plain") == text(target, "anpd") == expected
+
+
 def options(method: str) -> dict[str, Any]:
     # In the other device's precision: some processors would choose bfloat16.
     alike = {"precision": "float32", "save_dtype": "float32"}

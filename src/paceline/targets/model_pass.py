@@ -65,7 +65,12 @@ class ModelPass:
 
     @cached_property
     def _keeps_logits(self) -> bool:
-        return "logits_to_keep" in inspect.signature(self._model.forward).parameters
+        """Whether the model computes the logits of chosen rows alone. One that is spread over
+        devices cannot: accelerate moves their numbers to its first device, and the last layer may
+        be on another."""
+        devices = {each.device for each in self._model.parameters() if not each.is_meta}
+        known = inspect.signature(self._model.forward).parameters
+        return len(devices) < 2 and "logits_to_keep" in known
 
     @property
     def device(self) -> torch.device:
