@@ -174,6 +174,17 @@ def test_a_model_that_cannot_be_copied_says_so() -> None:
         check(model, Pace("speculative:draft=self", budget=8))
 
 
+@pytest.mark.parametrize("inputs", [ROWS[:1], ROWS], ids=["one", "two"])
+def test_a_model_that_was_checked_writes_under_autocast_too(inputs: torch.Tensor) -> None:
+    """There, keys and values may have different formats."""
+    model, pace = new_model("llama"), Pace("anpd", budget=8)
+    check(model, pace, inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.generate(inputs, max_new_tokens=24, custom_generate=pace)
+    assert found.shape == (len(inputs), ROWS.shape[1] + 24)
+    check(model, pace, inputs)
+
+
 def test_few_forms_of_a_model_are_remembered() -> None:
     model, pace = new_model("llama"), Pace("anpd", budget=8)
     for _ in range(40):

@@ -743,6 +743,16 @@ def test_a_row_that_is_no_number_in_one_trial_fails_the_self_check(
         new_target(new_model("llama", "sdpa", torch.bfloat16))
 
 
+def test_autocast_is_the_rounding_that_the_self_check_allows_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(support, "_gaps", lambda *args, first: torch.tensor([0.05]))
+    with pytest.raises(ModelError, match="a tree pass of LlamaForCausalLM"):
+        new_target(new_model("llama"))
+    with torch.autocast("cpu", torch.bfloat16):
+        new_target(new_model("llama"))
+
+
 @pytest.mark.parametrize(
     ("gaps", "needed"),
     [([0.1] * 7, 1), ([0.3] * 7, 3), ([0.95, 0.1], 2), ([0.95, 0.3, 2.0, 0.4, 0.5], 5)],

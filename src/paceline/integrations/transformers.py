@@ -33,6 +33,7 @@ from paceline.integrations.known_model import KnownModel, form_of, hooks_of
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
 from paceline.integrations.rows import for_each_row, split_rows
 from paceline.kernels.attention import GROUPED, attending_by_text
+from paceline.kernels.autocast import autocast_dtype
 from paceline.loop import Generation, decode
 from paceline.messages import as_references
 from paceline.options import check_budget, whole_number
@@ -157,7 +158,8 @@ class Pace:
                 if several or model.config._attn_implementation == GROUPED:
                     borrowed.enter_context(attending_by_text(model))
                 known = self._known
-                form = (model.config._attn_implementation, *form_of(model), hooks_of(model))
+                own = model.config._attn_implementation, autocast_dtype(model)
+                form = (*own, *form_of(model), hooks_of(model))
                 if known is not None and not known.fits(model):  # another model, or it has changed
                     known = None
                 checked = _checked.setdefault(model, set())

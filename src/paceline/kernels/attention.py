@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.kernels.autocast import autocast_dtype
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.slots_seen import KINDS, SlotsSeen
 
@@ -105,7 +106,8 @@ def use_grouped_attention(model: PreTrainedModel) -> bool:
     usual = {"sdpa", "eager"} if capped else {"sdpa"}
     if model.config._attn_implementation not in usual or model.device.type != "cpu":
         return False
-    if model.dtype not in KINDS or unavailable():
+    # Autocast may round values and not keys, but the library takes one format for both.
+    if model.dtype not in KINDS or unavailable() or autocast_dtype(model) is not None:
         return False
     return switch_to_grouped(model)
 

@@ -58,8 +58,10 @@ class SlotsSeen:
         cap: if not 0, scores are cap x tanh(score / cap). Keys and values share one format of
         `KINDS`; the numbers of a slot are contiguous.
 
-        Raises ValueError for rows that see nothing, or slots out of order.
+        Raises ValueError for rows that see nothing, slots out of order, or different formats.
         """
+        if key.dtype != value.dtype:
+            raise ValueError(f"keys are in {key.dtype}, but values in {value.dtype}")
         asked = query.float()
         if asked.stride(2) != 1:
             asked = asked.contiguous()

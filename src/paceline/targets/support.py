@@ -12,6 +12,7 @@ import torch
 
 from paceline.errors import ModelError
 from paceline.kernels.attention import GROUPED
+from paceline.kernels.autocast import autocast_dtype
 from paceline.protocols import (
     HIDDEN_STATES,
     LAYER_OUTPUTS,
@@ -215,14 +216,14 @@ def differences(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tens
 
 
 def _tolerance(model: PreTrainedModel) -> float:
-    dtype = model.dtype
     if is_quantised(model):
         return _QUANTISED  # a last bit may decide which step a value is rounded to
     if is_rough(model):
         return _ROUGH[torch.bfloat16]
-    if dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
-        return _ROUGH[torch.float16]  # products may use TF32, with as many mantissa bits
-    return _ROUGH.get(dtype, _EXACT)
+    kinds = {model.dtype, autocast_dtype(model) or model.dtype}
+    if model.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        kinds.add(torch.float16)  # products may use TF32, with as many mantissa bits
+    return max(_ROUGH.get(kind, _EXACT) for kind in kinds)
 
 
 @contextmanager

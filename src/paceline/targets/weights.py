@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from paceline.kernels.autocast import autocast_dtype
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.blocks import BF16_PRODUCTS
 from paceline.kernels.linear import FastLinear
@@ -28,8 +29,9 @@ def least_rows(model: nn.Module) -> int:
 def on_one_gpu(model: PreTrainedModel) -> bool:
     """Whether the whole model is on one CUDA device, so that its passes may be captured."""
     devices = {parameter.device for parameter in model.parameters()}
-    # A model sharded over processes waits for the others' passes.
-    alone = getattr(model, "tp_size", None) is None
+    # A model sharded over processes waits for the others' passes. Autocast keeps weights that it
+    # has rounded: a capture would leave them in memory that the next one uses.
+    alone = getattr(model, "tp_size", None) is None and autocast_dtype(model) is None
     return alone and len(devices) == 1 and devices.pop().type == "cuda"
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from paceline.chains import ChainFound, ChainRequest
 from paceline.errors import UsageError
 from paceline.kernels.attention import GROUPED
+from paceline.kernels.autocast import autocast_dtype
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import unavailable
@@ -47,6 +48,8 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
         raise UnfitError("it does not run on paceline's layers and attention")
     if model.dtype != torch.float32:
         raise UnfitError(f"it computes in {str(model.dtype).removeprefix('torch.')}, not float32")
+    if autocast_dtype(model) is not None:
+        raise UnfitError("autocast is on")
     with unfit_if_it_fails("it cannot be recorded"):
         lowered = lower(model, record(model, windows))
     layers = {step.layer for step in lowered.steps if step.op == Op.STORE}
