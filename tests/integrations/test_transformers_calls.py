@@ -167,6 +167,26 @@ def test_another_custom_generate_is_refused(model: PreTrainedModel) -> None:
         answer(fast, PROMPT, custom_generate=Pace("plain"))
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"assistant_model": object()}, r'accelerate\(model, "speculative", draft=…\)'),
+        ({"cache_implementation": "paged"}, "leave it out"),
+        ({"synced_gpus": True}, "generate of the model itself"),
+    ],
+    ids=["assistant", "paged", "synced"],
+)
+def test_what_would_be_lost_on_the_way_is_refused(
+    model: PreTrainedModel, options: dict[str, Any], words: str
+) -> None:
+    fast, (name,) = accelerate(model, "anpd", budget=8), options
+    with pytest.raises(UsageError, match=f"^{name} is not supported here: .*{words}"):
+        answer(fast, PROMPT, max_new_tokens=4, **options)
+    unset = {"assistant_model": None, "cache_implementation": None, "synced_gpus": False}
+    told = answer(fast, PROMPT, max_new_tokens=4, **unset)
+    assert told == answer(model, PROMPT, max_new_tokens=4)
+
+
 @pytest.mark.parametrize("method", ["anpd:persist=true", "suffix"])
 def test_a_model_may_change_between_calls(method: str) -> None:
     model = new_model("llama")

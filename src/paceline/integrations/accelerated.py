@@ -21,6 +21,19 @@ from paceline.targets.preparation import NATIVE
 from paceline.targets.prepare import prepare
 from paceline.targets.support import check_supported
 
+# Options that `generate` drops, or that let it drop us, before a decoding method hears of them.
+_LOST: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "assistant_model": (
+        lambda given: given is not None,
+        'accelerate the model with it: accelerate(model, "speculative", draft=…)',
+    ),
+    "cache_implementation": (
+        lambda given: given == "paged",
+        "leave it out, or call generate of the model itself",
+    ),
+    "synced_gpus": (bool, "call generate of the model itself"),
+}
+
 # Methods of a model that change it and return it.
 _CHANGES = {
     "apply",
@@ -66,13 +79,17 @@ class Accelerated:
         """Generate; arguments and result are those of transformers' `generate`.
 
         Raises UsageError for unsupported requests, see `Pace`, for stop strings without a
-        tokenizer, for `token_healing`, and for another `custom_generate`.
+        tokenizer, for `token_healing`, an assistant model, a paged cache and synchronised GPUs, and
+        for another `custom_generate`.
         """
         if kwargs.pop("custom_generate", None) is not None:
             raise UsageError(
                 "an accelerated model generates in its own way: leave out custom_generate, or call "
                 "generate of the model itself"
             )
+        for name, (lost, advice) in _LOST.items():
+            if lost(kwargs.get(name)):
+                raise UsageError(f"{name} is not supported here: {advice}")
         # For healing, `generate` would want the tokenizer, which it drops.
         if self._chosen("token_healing", generation_config, kwargs):
             raise UsageError(HEALING)
