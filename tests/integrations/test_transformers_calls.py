@@ -187,6 +187,29 @@ def test_what_would_be_lost_on_the_way_is_refused(
     assert told == answer(model, PROMPT, max_new_tokens=4)
 
 
+class Wrapper:
+    """Around a model, as PEFT's and torch.compile's."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.generate = model.generate
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Wrapper, r"generate of the Wrapper with custom_generate=paceline\.Pace"),
+        (lambda model: "owner/name", r"not str: paceline\.load takes a name"),
+        (lambda model: model.model, "LlamaModel cannot generate: .* AutoModelForCausalLM"),
+    ],
+    ids=["wrapper", "name", "no head"],
+)
+def test_what_does_not_generate_as_a_model_does_is_refused_with_advice(
+    model: PreTrainedModel, given: Callable[[PreTrainedModel], Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        accelerate(given(model))
+
+
 @pytest.mark.parametrize("method", ["anpd:persist=true", "suffix"])
 def test_a_model_may_change_between_calls(method: str) -> None:
     model = new_model("llama")

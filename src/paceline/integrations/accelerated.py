@@ -163,13 +163,19 @@ def accelerate(
     else changes it in place, irreversibly: see docs/speed.md, and save the model first.
     settings: of the method; `seed` and `budget` go to `Pace`.
 
-    Raises ModelError if the model cannot be driven, UsageError for an unknown method or setting.
+    Raises ModelError if the model cannot be driven, UsageError for what is no such model, and for
+    an unknown method or setting.
     """
+    kind = type(model).__name__
     if not isinstance(model, PreTrainedModel):
+        otherwise = "paceline.load takes a name"
+        if hasattr(model, "generate"):  # what PEFT and torch.compile wrap around one
+            otherwise = f"call generate of the {kind} with custom_generate=paceline.Pace()"
         raise UsageError(
-            f"accelerate takes a model that transformers has loaded, not {type(model).__name__}: "
-            "paceline.load takes a name"
+            f"accelerate takes a model that transformers has loaded, not {kind}: {otherwise}"
         )
+    if not hasattr(model, "generate"):
+        raise UsageError(f"{kind} cannot generate: load it with AutoModelForCausalLM")
     check_supported(model)
     pace = Pace(method, **settings)  # a wrong setting must not cost the model its weights
     prepare(model, weights)
