@@ -7,8 +7,10 @@ import torch
 from tests.head_parts import saved_chimera, saved_medusa
 from tests.tiny_models import VOCAB, new_model
 
-from paceline.integrations import Pace
+from paceline.integrations import Pace, known_model
 from paceline.models.fingerprint import loaded_fingerprint
+from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.protocols import Target
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,24 @@ def test_where_trees_are_planned_it_is_known_what_passes_cost(
     assert pace._known is learned
     new_model("llama").generate(**inputs, custom_generate=pace)
     assert pace._known is not learned
+
+
+def test_a_model_without_files_is_measured_once_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a program makes a new `Pace` for every call."""
+    measured: list[str] = []
+
+    def measure(target: Target, *_: object) -> CostCurve:
+        measured.append(target.describe().dtype)
+        return CostCurve((CostPoint(1, 0, 1.0), CostPoint(64, 0, 1.5)))
+
+    monkeypatch.setattr(known_model, "known_curve", measure)
+    model = new_model("llama")
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8, 5]]), "max_new_tokens": 4}
+    for dtype in (torch.float32, torch.float64):
+        model.to(dtype)
+        for _ in range(3):
+            model.generate(**inputs, custom_generate=Pace("anpd"))
+    assert measured == ["float32", "float64"]
 
 
 @pytest.mark.parametrize("method", ["medusa", "chimera"])

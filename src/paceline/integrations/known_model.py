@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 from transformers import PreTrainedModel
@@ -15,12 +15,17 @@ from paceline.draft_models import DraftModels
 from paceline.drafters import Host
 from paceline.errors import ModelError
 from paceline.models.fingerprint import loaded_fingerprint
+from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Target
 from paceline.shared_batch import Turns
 from paceline.targets.hidden_states import Watcher
 from paceline.targets.late_model import LateModel, ModelFacts
+
+_measured: WeakKeyDictionary[PreTrainedModel, dict[object, CostCurve]] = WeakKeyDictionary()
+"""What passes cost, by a model's form: a program may make a new `Pace` for every call, and nothing
+is stored for a model without files."""
 
 
 class KnownModel:
@@ -34,7 +39,7 @@ class KnownModel:
     def __init__(self, model: PreTrainedModel, target: Target, measure: bool) -> None:
         self.model, self.form = ref(model), form_of(model)
         self.fingerprint = loaded_fingerprint(model)
-        self.curve = known_curve(target, self.fingerprint, measure)
+        self.curve = self._costs(model, target, measure)
         self.planner = TreePlanner(self.curve)
         self._measure = measure
         self.drafts: DraftModels | None = None
@@ -43,6 +48,16 @@ class KnownModel:
         self.worth: dict[Any, Any] = {}
         self._turns = Turns()
         self._idle: list[Drafter] = []
+
+    def _costs(self, model: PreTrainedModel, target: Target, measure: bool) -> CostCurve | None:
+        known = _measured.setdefault(model, {})
+        form = model.config._attn_implementation, self.form
+        curve = known.get(form)
+        if curve is None:
+            curve = known_curve(target, self.fingerprint, measure)
+            if curve is not None:
+                known[form] = curve
+        return curve
 
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, in the same form."""
