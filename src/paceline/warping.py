@@ -13,8 +13,8 @@ def as_tensors(biases: Iterable[tuple[int, float]]) -> tuple[torch.Tensor, torch
     """Pairs of a token and a bias as tokens and biases, [n] each."""
     pairs = list(biases)
     tokens = torch.tensor([token for token, _ in pairs], dtype=torch.long, device="cpu")
-    biases = torch.tensor([bias for _, bias in pairs], dtype=torch.float32, device="cpu")
-    return tokens, biases
+    values = torch.tensor([bias for _, bias in pairs], dtype=torch.float32, device="cpu")
+    return tokens, values
 
 
 def add_biases(scores: torch.Tensor, tokens: torch.Tensor, biases: torch.Tensor) -> torch.Tensor:
