@@ -38,6 +38,11 @@ class MergeError(StoreError):
     kept = True
 
 
+INTERRUPTIONS = KeyboardInterrupt, SystemExit, GeneratorExit
+"""What ends the work of a thread, whatever that is. All else is about the work, even if it is no
+`Exception`, as a panic in a library written in Rust."""
+
+
 def meant(name: str, known: Iterable[str]) -> str:
     """A clause for a message about an unknown name, " (did you mean x?)"; "" if none is close."""
     close = get_close_matches(name, list(known), n=1)

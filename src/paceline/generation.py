@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from paceline.errors import UsageError
+from paceline.errors import INTERRUPTIONS, UsageError
 from paceline.logprobs import path_logprobs
 from paceline.protocols import HIDDEN_STATES, TREES, Drafter, Matcher, Target, check_capabilities
 from paceline.records import Path, Round, TextStart, TokenLogprob
@@ -135,8 +135,8 @@ class Generation:
         if not self._chains_only and self.error is None:
             try:
                 return self.drafter.complete(tree).clip(most)
-            except Exception as error:
-                self.fail(error)
+            except BaseException as error:
+                self.blame(error)
         return tree
 
     def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
@@ -178,6 +178,12 @@ class Generation:
         )
         self.drafter.observe(round)
         return round
+
+    def blame(self, error: BaseException) -> None:
+        """Abort the text for an error of its own. Raises an interruption, which is the thread's."""
+        if isinstance(error, INTERRUPTIONS):
+            raise error
+        self.fail(error)
 
     def fail(self, error: BaseException) -> None:
         """Abort the text, for an error or an interruption."""

@@ -14,6 +14,7 @@ from time import perf_counter
 
 import torch
 
+from paceline.errors import INTERRUPTIONS
 from paceline.generation import Generation
 from paceline.prompt_reading import PREFILL_ALONE, BatchText, pieces_within, sorted_texts
 from paceline.protocols import Drafter, Planner, Propose, Target
@@ -114,8 +115,8 @@ class Batch:
             self.target.close(text.slot)
             try:
                 text.generation.drafter.stop()
-            except Exception as error:
-                text.generation.fail(error)
+            except BaseException as error:
+                text.generation.blame(error)
 
     def close(self) -> None:
         """Remove all texts."""
@@ -142,7 +143,7 @@ class Batch:
             room = self._planner.prefill(rows, len(waiting), unread)
         pieces = pieces_within(room, waiting)
         times.append(self._clock())
-        scores = self._score(trees, pieces)
+        scores, rounds = self._score(trees, pieces), list[Round]()
         with self._all_or_none(scores):
             paths = {key: path for key in scores if (path := self._walk(key, trees, scores))}
             times.append(self._clock())
@@ -151,8 +152,9 @@ class Batch:
             beside = bool(pieces)
             heard = [self._observe(k, trees, scores, path, beside) for k, path in paths.items()]
             times.append(self._clock())
-            rounds = self._timed([round for round in heard if round], pieces, times)
-            self._planner.observe(rounds)
+            timed = self._timed([round for round in heard if round], pieces, times)
+            self._planner.observe(timed)
+            rounds = timed
         for key, text in taking_part.items():
             if text.generation.finished:
                 self.drop(key)
@@ -185,8 +187,8 @@ class Batch:
         generation = self._texts[key].generation
         try:
             return generation.walk(trees[key], scores[key])
-        except Exception as error:
-            generation.fail(error)
+        except BaseException as error:
+            generation.blame(error)
             return None
 
     def _observe(
@@ -196,14 +198,15 @@ class Batch:
         text, prefill = self._texts[key].generation, self._texts[key].has_read or beside
         try:
             return text.observe(key, trees[key], scores[key], path, prefill)
-        except Exception as error:
-            text.fail(error)
+        except BaseException as error:
+            text.blame(error)
             return None
 
     @contextmanager
     def _all_or_none(self, keys: Collection[int]) -> Iterator[None]:
         """End these texts on an interruption or a failed commit: they may have taken tokens that
-        the cache does not hold, or that nobody will hear of."""
+        the cache does not hold, or that nobody will hear of. Only an interruption goes on: whoever
+        plays the round may wait for another text."""
         try:
             yield
         except BaseException as error:
@@ -211,7 +214,8 @@ class Batch:
                 self._texts[key].generation.fail(error)
             for key in keys:
                 self.drop(key)
-            raise
+            if isinstance(error, INTERRUPTIONS):
+                raise
 
     def _timed(
         self, rounds: Sequence[Round], pieces: Mapping[int, int], times: Sequence[float]

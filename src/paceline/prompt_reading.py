@@ -58,8 +58,8 @@ class BatchText:
                 if HIDDEN_STATES in drafter.requires:
                     drafter.offer_states(partial(target.states, self.slot))
                 return self.generation.propose(budget)
-            except Exception as error:
-                self.generation.fail(error)
+            except BaseException as error:
+                self.generation.blame(error)
                 return EMPTY
 
         return ask

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
+from paceline.errors import INTERRUPTIONS
 from paceline.protocols import Matcher
 from paceline.records import SourceRound
 from paceline.tree import EMPTY, ROOT, Tree
@@ -76,7 +77,9 @@ class Scout:
             return
         try:
             heard = all(map(self._matcher.enter, tokens))
-        except Exception:
+        except INTERRUPTIONS:
+            raise
+        except BaseException:
             heard = False
         if not heard:
             self._matcher = None
@@ -93,7 +96,9 @@ class Scout:
         began = perf_counter()
         try:
             changed = change(self._matcher)
-        except Exception:
+        except INTERRUPTIONS:
+            raise
+        except BaseException:
             self._matcher = None
             return tree
         self._proposed += sum(by >> self._source & 1 for by in changed.sources or ())

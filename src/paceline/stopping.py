@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from paceline.errors import UsageError
+from paceline.errors import INTERRUPTIONS, UsageError
 from paceline.records import FinishReason
 
 
@@ -54,5 +54,5 @@ class Stopping:
 
 
 def cut_off_reason(error: BaseException | None) -> FinishReason:
-    """The finish reason of a text that was cut off."""
-    return "error" if isinstance(error, Exception) else "interrupted"
+    """The finish reason of a text that was cut off; None: by nothing but its owner."""
+    return "interrupted" if error is None or isinstance(error, INTERRUPTIONS) else "error"

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from weakref import finalize
 
 from paceline.completion import Completion
-from paceline.errors import StoreError
+from paceline.errors import INTERRUPTIONS, StoreError
 from paceline.records import Round, TokenLogprob
 from paceline.shared_batch import OpenText, Texts
 from paceline.stats import Stats
@@ -126,7 +126,9 @@ class Stream(Iterator[Chunk]):
         if begun is None and self._error is None:
             try:
                 begun = self.begun()
-            except Exception as error:  # a drafter's or the machine's, too: others go on
+            except INTERRUPTIONS:
+                raise
+            except BaseException as error:  # a drafter's or the machine's, too: others go on
                 self._error = error
         with nullcontext() if begun is None else begun.texts.awaiting(begun.text):
             yield

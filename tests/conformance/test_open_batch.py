@@ -6,7 +6,7 @@ Hypothesis draws schedules, and makes the one that fails as short as it can.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from paceline.generation import Generation
 from paceline.loop import Batch, FixedBudget
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Planner
-from paceline.records import Round, TextStart
+from paceline.records import Path, Round, TextStart
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
@@ -55,8 +55,8 @@ class CountedToy(ToyTarget):
         self.in_use.remove(slot)
 
 
-class BoomError(Exception):
-    """What the failing parts below raise."""
+class BoomError(BaseException):
+    """What the failing parts below raise: no `Exception`, as a panic in a library in Rust."""
 
 
 class Fuse:
@@ -296,6 +296,30 @@ def test_a_drafter_that_cannot_stop_fails_alone() -> None:
     batch.step()
     assert second.error is None
     assert second.output == REFERENCE.continued([4, 1], 2, Sampler())
+
+
+def test_a_commit_that_fails_ends_the_texts_of_its_round_and_no_others() -> None:
+    """Whoever plays the round may wait for a text whose prompt is still being read."""
+    target = CountedToy()
+    batch = Batch(target, FixedBudget(0))
+    first = Generation([3, 1], toy_drafter("plain"), Stopping(8))
+    batch.add(first)
+    batch.step()
+    other = Generation([7] * 60, toy_drafter("plain"), Stopping(2))
+    batch.add(other)
+    commit = target.commit
+
+    def boom(paths: Mapping[int, Path]) -> None:
+        raise MemoryError("no room")
+
+    target.commit = boom  # type: ignore[method-assign]
+    assert batch.step() == [] and len(batch) == len(target.in_use) == 1
+    assert isinstance(first.error, MemoryError) and first.stopping.reason == "error"
+    target.commit = commit  # type: ignore[method-assign]
+    while batch:
+        batch.step()
+    assert other.error is None
+    assert other.output == REFERENCE.continued([7] * 60, 2, Sampler())
 
 
 def test_a_text_that_cannot_be_opened_again_leaves() -> None:

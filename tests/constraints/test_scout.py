@@ -217,6 +217,10 @@ def test_trees_that_stay_whole_keep_their_nodes_in_their_places() -> None:
     assert Scout(Automaton([*LINE, {}]), 0).extend(tree, 4) is tree
 
 
+class PanicError(BaseException):
+    """As of a library in Rust."""
+
+
 class Fragile(Automaton):
     """Fails when something is supposed for the n-th time, or drawn for the n-th time."""
 
@@ -227,7 +231,7 @@ class Fragile(Automaton):
     def enter(self, token: int) -> bool:
         self.enters -= 1
         if self.enters < 0:
-            raise RuntimeError("too complex")
+            raise PanicError("too complex")
         return super().enter(token)
 
     def push(self, token: int) -> bool:
