@@ -393,6 +393,24 @@ def test_a_drafter_that_fails_to_learn_is_an_error_of_its_text() -> None:
     assert done.tokens == alone("one", max_new_tokens=9)[: len(done.tokens)]
 
 
+def test_a_text_that_cannot_be_decoded_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    push, calls = OutputText.push, 0
+
+    def fifth_fails(output: OutputText, token: int) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise IndexError("piece id is out of range")
+        return push(output, token)
+
+    monkeypatch.setattr(OutputText, "push", fifth_fails)
+    session = toy_session("anpd")
+    failed, done = session.generate_batch(["one", "two"], max_new_tokens=9)
+    assert str(failed.error) == "piece id is out of range" and failed.finish_reason == "error"
+    assert failed.tokens == alone("one", max_new_tokens=9)[: len(failed.tokens)]
+    assert done.tokens == alone("two", max_new_tokens=9) and open_slots(session) == 0
+
+
 def test_rounds_that_wait_for_their_texts_owner_hold_no_logits() -> None:
     session = toy_session("anpd")
     streams = [session.stream(text, max_new_tokens=20, logprobs=2) for text in ("one", "two")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
@@ -203,7 +203,7 @@ class Stream(Iterator[Chunk]):
         if self._error is not None:
             return False
         begun = self.begun()
-        with self._or_fail():
+        with suppress(Exception), self._or_fail():  # it is raised, or reported, at the text's end
             self._logprobs += round.logprobs
             for token in round.path.tokens:
                 begun.output.push(token)
@@ -212,7 +212,7 @@ class Stream(Iterator[Chunk]):
             # This may grow: a text may take over the prefix that another one has read.
             self.stats.reused = begun.text.generation.reused
             self.stats.add(round)  # last: the completion has the tokens that are counted here
-        return True
+        return self._error is None
 
     def _expect(self, tokens: int) -> None:
         """Fail the text if not all its tokens so far were heard: a round was lost on the way."""
