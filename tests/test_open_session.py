@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from threading import Event, Lock
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from itertools import count
+from threading import Event, Lock, Semaphore, Thread
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 
 import paceline
+from paceline import shared_batch
 from paceline.drafters import Plain
 from paceline.errors import UsageError
 from paceline.generation import Generation
@@ -226,10 +230,18 @@ def test_threads_share_a_session(method: str, temperature: float) -> None:
     assert open_slots(session) == 0
 
 
-def test_texts_of_threads_that_wait_together_go_on_in_one_pass() -> None:
+def test_texts_of_threads_that_wait_together_go_on_in_one_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     session = toy_session("plain")
     assert isinstance(session.target, ToyTarget)
-    entered, go = Event(), Event()
+    entered, go, joining, begin = Event(), Event(), Semaphore(0), session.texts.begin
+
+    def join(*text: Any) -> Any:
+        joining.release()
+        return begin(*text)
+
+    monkeypatch.setattr(session.texts, "begin", join)
 
     def hold(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         entered.set()
@@ -242,8 +254,8 @@ def test_texts_of_threads_that_wait_together_go_on_in_one_pass() -> None:
         others = [
             pool.submit(session.generate, f"other {place}", max_new_tokens=40) for place in range(2)
         ]
-        while len(session.texts.turn._queue) < 3:  # two wait for their turn to join
-            assert not held.done()
+        for _ in range(3):  # two wait for their turn to join
+            assert joining.acquire(timeout=30)
         before = session.target.passes
         go.set()
         assert [len(each.result(60).tokens) for each in (held, *others)] == [40] * 3
@@ -258,13 +270,17 @@ def test_the_last_round_is_not_lost_while_it_is_being_handed_out(polled: bool) -
     text = session.texts.begin(lambda drafter: Generation([1], drafter, Stopping(1)))
     shared = session.texts
     with ThreadPoolExecutor(1) as pool:
-        with shared.turn:
+
+        def hand_out() -> tuple[Round, Future[Any]]:
             (last,) = shared._batch.step({text.key})
             assert text.generation.finished and text.key not in shared._batch
             waiting = pool.submit(shared.take_rounds if polled else shared.next_round, text)
             with pytest.raises(TimeoutError):
                 waiting.result(0.2)  # not that the text has ended
             text.heard.append(last)
+            return last, waiting
+
+        last, waiting = shared.turn.during(hand_out)
         assert waiting.result(30) == (([last], False) if polled else last)
     assert shared.next_round(text) is None
 
@@ -291,6 +307,62 @@ def test_a_session_inside_its_own_round_is_an_error_and_no_deadlock() -> None:
     with pytest.raises(UsageError, match="from inside one of its own rounds"):
         session.generate("outside", max_new_tokens=4, processors=(nested,))
     assert session.generate("after", max_new_tokens=9).tokens == alone("after", max_new_tokens=9)
+
+
+def test_a_stream_that_is_closed_inside_a_round_leaves_after_it() -> None:
+    """As when a generator that holds it is collected there."""
+    session = toy_session("anpd")
+    other = session.stream("another text", max_new_tokens=30)
+    next(other)
+
+    def close(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        other.close()
+        return scores
+
+    done = session.generate("once upon a time", max_new_tokens=9, processors=(close,))
+    assert done.tokens == alone("once upon a time", max_new_tokens=9)
+    assert list(other) == [] and open_slots(session) == 0
+
+
+class InterruptAt:
+    """Raises where the n-th function of a file begins, as there Python handles signals."""
+
+    def __init__(self, file: str, number: int) -> None:
+        self.file, self.left = file, number
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        self.left -= frame.f_code.co_filename == self.file
+        if not self.left:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_leaves_the_turn_to_others_wherever_it_comes() -> None:
+    expected = alone("two", max_new_tokens=5)
+    for number in count(1):
+        session, found = toy_session("plain"), list[list[int]]()
+        stream = session.stream("once upon a time", max_new_tokens=30)
+        next(stream)
+        interrupt = InterruptAt(shared_batch.__file__, number)
+        sys.settrace(interrupt)
+        try:
+            with suppress(KeyboardInterrupt):
+                next(stream)
+        finally:
+            sys.settrace(None)
+        thread = Thread(target=write_two, args=(session, found), daemon=True)
+        thread.start()
+        thread.join(30)
+        assert found == [expected]
+        write_two(session, found)
+        assert found == [expected] * 2
+        if interrupt.left > 0:
+            assert number > 10
+            return
+
+
+def write_two(session: Session, found: list[list[int]]) -> None:
+    found.append(session.generate("two", max_new_tokens=5).tokens)
 
 
 def test_an_interrupt_between_draft_and_walk_loses_nothing(monkeypatch: Any) -> None:

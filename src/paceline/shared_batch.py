@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock, get_ident
+from typing import TypeVar
 
 import torch
 
@@ -21,6 +23,8 @@ from paceline.loop import Batch
 from paceline.protocols import Drafter, Planner, Target, check_capabilities
 from paceline.records import Round
 
+T = TypeVar("T")
+
 _IDLE_DRAFTERS = 8
 _NO_LOGITS = torch.empty(0)
 
@@ -29,14 +33,14 @@ _NO_LOGITS = torch.empty(0)
 class OpenText:
     """A text that a session is generating.
 
-    key: of the text in the batch. heard: its rounds that nobody has taken yet. awaited: how many
-    callers wait for it.
+    key: of the text in the batch. heard: its rounds that nobody has taken yet. callers: one entry
+    for each that waits for it.
     """
 
     generation: Generation
     key: int
     heard: deque[Round] = field(default_factory=deque)
-    awaited: int = 0
+    callers: list[None] = field(default_factory=list)
 
 
 class Texts:
@@ -47,37 +51,31 @@ class Texts:
     Raises UsageError if the drafter needs something that the target does not offer.
     """
 
+    # There is no lock but the turn: a generator that holds a stream may be collected anywhere, and
+    # closes the stream, which takes the turn.
     def __init__(
         self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]
     ) -> None:
         self.turn = Turns()
-        """The lock for using the target, its planner or its drafters."""
+        """Needed to use the target, its planner or its drafters."""
+        self._busy = False  # whether one of these texts has the turn
         self._batch = Batch(target, planner)
-        self._lock = Lock()
         self._open: dict[int, OpenText] = {}
         self._abandoned: deque[int] = deque()
         self._new_drafter = new_drafter
-        self._idle = [new_drafter()]
+        self._idle = [self.turn.during(new_drafter)]
         check_capabilities(self._idle[0], target)
 
     def begin(self, generation: Callable[[Drafter], Generation]) -> OpenText:
         """Add a text."""
-        with self.turn:
-            drafter = self._idle.pop() if self._idle else self._new_drafter()
-            try:
-                begun = generation(drafter)
-                self._drop_abandoned()  # the new text may go on in the cache of one
-                text = OpenText(begun, self._batch.add(begun))
-            except UsageError:  # an unfit prompt is not the drafter's fault
-                self._idle.append(drafter)
-                raise
-            self._open[text.key] = text
-            return text
+        return self._during(partial(self._begin, generation))
 
     def end(self, text: OpenText) -> None:
         """Remove a text. Unless it failed, its drafter is free for the next one."""
-        with self.turn:
-            self._drop(text.key)
+        if self._inside:  # by a processor, or with garbage: it leaves before the next round
+            self.abandon(text.key)
+            return
+        self.turn.first(lambda: self._busily(lambda: self._drop(text.key)))
         if text.generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
             self._idle.append(text.generation.drafter)
 
@@ -89,35 +87,24 @@ class Texts:
     @contextmanager
     def awaiting(self, text: OpenText) -> Iterator[None]:
         """While this lasts, the text takes part in every round, whichever thread plays it."""
-        with self._lock:
-            text.awaited += 1
+        text.callers.append(None)
         try:
             yield
         finally:
-            with self._lock:
-                text.awaited -= 1
+            text.callers.pop()
 
     def next_round(self, text: OpenText) -> Round | None:
         """The text's next round, for a caller that awaits it; None if it has ended."""
-        while True:
-            with self._lock:
-                if text.heard:
-                    return text.heard.popleft()
-                if text.key not in self._open:
-                    return None
-            with self.turn:
-                # Only between rounds is it known whether the text has ended: the thread that plays
-                # the last round drops the text before handing that round out.
-                if text.heard:
-                    continue
-                if text.key not in self._batch:
-                    return None
-                self._step()
+        while text.key in self._open:
+            with suppress(IndexError):
+                return text.heard.popleft()
+            if not self._during(partial(self._play_for, text)):
+                break
+        return None
 
     def play(self) -> None:
         """Play one round for all awaited texts, whose rounds the caller gets by `take_rounds`."""
-        with self.turn:
-            self._step()
+        self._during(self._step)
 
     def take_rounds(self, text: OpenText) -> tuple[list[Round], bool]:
         """The text's rounds not taken yet, and whether more may follow."""
@@ -125,29 +112,70 @@ class Texts:
         if text.key in self._batch:
             return rounds, True
         # Its last round may be another thread's, which drops the text before handing it out.
-        with self.turn:
-            return rounds + self._take(text), False
+        return rounds + self._during(partial(self._take, text)), False
+
+    @property
+    def _inside(self) -> bool:
+        """Whether this thread is in the middle of a round of these texts."""
+        return self._busy and self.turn.mine
+
+    def _during(self, work: Callable[[], T]) -> T:
+        """Do this in a turn. Raises UsageError in the middle of a round of these texts."""
+        if self._inside:
+            raise UsageError(
+                "a session was used from inside one of its own rounds (a processor or a stop "
+                "condition): do that between rounds, or with another session"
+            )
+        return self.turn.during(lambda: self._busily(work))
+
+    def _busily(self, work: Callable[[], T]) -> T:
+        self._busy = True
+        try:
+            return work()
+        finally:
+            self._busy = False
+
+    def _begin(self, generation: Callable[[Drafter], Generation]) -> OpenText:
+        drafter = self._idle.pop() if self._idle else self._new_drafter()
+        try:
+            begun = generation(drafter)
+            self._drop_abandoned()  # the new text may go on in the cache of one
+            text = OpenText(begun, self._batch.add(begun))
+        except UsageError:  # an unfit prompt is not the drafter's fault
+            self._idle.append(drafter)
+            raise
+        self._open[text.key] = text
+        return text
+
+    def _play_for(self, text: OpenText) -> bool:
+        """Play a round, unless the text has one that waits for its owner; False if it has ended."""
+        # Only in a turn is that known: the thread that plays the last round drops the text before
+        # handing that round out.
+        if text.heard:
+            return True
+        if text.key not in self._batch:
+            return False
+        self._step()
+        return True
+
+    def _step(self) -> None:
+        self._drop_abandoned()
+        awaited = {key for key, text in self._open.items() if text.callers}
+        for round in self._batch.step(awaited):
+            # A round may wait long for its text's owner, who needs no logits; a view of them would
+            # keep those of all texts of the pass.
+            self._open[round.key].heard.append(round.with_(logits=_NO_LOGITS))
 
     def _take(self, text: OpenText) -> list[Round]:
-        with self._lock:
-            rounds = list(text.heard)
-            text.heard.clear()
+        rounds = list[Round]()
+        with suppress(IndexError):
+            while True:
+                rounds.append(text.heard.popleft())
         return rounds
 
     def _drop_abandoned(self) -> None:
         while self._abandoned:
             self._drop(self._abandoned.popleft())
-
-    def _step(self) -> None:
-        self._drop_abandoned()
-        with self._lock:
-            awaited = {key for key, text in self._open.items() if text.awaited}
-        rounds = self._batch.step(awaited)
-        with self._lock:
-            for round in rounds:
-                # A round may wait long for its text's owner, who needs no logits; a view of them
-                # would keep those of all texts of the pass.
-                self._open[round.key].heard.append(round.with_(logits=_NO_LOGITS))
 
     def _drop(self, key: int) -> None:
         self._batch.drop(key)
@@ -156,12 +184,15 @@ class Texts:
 
 
 class Turns:
-    """A fair lock, handed on in the order of requests: no thread waits for ever."""
+    """A fair lock, handed on in the order of requests: no thread waits for ever.
+
+    An interruption leaves it free, wherever it comes. So it is no context manager: an `__exit__`
+    written in Python might be interrupted before it begins, that of a `Lock` cannot be.
+    """
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        # One per thread, the owner's first. A thread may go on once it can acquire its own.
-        self._queue: deque[Lock] = deque()
+        self._asking, self._held = Lock(), Lock()
+        self._last = Lock()  # of who asked last, held until its turn is over
         self._owner: int | None = None
 
     @property
@@ -169,34 +200,27 @@ class Turns:
         """Whether this thread has the turn."""
         return self._owner == get_ident()
 
-    def __enter__(self) -> None:
+    def during(self, work: Callable[[], T]) -> T:
+        """Do this when it is this thread's turn; within one, at once. Returns its result."""
         if self.mine:
-            raise UsageError(
-                "a session was used from inside one of its own rounds (a processor or a stop "
-                "condition): do that between rounds, or with another session"
-            )
-        mine = Lock()
-        try:
-            with self._lock:
-                if self._queue:
-                    mine.acquire()
-                self._queue.append(mine)
-            mine.acquire()
-            self._owner = get_ident()
-        except BaseException:  # interrupted: if the turn has come meanwhile, pass it on
-            self._leave(mine)
-            raise
+            return work()
+        place = Lock()
+        with place:
+            with self._asking:
+                before, self._last = self._last, place
+            with before:
+                return self._alone(work)
 
-    def __exit__(self, *error: object) -> None:
-        self._leave(self._queue[0])
+    def first(self, work: Callable[[], T]) -> T:
+        """Do this ahead of all that wait, perhaps this thread among them: garbage may be collected
+        while it does."""
+        return work() if self.mine else self._alone(work)
 
-    def _leave(self, mine: Lock) -> None:
-        with self._lock:
-            if mine not in self._queue:
-                return
-            had_turn = self._queue[0] is mine
-            self._queue.remove(mine)
-            if had_turn:
+    def _alone(self, work: Callable[[], T]) -> T:
+        thread = get_ident()
+        with self._held:  # whoever was before may have left in the middle of the queue
+            self._owner = thread
+            try:
+                return work()
+            finally:
                 self._owner = None
-                if self._queue:
-                    self._queue[0].release()

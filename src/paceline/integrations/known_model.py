@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -34,6 +34,9 @@ class KnownModel:
 
     target: runs the model. measure: whether to measure pass costs, and those of draft models, if no
     curve is stored.
+
+    turns: for calls, which share the planner, draft models and what was learned. A call from inside
+    another one's turn, as by a processor, is part of that turn.
     """
 
     def __init__(self, model: PreTrainedModel, target: Target, measure: bool) -> None:
@@ -46,7 +49,7 @@ class KnownModel:
         self.shared: dict[Any, Any] = {}
         self.learned: dict[Any, Any] = {}
         self.worth: dict[Any, Any] = {}
-        self._turns = Turns()
+        self.turns = Turns()
         self._idle: list[Drafter] = []
 
     def _costs(self, model: PreTrainedModel, target: Target, measure: bool) -> CostCurve | None:
@@ -62,11 +65,6 @@ class KnownModel:
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, in the same form."""
         return self.model() is model and self.form == form_of(model)
-
-    def turn(self) -> AbstractContextManager[None]:
-        """For one thread at a time: calls share the planner, draft models and what was learned.
-        A call from inside another one's turn, as by a processor, is part of that turn."""
-        return nullcontext() if self._turns.mine else self._turns
 
     def host(self, model: PreTrainedModel, target: Target) -> Host:
         """The host for the drafters of one call."""

@@ -181,15 +181,18 @@ class Pace:
     ) -> Iterator[list[Drafter]]:
         """One per text, for this call alone."""
         if not self._alone:
-            with known.turn():
-                host = known.host(model, target)
-                drafters = [self._make(host=host) for _ in range(count)]
-            yield drafters
+            yield known.turns.during(partial(self._hosted, known, model, target, count))
         elif count > 1:
             yield [self._make() for _ in range(count)]
         else:
             with known.lend(self._make) as drafter:
                 yield [drafter]
+
+    def _hosted(
+        self, known: KnownModel, model: PreTrainedModel, target: Target, count: int
+    ) -> list[Drafter]:
+        host = known.host(model, target)
+        return [self._make(host=host) for _ in range(count)]
 
     def _play(
         self,
@@ -203,11 +206,10 @@ class Pace:
         rounds = cast("Generator[Round, None, None]", decode(target, generations, sizing))
 
         def next_round() -> Round | None:
-            with known.turn():
-                return next(rounds, None)
+            return next(rounds, None)
 
         try:
-            while (round := next_round()) is not None:
+            while (round := known.turns.during(next_round)) is not None:
                 failed = next((text.error for text in generations if text.error), None)
                 if failed is not None:  # no text is returned, so the others need not end
                     raise failed
@@ -217,8 +219,8 @@ class Pace:
                     for token in round.path.tokens:
                         streamer.put(torch.tensor([token], device="cpu"))
         finally:
-            with known.turn():  # a streamer may have raised, and the drafter is lent again at once
-                rounds.close()
+            # A streamer may have raised, and the drafter is lent again at once.
+            known.turns.during(rounds.close)
             self.stats = stats
 
     def __getstate__(self) -> dict[str, Any]:
