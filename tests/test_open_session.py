@@ -116,6 +116,20 @@ def test_a_stream_that_nobody_holds_gives_its_slot_back() -> None:
     assert open_slots(session) == 0
 
 
+def test_streams_that_nobody_holds_give_their_drafters_to_the_next() -> None:
+    made: list[Plain] = []
+
+    def make() -> Plain:
+        made.append(Plain())
+        return made[-1]
+
+    session = toy_session(make)
+    for _ in range(5):
+        next(session.stream("once upon a time", max_new_tokens=50))
+        gc.collect()
+    assert len(made) == 1
+
+
 def test_an_interrupted_close_gives_the_slot_back_later(monkeypatch: pytest.MonkeyPatch) -> None:
     session = toy_session("anpd")
     stream = session.stream("once upon a time", max_new_tokens=50)

@@ -71,13 +71,11 @@ class Texts:
         return self._during(partial(self._begin, generation))
 
     def end(self, text: OpenText) -> None:
-        """Remove a text. Unless it failed, its drafter is free for the next one."""
-        if self._inside:  # by a processor, or with garbage: it leaves before the next round
+        """Remove a text, inside one of its session's own rounds only before the next one."""
+        if self._inside:
             self.abandon(text.key)
-            return
-        self.turn.first(lambda: self._busily(lambda: self._drop(text.key)))
-        if text.generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
-            self._idle.append(text.generation.drafter)
+        else:
+            self.turn.first(lambda: self._busily(lambda: self._drop(text.key)))
 
     def abandon(self, key: int) -> None:
         """Give up a text that is no longer wanted; it leaves before the next round. May be called
@@ -136,10 +134,10 @@ class Texts:
             self._busy = False
 
     def _begin(self, generation: Callable[[Drafter], Generation]) -> OpenText:
+        self._drop_abandoned()  # the new text may go on with the cache and the drafter of one
         drafter = self._idle.pop() if self._idle else self._new_drafter()
         try:
             begun = generation(drafter)
-            self._drop_abandoned()  # the new text may go on in the cache of one
             text = OpenText(begun, self._batch.add(begun))
         except UsageError:  # an unfit prompt is not the drafter's fault
             self._idle.append(drafter)
@@ -178,9 +176,12 @@ class Texts:
             self._drop(self._abandoned.popleft())
 
     def _drop(self, key: int) -> None:
+        """Remove a text. Unless it failed, its drafter is free for the next one."""
         self._batch.drop(key)
         if (text := self._open.pop(key, None)) is not None:
             text.heard.clear()
+            if text.generation.error is None and len(self._idle) < _IDLE_DRAFTERS:
+                self._idle.append(text.generation.drafter)
 
 
 class Turns:
