@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from itertools import count
 from threading import Event, Lock, Semaphore, Thread
+from time import sleep
 from types import FrameType
 from typing import Any
 
@@ -275,6 +276,37 @@ def test_texts_of_threads_that_wait_together_go_on_in_one_pass(
         assert [len(each.result(60).tokens) for each in (held, *others)] == [40] * 3
     # One after the other they would take 39 + 40 + 40 passes more.
     assert session.target.passes - before < 90
+
+
+class OneAtATime(ToyTarget):
+    """Cannot run passes of two threads at once."""
+
+    running = False
+
+    def score(self, *work: Any) -> Any:
+        assert not self.running
+        self.running = True
+        sleep(0.001)
+        self.running = False
+        return super().score(*work)
+
+
+def test_sessions_on_one_target_take_turns() -> None:
+    tokenizer = byte_tokenizer()
+    target = OneAtATime(vocab_size=len(tokenizer), order=2, sharpness=3.0, max_context=4096)
+    sessions = [Session(target, tokenizer, method) for method in ("plain", "anpd")]
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(lambda each: each.generate("one", max_new_tokens=30), sessions)
+        tokens = [each.tokens for each in done]
+    assert tokens == [alone("one", max_new_tokens=30, ignore_eos=True)] * 2
+
+    def ask(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        found.append(sessions[1].generate("two", max_new_tokens=3).tokens)
+        return scores
+
+    found: list[list[int]] = []
+    sessions[0].generate("one", max_new_tokens=2, processors=(ask,))
+    assert found == [alone("two", max_new_tokens=3, ignore_eos=True)] * 2
 
 
 @pytest.mark.parametrize("polled", [False, True])

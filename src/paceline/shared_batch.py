@@ -2,7 +2,7 @@
 
 A text advances only while a caller waits for it. A paused stream costs nothing and delays no other;
 texts that several threads wait for share passes: the threads take turns, one plays a round for all
-that wait, and each then finds its own.
+that wait, and each then finds its own. Sessions on one target take turns, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock, get_ident
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -56,7 +57,7 @@ class Texts:
     def __init__(
         self, target: Target, planner: Planner, new_drafter: Callable[[], Drafter]
     ) -> None:
-        self.turn = Turns()
+        self.turn = _turns_of(target)
         """Needed to use the target, its planner or its drafters."""
         self._busy = False  # whether one of these texts has the turn
         self._batch = Batch(target, planner)
@@ -225,3 +226,13 @@ class Turns:
                 return work()
             finally:
                 self._owner = None
+
+
+_by_target: WeakValueDictionary[int, Turns] = WeakValueDictionary()
+_finding = Lock()
+
+
+def _turns_of(target: Target) -> Turns:
+    """Those of all sessions on this target, which live no longer than it."""
+    with _finding:
+        return _by_target.setdefault(id(target), Turns())
