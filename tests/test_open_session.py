@@ -309,6 +309,29 @@ def test_sessions_on_one_target_take_turns() -> None:
     assert found == [alone("two", max_new_tokens=3, ignore_eos=True)] * 2
 
 
+def test_a_process_forked_within_a_round_is_told_so_and_does_not_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, entered, go = toy_session("plain"), Event(), Event()
+
+    def hold(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        entered.set()
+        assert go.wait(30)
+        return scores
+
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(session.generate, "held", max_new_tokens=1, processors=(hold,))
+        assert entered.wait(30)
+        with monkeypatch.context() as patch:
+            patch.setattr(shared_batch, "getpid", lambda: -1)
+            with pytest.raises(UsageError, match="was forked while a text was being written"):
+                session.generate("two", max_new_tokens=3)
+        go.set()
+        held.result(30)
+    monkeypatch.setattr(shared_batch, "getpid", lambda: -2)  # between rounds all is well
+    assert session.generate("two", max_new_tokens=3).tokens == alone("two", max_new_tokens=3)
+
+
 @pytest.mark.parametrize("polled", [False, True])
 def test_the_last_round_is_not_lost_while_it_is_being_handed_out(polled: bool) -> None:
     """Another thread has played a text's last round and dropped it, and hands it out only now."""

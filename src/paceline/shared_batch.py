@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from os import getpid
 from threading import Lock, get_ident
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -193,13 +194,25 @@ class Turns:
     """
 
     def __init__(self) -> None:
+        self._owner: int | None = None
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._process = getpid()
         self._asking, self._held = Lock(), Lock()
         self._last = Lock()  # of who asked last, held until its turn is over
-        self._owner: int | None = None
 
     @property
     def mine(self) -> bool:
-        """Whether this thread has the turn."""
+        """Whether this thread has the turn. Raises UsageError in a process that was forked within
+        one: the thread that had it is not there to end it."""
+        if self._process != getpid():
+            if self._owner is not None:
+                raise UsageError(
+                    "this process was forked while a text was being written in its parent: load "
+                    "the model in this process, or fork while no thread writes"
+                )
+            self._begin_anew()  # without those who waited
         return self._owner == get_ident()
 
     def during(self, work: Callable[[], T]) -> T:
