@@ -596,7 +596,7 @@ def test_texts_of_a_batch_have_processors_of_their_own() -> None:
 def test_what_keeps_no_state_is_not_copied() -> None:
     stateful, stateless = EveryOther(), EveryOther()
     stateless.stateless = True  # type: ignore[attr-defined]
-    texts = Options(processors=(stateful, stateless)).of_texts(2)
+    texts = [*Options(processors=(stateful, stateless)).of_texts(2)]
     assert all(each.processors[1] is stateless for each in texts)
     copies = [each.processors[0] for each in texts]
     assert len({id(each) for each in (stateful, *copies)}) == 3

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -126,6 +127,28 @@ def test_a_large_batch_is_opened_little_by_little(monkeypatch: pytest.MonkeyPatc
     assert most == 2
     single = [toy_session("plain").generate(prompt, max_new_tokens=12) for prompt in prompts]
     assert [done.tokens for done in batch] == [done.tokens for done in single]
+
+
+def test_a_large_batch_holds_only_the_texts_that_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TOGETHER", 2)
+    rules, most = WeakSet[Any](), 0
+
+    class Rule:
+        def __init__(self) -> None:
+            rules.add(self)
+
+        def __deepcopy__(self, memo: Any) -> Rule:
+            return Rule()
+
+        def __call__(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            nonlocal most
+            most = max(most, len(rules))
+            return scores
+
+    prompts = [f"prompt {number}" for number in range(8)]
+    done = toy_session("plain").generate_batch(prompts, processors=(Rule(),), max_new_tokens=5)
+    assert [len(each.tokens) for each in done] == [5] * 8
+    assert most == 1 + 2  # with the one that the others are copies of
 
 
 def test_a_stream_closed_before_it_began_writes_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import partial
@@ -102,21 +102,16 @@ class Options:
                 raise UsageError(f"unknown option {name!r}{meant(name, known)}: use one of {use}")
         return replace(self, **changes)
 
-    def of_texts(self, count: int) -> list[Options]:
-        """The settings of each text of a batch. Text i has the seed `seed + (i << 64)` and, if
-        there are several, a deep copy of the processors; those marked stateless and the modules
-        that they hold are shared.
+    def of_texts(self, count: int) -> Iterator[Options]:
+        """The settings of each text of a batch, made as they are asked for. Text i has the seed
+        `seed + (i << 64)` and, if there are several, a deep copy of the processors; those marked
+        stateless and the modules that they hold are shared.
 
         Raises UsageError for processors that cannot be copied.
         """
-        return [
-            replace(
-                self,
-                seed=self.seed + (place << 64),
-                processors=_copied(self.processors) if count > 1 else self.processors,
-            )
-            for place in range(count)
-        ]
+        for place in range(count):
+            own = _copied(self.processors) if count > 1 else self.processors
+            yield replace(self, seed=self.seed + (place << 64), processors=own)
 
     @property
     def acceptance(self) -> Typical | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -162,26 +163,14 @@ class Session(Encoder):
             if isinstance(each, str | Mapping):
                 raise UsageError(f"{what} must be a list with one item per text: put it into one")
         prompts, given = list(prompts), list(() if references is None else references)
-        chosen = self.options.with_(**options).of_texts(len(prompts))
+        chosen = self.options.with_(**options)
         if given and len(given) != len(prompts):
             raise UsageError(
                 f"got {len(given)} lists of references for {len(prompts)} prompts: give one each"
             )
-        streams = [
-            Stream(partial(self.begin, prompt, own, each))
-            for prompt, own, each in zip(prompts, given or [None] * len(prompts), chosen)
-        ]
-        completions, joined = list[Completion](), iter(streams)
-        with ExitStack() as opened:
-            for stream in streams:
-                opened.enter_context(stream)
-            for stream in islice(joined, _TOGETHER):
-                opened.enter_context(stream.awaited())
-            for stream in streams:
-                completions.append(stream.run(raise_errors=False))
-                for other in islice(joined, 1):
-                    opened.enter_context(other.awaited())
-        return completions
+        texts = zip(prompts, given or [None] * len(prompts), chosen.of_texts(len(prompts)))
+        streams = (Stream(partial(self.begin, prompt, own, each)) for prompt, own, each in texts)
+        return [*_completed(streams)]
 
     def texts_of(
         self,
@@ -286,3 +275,25 @@ class Session(Encoder):
         how, given = self.method, self._settings  # not the session: a cycle would keep its model
         new = partial(make_drafter, how, self.host, **given) if isinstance(how, str) else how
         return Texts(self.target, planner, new)
+
+
+def _completed(streams: Iterator[Stream]) -> Iterator[Completion]:
+    """The completions of streams, in order. Those that have ended are not kept: they still hold
+    their constraints and processors."""
+    joined = deque[tuple[Stream, ExitStack]]()
+    try:
+        while True:
+            for stream in islice(streams, _TOGETHER - len(joined)):
+                joined.append((stream, own := ExitStack()))
+                own.enter_context(stream)
+                own.enter_context(stream.awaited())
+            if not joined:
+                return
+            stream, own = joined[0]
+            with own:
+                yield stream.run(raise_errors=False)
+            joined.popleft()
+    finally:
+        with ExitStack() as rest:
+            for _, own in joined:
+                rest.push(own)

@@ -272,7 +272,7 @@ def test_networks_are_shared_however_they_are_held() -> None:
         return scores
 
     def copied(rule: Any) -> Any:
-        (made,) = Options(processors=(rule,)).of_texts(2)[1].processors
+        (made,) = next(Options(processors=(rule,)).of_texts(2)).processors
         return made
 
     asking = Networked()
