@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import ReferenceType, ref
 
 import httpx
 import pytest
+import torch
 from tests.serve.live import (
     MODEL,
     TRUSTS_NOBODY,
@@ -20,7 +23,7 @@ from tests.serve.live import (
     wait_for,
 )
 
-from paceline.serve import handling
+from paceline.serve import engine, handling
 
 LONG = {"max_tokens": 3500, "ignore_eos": True}
 
@@ -205,6 +208,25 @@ def test_an_error_in_a_round_ends_its_requests_and_not_the_server() -> None:
         assert "secret" not in failed.text
         assert served.complete("a").status_code == 200
         assert served.http.get("/health").status_code == 200
+
+
+def test_a_request_that_fails_leaves_no_logits_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ReferenceType[torch.Tensor]] = []
+
+    class Broken(SlowToy):
+        def score(self, *work: Any) -> Any:
+            found = {slot: rows * torch.nan for slot, rows in super().score(*work).items()}
+            made.extend(map(ref, found.values()))
+            return found
+
+    monkeypatch.setattr(engine, "log", lambda *line, **more: None)  # pytest keeps errors logged
+    with live(tool_session(Broken, "plain")) as served:
+        gc.disable()
+        try:
+            assert served.complete("a", temperature=0).status_code == 500
+            wait_for(lambda: made and all(each() is None for each in made))
+        finally:
+            gc.enable()
 
 
 def test_a_panic_while_a_text_joins_ends_its_request() -> None:

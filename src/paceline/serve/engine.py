@@ -242,6 +242,9 @@ class Engine:
         answer = shown(reason)
         if answer is not reason and answer.status >= 500:
             log("text failed", level=logging.ERROR, error=reason)
+        # Its frames hold the pass's logits and the text, and that holds the error: until garbage is
+        # collected, gigabytes may gather.
+        reason.__traceback__ = None
         for text in [text for text in self._texts if text.ticket is ticket]:
             self._texts.remove(text)
             try:
