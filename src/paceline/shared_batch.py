@@ -73,8 +73,8 @@ class Texts:
         return self._during(partial(self._begin, generation))
 
     def end(self, text: OpenText) -> None:
-        """Remove a text, inside one of its session's own rounds only before the next one."""
-        if self._inside:
+        """Remove a text; in the middle of a round, before the next one."""
+        if self.turn.mine:
             self.abandon(text.key)
         else:
             self.turn.first(lambda: self._busily(lambda: self._drop(text.key)))

@@ -23,6 +23,8 @@ from tests.serve.live import (
     wait_for,
 )
 
+from paceline.drafters import Plain
+from paceline.records import Round, TextStart
 from paceline.serve import engine, handling
 
 LONG = {"max_tokens": 3500, "ignore_eos": True}
@@ -245,6 +247,25 @@ def test_a_panic_while_a_text_joins_ends_its_request() -> None:
         assert served.complete("abc").status_code == 500
         assert running.result().status_code == 200
         assert served.http.get("/health").status_code == 200
+
+
+def test_a_panic_in_a_round_ends_the_request_of_its_text_alone() -> None:
+    class PanicError(BaseException):
+        pass
+
+    class Panicking(Plain):
+        def start(self, text: TextStart) -> None:
+            self.fails = len(text.context) == 3
+
+        def observe(self, round: Round) -> None:
+            if self.fails:
+                raise PanicError
+
+    with live(tool_session(SlowToy, Panicking)) as served, ThreadPoolExecutor() as threads:
+        running = threads.submit(served.complete, "a", max_tokens=60, ignore_eos=True)
+        wait_for(lambda: served.server.engine.load == (1, 0))
+        assert served.complete("abc").status_code == 500
+        assert running.result().status_code == 200
 
 
 def test_many_come_and_go() -> None:

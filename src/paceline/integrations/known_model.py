@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from paceline.draft_models import DraftModels
 from paceline.drafters import Host
-from paceline.errors import ModelError
+from paceline.errors import INTERRUPTIONS, ModelError
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
@@ -100,8 +100,8 @@ class KnownModel:
         at_fault = False
         try:
             yield drafter
-        except Exception:
-            at_fault = True
+        except BaseException as error:
+            at_fault = not isinstance(error, INTERRUPTIONS)
             raise
         finally:
             if not at_fault:

@@ -221,7 +221,7 @@ class Engine:
                 continue  # another text of the request has just failed
             try:
                 news = text.news()
-            except Exception as error:
+            except BaseException as error:  # its own, whatever it is
                 self._fail(text.ticket, error)
                 continue
             if news is not None:
