@@ -242,9 +242,11 @@ class Engine:
         answer = shown(reason)
         if answer is not reason and answer.status >= 500:
             log("text failed", level=logging.ERROR, error=reason)
-        # Its frames hold the pass's logits and the text, and that holds the error: until garbage is
-        # collected, gigabytes may gather.
-        reason.__traceback__ = None
+        # The frames of an error, and of those that led to it, hold what the pass has computed and
+        # the text, which holds the error: until garbage is collected, gigabytes may gather.
+        link: BaseException | None = reason
+        while link is not None:
+            link.__traceback__, link = None, link.__context__
         for text in [text for text in self._texts if text.ticket is ticket]:
             self._texts.remove(text)
             try:
