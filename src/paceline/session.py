@@ -268,7 +268,8 @@ class Session(Encoder):
         return Begun(self.texts, begun, output, keeps)
 
     def _ends(self, options: Options) -> Sequence[int]:
-        """Tokens that end a text: with a constraint, which says where it may end, always."""
+        """Tokens that end a text. They are never ignored under a constraint: it says where its text
+        may end, and that ends with one of them."""
         return () if options.ignore_eos and options.constraint is None else self.eos_ids
 
     def _new_texts(self, planner: TreePlanner) -> Texts:

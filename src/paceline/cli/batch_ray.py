@@ -39,7 +39,7 @@ Answer = Callable[[Work], None]
 class RayOptions:
     """Whether to answer on Ray, and on how much of it; see `ray_batch.cluster` and `Pool`.
 
-    Raises UsageError for options that nothing else heeds, if Ray is not wanted.
+    Raises UsageError for the other options if Ray is not wanted: they would be ignored.
     """
 
     ray: bool = option(False, "Answer on Ray: on a running cluster, or else a new one.")

@@ -32,8 +32,8 @@ clock = thread_time
 
 
 def _timed(call: _Call) -> _Call:
-    """A method that fails if it takes too long: that ends a text, or its guesses alone if they have
-    asked, as in plain decoding nobody would have."""
+    """A method that fails if it takes too long. Where the text itself asks, that ends the text;
+    where its guesses ask, which plain decoding has not, it ends only the guessing."""
 
     @wraps(call)
     def timed(self: GrammarMatcher, *args: Any) -> Any:

@@ -28,8 +28,9 @@ from paceline.text import Tokenizer
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _CLIENT_LEFT = 499
 _SILENCE = 15.0
-"""Seconds of a stream without an event, after which a comment follows, as HTML's standard advises:
-proxies and clients close silent connections, as while a long prompt is read or a call held back."""
+"""Seconds without an event after which a stream sends a comment, as HTML's standard advises: a long
+prompt or a call that is held back may take minutes, and proxies and clients close silent
+connections."""
 _COMMENT = ": keep-alive\n\n"
 
 
@@ -51,9 +52,9 @@ class Handler:
         asked: Any,
         arrived: float,
     ) -> Response:
-        """Answer whole or as a stream, which begins with the first news, so that errors before that
-        have a status, or once it has been silent. asked: for the log, if prompts are logged.
-        arrived: by the monotonic clock. Raises ApiError."""
+        """Answer whole or as a stream. A stream begins with the first news, so that errors before
+        that have a status, or after `_SILENCE` without any. asked: for the log, if prompts are
+        logged. arrived: by the monotonic clock. Raises ApiError."""
         name = request.state.request_id
         logged = asked if self.settings.log_prompts else None
         ticket = Ticket(name, orders, arrived + self.settings.time_limit, logged, arrived)
