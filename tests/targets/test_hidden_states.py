@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from paceline.errors import UsageError
+from paceline.integrations.known_model import hooks_of
 from paceline.loop import Generation, decode
 from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
 from paceline.records import Round
@@ -217,6 +218,34 @@ def test_scores_are_those_of_the_model_but_for_a_cap(
     if cap := changes.get("final_logit_softcapping"):
         found = cap * torch.tanh(found / cap)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_head_is_asked_for_beside_other_threads_and_unseen_by_them() -> None:
+    """Their passes keep their scores, and no call takes the model for one that has changed."""
+    model, ids = new_model("cohere", logit_scale=0.25), torch.tensor([some_prompt(5)])
+    with torch.no_grad():
+        expected = model(ids).logits
+    seen: list[tuple[torch.Tensor, object]] = []
+
+    def look() -> None:
+        with torch.no_grad():
+            seen.append((model(ids).logits, hooks_of(model)))
+
+    others = [Thread(target=look)]
+
+    def meanwhile(module: nn.Module, given: Any) -> None:
+        while others:
+            other = others.pop()
+            other.start()
+            other.join()
+
+    hook = model.model.layers[2].register_forward_pre_hook(meanwhile)
+    form = hooks_of(model)
+    weights, _ = output_head(model, None)
+    hook.remove()
+    ((logits, during),) = seen
+    assert torch.equal(logits, expected) and during == form
+    torch.testing.assert_close(weights, 0.25 * model.get_output_embeddings().weight.detach())
 
 
 def test_a_target_that_shows_nothing_is_refused() -> None:

@@ -28,15 +28,17 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
 
 class Watcher:
     """A forward hook that notes outputs in passes of the thread that made it: others may run the
-    same model meanwhile."""
+    same model meanwhile.
 
-    def __init__(self, note: Callable[[Any], None]) -> None:
+    note: what it returns takes the output's place, unless that is None.
+    """
+
+    def __init__(self, note: Callable[[Any], Any]) -> None:
         self._note, self._thread = note, get_ident()
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Any:
         """Called by the module."""
-        if get_ident() == self._thread:
-            self._note(output)
+        return self._note(output) if get_ident() == self._thread else None
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -20,6 +19,7 @@ from paceline.kernels.token_table import (
     size_of,
 )
 from paceline.records import WordTable
+from paceline.targets.hidden_states import Watcher
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ROWS = 64  # of the identity per call, to read out a head without plain weights
 _LITTLE = 2.0**-6  # a score that 16 bits hold exactly, and that no cap changes
-_ROUNDING = 1e-2
+_ROUNDING = 1e-2  # at most, of a score that a model caps in 16 bits
 
 Head = tuple[torch.Tensor, torch.Tensor]
 
@@ -105,18 +105,16 @@ def output_head(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
 def _scale(model: PreTrainedModel) -> float:
     """By what the model multiplies what its output head returns, as Granite and Cohere do; 1 if it
     does not."""
-    head, thread, asked = model.get_output_embeddings(), get_ident(), list[bool]()
+    asked = list[bool]()
 
-    def say_little(module: nn.Module, inputs: Any, output: torch.Tensor) -> Any:
-        if get_ident() != thread:  # another one runs the model meanwhile
-            return None
+    def say_little(output: torch.Tensor) -> torch.Tensor:
         asked.append(True)
         return torch.full_like(output, _LITTLE)
 
     ids = torch.zeros(1, 1, dtype=torch.long, device=device_of_table(model))
     if ids.is_meta:  # weights are elsewhere
         return 1.0
-    hook = head.register_forward_hook(say_little)
+    hook = model.get_output_embeddings().register_forward_hook(Watcher(say_little))
     try:
         scores = model(ids, use_cache=False).logits
     finally:
