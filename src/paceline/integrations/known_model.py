@@ -55,12 +55,9 @@ class KnownModel:
     def _costs(self, model: PreTrainedModel, target: Target, measure: bool) -> CostCurve | None:
         known = _measured.setdefault(model, {})
         form = model.config._attn_implementation, self.form
-        curve = known.get(form)
-        if curve is None:
-            curve = known_curve(target, self.fingerprint, measure)
-            if curve is not None:
-                known[form] = curve
-        return curve
+        if form not in known and (curve := known_curve(target, self.fingerprint, measure)):
+            known[form] = curve
+        return known.get(form)
 
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, in the same form."""
