@@ -140,6 +140,7 @@ def test_a_head_that_was_not_written_to_its_end_is_finished(tmp_path: Path) -> N
         {"tokens": "4"},
         {"tokens": -1, "places": 7},
         {"tokens": 5},
+        {"tokens": 7, "places": 0},
         {"places": None},
         {"documents": 2.0},
         {"largest": 8},

@@ -107,6 +107,7 @@ def read_index(path: Path) -> Index:
     except (ValueError, TypeError, RecursionError) as error:
         raise wrong from error
     tokens, order = numbers[: header.tokens], numbers[header.tokens :]
-    if len(order) != header.places or int(tokens.max(initial=-1)) != header.largest:
+    fits = len(numbers) == header.tokens + header.places
+    if not fits or int(tokens.max(initial=-1)) != header.largest:
         raise wrong
     return Index(header, tokens, order, digest.hex()[:_NAMED])
