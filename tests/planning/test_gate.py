@@ -57,6 +57,13 @@ def test_a_trial_ends_early_where_every_round_loses_much() -> None:
         raise AssertionError("a whole trial was paid for two rounds")
 
 
+def test_a_pause_of_the_machine_in_one_round_does_not_close_it() -> None:
+    gate, _ = new()
+    for saved in (-0.5, -30.0, -0.5, *[2.0] * 20):
+        gate.judge(saved, saved)
+        assert gate.is_open
+
+
 def test_it_opens_for_a_trial_that_may_turn_out_well() -> None:
     gate, budget = new()
     spend(gate, budget, 20, -0.2, 0.2)

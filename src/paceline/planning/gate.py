@@ -12,8 +12,8 @@ from __future__ import annotations
 SAVINGS = 0.01
 """The share of time that goes into the budget of trials."""
 TRIAL = 8
-"""Rounds of a trial: a drafter that starts afresh needs some before it gains anything. Fewer if it
-loses more than the budget usually holds."""
+"""Rounds of a trial: a drafter that starts afresh needs some before it gains anything. There are
+fewer if it loses more than the budget usually holds."""
 _MEMORY, _LONG_MEMORY = 32, 128
 _DOUBT = 4
 # A few rounds tell little, since most gain nothing and some gain much, and a rejected drafter may
@@ -23,6 +23,8 @@ _LENIENCE = 0.15  # loss in passes per round that counts as bad luck
 _FEW = 64
 """After this many rounds in all, a drafter without gains is switched off across texts too."""
 _MOST_SAVED = 4.0
+_MOST_LOST = 2.5
+"""Most passes that a round says others like it lose: more is a pause of the machine."""
 
 
 class TrialBudget:
@@ -166,6 +168,7 @@ class Gate:
         are in. expected: by others like it, in the text's share of a pass of plain decoding."""
         if self._trial and self._here.rounds < TRIAL:
             self._trial.settle(saved)
+        expected = max(expected, -_MOST_LOST)
         self._everywhere.add(expected)
         for gate in self._with_all:
             gate._here.add(expected)
@@ -177,7 +180,7 @@ class Gate:
     def _has_failed(self) -> bool:
         """Whether the drafter has lost too much to be asked again without a new trial."""
         rounds = self._here.rounds
-        if rounds < TRIAL:  # windows of many rows may cost four passes a round
+        if rounds < TRIAL:
             return self._here.total < -_MOST_SAVED
         lenience = _LENIENCE if self._is_first and rounds < _FIRST_TRIAL else 0.0
         return self._here.mean < -lenience
