@@ -393,6 +393,15 @@ def test_a_stream_that_is_closed_inside_a_round_leaves_after_it() -> None:
     assert list(other) == [] and open_slots(session) == 0
 
 
+def test_a_stream_may_be_collected_while_a_turn_is_given_up() -> None:
+    session = toy_session("anpd")
+    stream = session.stream("once upon a time", max_new_tokens=50)
+    next(stream)
+    with session.texts.turn._held:  # the turn is over, and the lock about to be released
+        stream.close()
+    assert open_slots(session) == 0
+
+
 class InterruptAt:
     """Raises where the n-th function of a file begins, as there Python handles signals."""
 

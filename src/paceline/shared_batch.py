@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from os import getpid
-from threading import Lock, get_ident
+from threading import Lock, RLock, get_ident
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -195,24 +195,31 @@ class Turns:
 
     def __init__(self) -> None:
         self._owner: int | None = None
+        self._process, self._beginning = 0, RLock()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._process = getpid()
-        self._asking, self._held = Lock(), Lock()
-        self._last = Lock()  # of who asked last, held until its turn is over
+        """Begin without those who waited in the process that this one was forked from."""
+        with self._beginning:
+            if self._process == getpid():  # another thread came first
+                return
+            if self._owner is not None:
+                raise UsageError(
+                    "this process was forked while a text was being written in its parent: load "
+                    "the model in this process, or fork while no thread writes"
+                )
+            self._asking = Lock()
+            self._last = Lock()  # of who asked last, held until its turn is over
+            # Re-entrant: garbage may be collected where the turn is over but this is still held.
+            self._held = RLock()
+            self._process = getpid()  # last: until then, other threads come here as well
 
     @property
     def mine(self) -> bool:
         """Whether this thread has the turn. Raises UsageError in a process that was forked within
         one: the thread that had it is not there to end it."""
         if self._process != getpid():
-            if self._owner is not None:
-                raise UsageError(
-                    "this process was forked while a text was being written in its parent: load "
-                    "the model in this process, or fork while no thread writes"
-                )
-            self._begin_anew()  # without those who waited
+            self._begin_anew()
         return self._owner == get_ident()
 
     def during(self, work: Callable[[], T]) -> T:
@@ -246,6 +253,7 @@ _finding = Lock()
 
 
 def _turns_of(target: Target) -> Turns:
-    """Those of all sessions on this target, which live no longer than it."""
+    """Those of all sessions on this target. Whoever has them keeps the target, too: while they are
+    here, no other can have its id."""
     with _finding:
         return _by_target.setdefault(id(target), Turns())
