@@ -35,14 +35,14 @@ _NO_LOGITS = torch.empty(0)
 class OpenText:
     """A text that a session is generating.
 
-    key: of the text in the batch. heard: its rounds that nobody has taken yet. callers: one entry
-    for each that waits for it.
+    key: of the text in the batch. heard: its rounds that nobody has taken yet. callers: a mark of
+    each that waits for it.
     """
 
     generation: Generation
     key: int
     heard: deque[Round] = field(default_factory=deque)
-    callers: list[None] = field(default_factory=list)
+    callers: set[object] = field(default_factory=set)
 
 
 class Texts:
@@ -87,11 +87,12 @@ class Texts:
     @contextmanager
     def awaiting(self, text: OpenText) -> Iterator[None]:
         """While this lasts, the text takes part in every round, whichever thread plays it."""
-        text.callers.append(None)
-        try:
+        caller = object()
+        try:  # from here on: an interruption must not leave a mark behind
+            text.callers.add(caller)
             yield
         finally:
-            text.callers.pop()
+            text.callers.discard(caller)
 
     def next_round(self, text: OpenText) -> Round | None:
         """The text's next round, for a caller that awaits it; None if it has ended."""
