@@ -543,14 +543,18 @@ def test_a_drafter_that_fails_to_learn_is_an_error_of_its_text() -> None:
     assert done.tokens == alone("one", max_new_tokens=9)[: len(done.tokens)]
 
 
-def test_a_text_that_cannot_be_decoded_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [IndexError, BaseException])
+def test_a_text_that_cannot_be_decoded_fails_alone(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A panic in a tokenizer written in Rust is no `Exception`."""
     push, calls = OutputText.push, 0
 
     def fifth_fails(output: OutputText, token: int) -> bool:
         nonlocal calls
         calls += 1
         if calls == 5:
-            raise IndexError("piece id is out of range")
+            raise kind("piece id is out of range")
         return push(output, token)
 
     monkeypatch.setattr(OutputText, "push", fifth_fails)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
@@ -203,7 +203,7 @@ class Stream(Iterator[Chunk]):
         if self._error is not None:
             return False
         begun = self.begun()
-        with suppress(Exception), self._or_fail():  # it is raised, or reported, at the text's end
+        try:
             self._logprobs += round.logprobs
             for token in round.path.tokens:
                 begun.output.push(token)
@@ -212,21 +212,17 @@ class Stream(Iterator[Chunk]):
             # This may grow: a text may take over the prefix that another one has read.
             self.stats.reused = begun.text.generation.reused
             self.stats.add(round)  # last: the completion has the tokens that are counted here
-        return self._error is None
+        except BaseException as error:  # tokens or text may be missing
+            self._error = error
+            if isinstance(error, INTERRUPTIONS):
+                raise
+            return False  # it is raised, or reported, where the text ends
+        return True
 
     def _expect(self, tokens: int) -> None:
         """Fail the text if not all its tokens so far were heard: a round was lost on the way."""
         if self._error is None and self.stats.tokens < tokens:
             self._error = KeyboardInterrupt("an interruption has cut off this text: begin it again")
-
-    @contextmanager
-    def _or_fail(self) -> Iterator[None]:
-        """Fail the text if this is interrupted: tokens or text may be missing then."""
-        try:
-            yield
-        except BaseException as error:
-            self._error = error
-            raise
 
     def _play(self) -> None:
         """Hand out what one more round makes certain; the rest if the text has ended."""
@@ -245,10 +241,13 @@ class Stream(Iterator[Chunk]):
         return self.finish(raise_errors)
 
     def _release(self) -> None:
-        with self._or_fail():
+        try:
             for piece in self.begun().output.release(final=self._ended):
                 # A chunk may complete what several tokens began, and a token may span two chunks.
                 known = slice(self._released, piece.token + 1)
                 self._released = max(self._released, piece.token + 1)
                 drafted, logprobs = self._drafted[piece.token], tuple(self._logprobs[known])
                 self._chunks.append(Chunk(piece.text, *drafted, logprobs))
+        except BaseException as error:  # text may be missing
+            self._error = error
+            raise
