@@ -39,8 +39,8 @@ class MergeError(StoreError):
 
 
 INTERRUPTIONS = KeyboardInterrupt, SystemExit, GeneratorExit
-"""What ends the work of a thread, whatever that is. All else is about the work, even if it is no
-`Exception`, as a panic in a library written in Rust."""
+"""They end whatever a thread is doing. All other errors are about what it does, even those that are
+no `Exception`, as a panic in a library written in Rust."""
 
 
 def meant(name: str, known: Iterable[str]) -> str:

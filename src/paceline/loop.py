@@ -205,8 +205,8 @@ class Batch:
     @contextmanager
     def _all_or_none(self, keys: Collection[int]) -> Iterator[None]:
         """End these texts on an interruption or a failed commit: they may have taken tokens that
-        the cache does not hold, or that nobody will hear of. Only an interruption goes on: whoever
-        plays the round may wait for another text."""
+        the cache does not hold, or that nobody will hear of. An error that is theirs is not raised:
+        whoever plays the round may wait for another text."""
         try:
             yield
         except BaseException as error:
@@ -214,7 +214,7 @@ class Batch:
                 self._texts[key].generation.fail(error)
             for key in keys:
                 self.drop(key)
-            if isinstance(error, INTERRUPTIONS):
+            if not keys or isinstance(error, INTERRUPTIONS):
                 raise
 
     def _timed(

@@ -322,6 +322,17 @@ def test_a_commit_that_fails_ends_the_texts_of_its_round_and_no_others() -> None
     assert other.output == REFERENCE.continued([7] * 60, 2, Sampler())
 
 
+def test_an_error_that_is_no_texts_is_raised() -> None:
+    class Breaking(CountedToy):
+        def commit(self, paths: Mapping[int, Path]) -> None:
+            raise MemoryError("no room")
+
+    batch = Batch(Breaking(), FixedBudget(0))
+    batch.add(Generation([7] * 1100, toy_drafter("plain"), Stopping(2)))  # more than one pass reads
+    with pytest.raises(MemoryError):
+        batch.step()
+
+
 def test_a_text_that_cannot_be_opened_again_leaves() -> None:
     target, stopped = CountedToy(), []
 
