@@ -13,7 +13,10 @@ from tests.training.shared import prompt_file
 
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
+from paceline.errors import UsageError
+from paceline.training import method_run
 from paceline.training import run as training_run
+from paceline.training.method_run import MethodRun
 from paceline.training.methods import TRAINED
 
 KINDS = {
@@ -111,6 +114,17 @@ def test_mistakes_are_one_sentence_before_the_model_is_loaded(
     out = [] if "--out" in words else ["--out", "out"]
     ran = command("train", *words, *defaults, *out)
     assert ran.code == 2 and ran.said.startswith("error: ") and message in ran.said
+
+
+def test_the_root_of_a_disk_is_a_folder_too(
+    command: Command, places: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(reader: object, model: object, run: MethodRun, *others: object) -> None:
+        raise UsageError(f"nothing is written by this test, but to {run.cache}")
+
+    monkeypatch.setattr(method_run, "train_method", stop)
+    ran = command("train", "medusa", *places, "--out", "/")
+    assert ran.code == 2 and f"but to {Path('/').resolve()}-states" in ran.said
 
 
 @pytest.mark.parametrize("method", TRAINED)

@@ -48,6 +48,12 @@ class _Given(Device):
     )
     cache_size: float = option(0.0, "Most gigabytes of states; 0: all free disk space.", panel=HOW)
 
+    @property
+    def states(self) -> Path:
+        """Folder for the model's states."""
+        # Not `with_name`, which fails for the root of a disk.
+        return self.cache or Path(f"{self.out.resolve()}-states")
+
     @common.interruptible()
     def opened(self, blocks: bool = False) -> LoadedModel:
         """The model as it is, loaded with progress bars. blocks: see `load_causal_lm`."""
@@ -141,11 +147,9 @@ def _run(
     sizes = loaded.model.config.get_text_config()
     base = BaseModel(loaded.fingerprint, given.model, sizes.hidden_size, sizes.vocab_size)
     source = TextSource(answers, files)
-    out = given.out.resolve()
-    cache = given.cache or out.with_name(f"{out.name}-states")
     most = int(given.cache_size * 1e9)
     about = describe_run(loaded.model.device)
-    return MethodRun(kind, settings, base, source, cache, most, about)
+    return MethodRun(kind, settings, base, source, given.states, most, about)
 
 
 def _report(kind: Kind, parts: Finished, heads: int, out: Path) -> None:
