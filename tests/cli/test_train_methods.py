@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cli.running import Command
 from tests.tiny import save_tiny_llama
-from tests.training.shared import prompt_file
+from tests.training.shared import make, prompt_file
 
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
@@ -99,6 +99,7 @@ def test_methods_are_trained_interrupted_or_not(
         (["chimera", "--state-weight", "-1"], "state_weight must be at least 0"),
         (["chimera", "--bottom", "transformer frozen", "--own-guesses"], "leave out own guesses"),
         (["chimera", "--out", "file/out"], "cannot write file/out: Not a directory"),
+        (["medusa", "--data", "nowhere"], "nowhere holds no training data"),
     ],
 )
 def test_mistakes_are_one_sentence_before_the_model_is_loaded(
@@ -110,6 +111,7 @@ def test_mistakes_are_one_sentence_before_the_model_is_loaded(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
+    make(tmp_path / "data", prompt_file(tmp_path, 1))
     defaults = ["--data", "data", "-m", "no-model"]
     out = [] if "--out" in words else ["--out", "out"]
     ran = command("train", *words, *defaults, *out)

@@ -120,6 +120,7 @@ def _train(kind: Kind, settings: Any, given: _Given) -> None:
 def _checked(kind: Kind, settings: Any, given: _Given) -> list[PromptFile]:
     """The files of --texts; raises UsageError for what could be reported only after a model is
     loaded."""
+    from paceline.training.data import TrainingData
     from paceline.training.order import read_prompt_files
 
     if settings.start and settings.start != PACKAGED:
@@ -130,6 +131,8 @@ def _checked(kind: Kind, settings: Any, given: _Given) -> list[PromptFile]:
         raise UsageError(f"the size of a cache must be a number >= 0, got {given.cache_size}")
     if given.cache and given.cache.resolve() == given.out.resolve():
         raise UsageError(f"--cache and --out are both {given.out}: name two folders")
+    for folder in given.data:
+        TrainingData(folder)  # which is asked again once it is known which model must have made it
     return read_prompt_files(given.texts, given.licence or []) if given.texts else []
 
 
