@@ -59,11 +59,11 @@ def test_a_training_whose_loss_is_no_number_stops(data: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ((StateCache, "fill"), "to read the texts: use --device cpu"),
+        ((StateCache, "fill"), "to read the texts: use a smaller model"),
         ((Trainer, "learn"), "to learn: train with fewer --rows, in another folder"),
     ],
 )
-def test_a_full_gpu_is_one_sentence(
+def test_full_memory_is_one_sentence(
     data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -71,7 +71,7 @@ def test_a_full_gpu_is_one_sentence(
     words: str,
 ) -> None:
     def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+        raise torch.OutOfMemoryError("there is no memory for 4096 slots of a cache")
 
     monkeypatch.setattr(*place, full)
     with pytest.raises(UsageError, match=f"there is not enough memory {words}"):

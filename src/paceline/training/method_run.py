@@ -32,6 +32,7 @@ from paceline.training.state_cache import StateCache, StateShape
 from paceline.training.trainer import Trainer
 
 _VALIDATION_PLACES = 20_000  # that suffice for a look at the loss
+_ELSEWHERE = "use --device cpu, or a smaller model"
 
 OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
 """Loads the target and its tokenizer."""
@@ -142,7 +143,7 @@ def train_method(
 
     Raises UsageError for data, states, a checkpoint, a vocabulary or parts to start from that are
     damaged or do not fit, a folder that holds another run, cannot be written or is in use by
-    another process, and a GPU whose memory is full; ModelError for a model that could not be
+    another process, and memory that is full; ModelError for a model that could not be
     decoded with, and parts to start from that are damaged or another's.
     """
     run.check_start()
@@ -158,8 +159,8 @@ def train_method(
     longest = longest_context(model.config.get_text_config())
     dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
-    elsewhere = "use --device cpu, or a smaller model"
-    with without_cudnn(model.device), _enough_memory("read the texts", elsewhere):
+    advice = "use a smaller model" if model.device.type == "cpu" else _ELSEWHERE
+    with without_cudnn(model.device), _enough_memory("read the texts", advice):
         cache.fill(dataset, partial(TargetReader, model), on_read)
     del model  # before there are two
     model, tokenizer = open_model()
@@ -178,7 +179,8 @@ def train_method(
 
 @contextmanager
 def _enough_memory(what: str, advice: str) -> Iterator[None]:
-    """Raise UsageError, with what could not be done and what to do, if a GPU's memory is full."""
+    """Raise UsageError, with what could not be done and what to do, if a GPU's memory is full,
+    or that for a cache on a CPU."""
     try:
         yield
     except torch.OutOfMemoryError as error:
