@@ -6,7 +6,7 @@ import errno
 import gzip
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -21,6 +21,7 @@ class PromptRecord:
     turns: the user's messages, in order; the model's own answers come in between. `raw` text is
     continued as it is, without the chat template.
     licence, source: of the texts, in the file's own words; empty if it says nothing.
+    where: it was read, for messages: "FILE, line 3".
     """
 
     id: str
@@ -30,6 +31,7 @@ class PromptRecord:
     references: tuple[str, ...] = ()
     licence: str = ""
     source: str = ""
+    where: str = field(default="", compare=False)
 
 
 def read_prompts(
@@ -111,6 +113,7 @@ def _prompt(record: dict[str, Any], where: str, by_category: bool = False) -> Pr
         raw=raw,
         licence=_name(record, ("licence", "license"), ""),
         source=_name(record, ("source",), ""),
+        where=where,
         **particulars(record, where, by_category),
     )
 

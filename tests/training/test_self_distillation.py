@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from tests.tiny import toy_session
+from tests.tiny import TEMPLATE, toy_session
 from tests.training.shared import MODEL, content, make, prompt_file
 
 from paceline.errors import UsageError
 from paceline.training import self_distillation
+from paceline.training.asking import Asking
 from paceline.training.data import TrainingData
 from paceline.training.order import read_prompt_files
 
@@ -235,6 +236,23 @@ def test_another_run_is_not_mixed_in(tmp_path: Path, prompts: Path) -> None:
     with pytest.raises(UsageError, match="made with other prompts: repeat its command"):
         make(out, prompt_file(tmp_path, 3, "others.jsonl"), 30)
     assert content(out) == before
+
+
+def test_a_prompt_that_the_chat_template_rejects_is_named(
+    tmp_path: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = "{% if ' 7?' in messages[0].content %}{{ raise_exception('no sevens') }}{% endif %}"
+    session = toy_session(fingerprint=MODEL)
+    session.tokenizer.chat_template = template + TEMPLATE
+    asking = Asking(max_new_tokens=12)
+    with pytest.raises(UsageError) as caught:
+        self_distillation.make_data(
+            session, read_prompt_files([prompts]), 10**9, tmp_path / "data", asking
+        )
+    assert str(caught.value) == (
+        f"{prompts}, line 8, prompt prompts/7: the model's chat template rejects these messages: "
+        "no sevens"
+    )
 
 
 def test_two_processes_do_not_write_to_one_folder(tmp_path: Path, prompts: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from paceline.drafters import make_drafter
+from paceline.errors import UsageError
 from paceline.loop import Generation, decode
 from paceline.prompts import PromptRecord
 from paceline.session import Message, Session
@@ -69,7 +70,7 @@ def answer_batch(
     is sampled, so nothing depends on what was answered before.
     on_tokens: called with the count of new tokens as they come.
 
-    Raises UsageError for a prompt that is not text, or holds tokens of another model.
+    Raises UsageError, naming the prompt, if it cannot be encoded or the chat template rejects it.
     """
     template = bool(session.tokenizer.chat_template)
     conversations = [
@@ -82,7 +83,7 @@ def answer_batch(
     longest = min(asking.longest_prompt, (session.target.max_context or inf) - 1)
     active = conversations
     while active:
-        asked = [(one, session.encode(one.ask())) for one in active]
+        asked = [(one, _encoded(session, one)) for one in active]
         for one, ids in asked:
             one.too_long = len(ids) > longest
         fitting = [(one, ids) for one, ids in asked if not one.too_long]
@@ -95,6 +96,14 @@ def answer_batch(
             one.take(generation.prompt, tokens, reason, text)
         active = [one for one, _ in fitting if len(one.answers) < len(one.turns)]
     return conversations
+
+
+def _encoded(session: Session, one: Conversation) -> list[int]:
+    try:
+        return session.encode(one.ask())
+    except UsageError as error:
+        record = one.record
+        raise UsageError(f"{record.where}, prompt {record.id}: {error}") from error
 
 
 def _generation(session: Session, one: Conversation, ids: list[int], asking: Asking) -> Generation:
