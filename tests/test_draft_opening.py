@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from pathlib import Path
+from shutil import copy
 from typing import Any
 from weakref import ref
 
@@ -17,6 +18,7 @@ from transformers import (
 )
 
 import paceline
+from paceline import draft_models
 from paceline.draft_models import DraftModels
 from paceline.drafters import ModelChoice, make_drafter
 from paceline.errors import ModelError, UsageError
@@ -123,6 +125,38 @@ def test_a_draft_model_cut_out_of_its_target_is_opened_with_it(tiny: Path, tmp_p
     assert session.host.open is not None
     with pytest.raises(UsageError, match="shares its target's embeddings"):
         session.host.open(ModelChoice(str(folder), dtype="float32"))
+
+
+def test_a_draft_model_on_the_hub_is_known_by_its_record(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, kept, asked = load_causal_lm(str(tiny), device="cpu"), tmp_path / "kept", list[str]()
+    draft, record = cut(loaded.model, (0,), None), DraftRecord(loaded.fingerprint, "tiny", (0,))
+    save_draft(tmp_path / "hub", draft.config, own_tensors(draft, loaded.model), record, {})
+
+    def download(repo: str, allow_patterns: list[str]) -> str:
+        asked.append(repo)
+        for name in allow_patterns:
+            copy(tmp_path / "hub" / name, kept)
+        return str(kept)
+
+    def download_one(repo: str, name: str) -> str:
+        if repo == "someone/whole":
+            raise OSError("404 Client Error")
+        kept.mkdir()
+        return str(copy(tmp_path / "hub" / name, kept / name))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download_one)
+    how: dict[str, Any] = {"device": "cpu", "measure": False}
+    session = paceline.load(str(tiny), "speculative", draft="someone/draft", **how)
+    drafter: Any = make_drafter("speculative:draft=someone/draft", session.host)
+    assert drafter._draft._target.model.config.num_hidden_layers == 1
+    assert asked == ["someone/draft"]
+    monkeypatch.setattr(draft_models, "load_causal_lm", lambda name, **how: loaded)
+    assert session.host.open is not None
+    assert session.host.open(ModelChoice("someone/whole")).fingerprint == loaded.fingerprint
+    assert asked == ["someone/draft"]
 
 
 def test_a_model_is_loaded_once_and_its_hosts_share_a_target(tiny: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +11,12 @@ from paceline.drafters import Host, ModelChoice
 from paceline.drafters.host import COPIES, SELF
 from paceline.errors import ModelError, UsageError
 from paceline.models import ProgressCallback, load_causal_lm
-from paceline.models.draft_folder import is_shared_draft, shipped_draft
+from paceline.models.draft_folder import shipped_draft
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
 from paceline.own_copies import open_copy
-from paceline.own_drafts import open_own_draft
+from paceline.own_drafts import find_own_draft, open_own_draft
 from paceline.planning.first_curve import known_curve
 from paceline.protocols import Target
 from paceline.targets.engines import open_target
@@ -143,17 +142,16 @@ class DraftModels:
         return Host(target, fingerprint, curve, tokens)
 
     def _own_draft(self, name: str) -> Path | None:
-        """The folder of a draft model that shares its base's embeddings; None for other models."""
-        if not name:
-            folder = shipped_draft(self.fingerprint)
-            if folder is None:
-                raise ModelError(
-                    "paceline ships no draft model for this model: name one with "
-                    "--draft-model NAME or draft=NAME, or make one with 'paceline train draft'"
-                )
-            return folder
-        folder = Path(os.path.expanduser(name))  # `Path.expanduser` fails for an unknown user
-        return folder if os.path.isdir(folder) and is_shared_draft(folder) else None
+        """See `find_own_draft`; "" names the one that comes with this package."""
+        if name:
+            return find_own_draft(name, self.progress)
+        folder = shipped_draft(self.fingerprint)
+        if folder is None:
+            raise ModelError(
+                "paceline ships no draft model for this model: name one with "
+                "--draft-model NAME or draft=NAME, or make one with 'paceline train draft'"
+            )
+        return folder
 
     def _shared(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, name: str

@@ -10,8 +10,11 @@ from paceline.errors import ModelError
 from paceline.kept_targets import find_target, keep_target, mark_of
 from paceline.kernels.native.calls import unavailable
 from paceline.models.cache import hash_file
-from paceline.models.draft_folder import RECORD, open_draft, read_draft_record
+from paceline.models.draft_folder import RECORD, is_shared_draft, open_draft, read_draft_record
+from paceline.models.explain import explained
 from paceline.models.fingerprint import loaded_fingerprint
+from paceline.models.progress import ProgressCallback, ignore_progress
+from paceline.models.source import resolve
 from paceline.protocols import Target
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import open_target
@@ -22,6 +25,30 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _FILES = (RECORD, "config.json", "model.safetensors")
+
+
+def find_own_draft(name: str, progress: ProgressCallback = ignore_progress) -> Path | None:
+    """The folder of a draft model that shares its base's embeddings; None for any other model. One
+    in a repository of the hub is known by its record, and then fetched.
+
+    Raises ModelError for a name that is no model's, a damaged record, and a draft model that cannot
+    be fetched.
+    """
+    source = resolve(name, progress=progress)
+    if source.gguf_file is not None:
+        return None
+    if source.folder is not None:
+        return source.folder if is_shared_draft(source.folder) else None
+    from huggingface_hub import hf_hub_download, snapshot_download
+
+    try:
+        record = Path(hf_hub_download(source.location, RECORD))
+    except (OSError, ValueError):  # base classes of the hub's own errors
+        return None  # as most have none; what else is wrong is told when the model is loaded
+    if not is_shared_draft(record.parent):
+        return None
+    with explained(source):
+        return Path(snapshot_download(source.location, allow_patterns=list(_FILES)))
 
 
 def open_own_draft(
