@@ -14,7 +14,7 @@ from tests.training.shared import make, prompt_file
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
 from paceline.errors import UsageError
-from paceline.training import method_run
+from paceline.training import dataset, method_run
 from paceline.training import run as training_run
 from paceline.training.method_run import MethodRun
 from paceline.training.methods import TRAINED
@@ -45,6 +45,7 @@ def test_methods_are_trained_interrupted_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out = tmp_path / "parts"
+    monkeypatch.setattr(dataset, "_MOST_READ", 3)
     words = [method, *places, "--out", out, "--vocabulary", 40, "--cache", tmp_path / "cache"]
     words += ["--steps", 4, "--rows", 4, "--length", 48, "--context", 8, "--threads", 1]
     words += ["--validation", 0.2, "--test", 0.2, "--checkpoint-every", 1, "--heads", 2]
@@ -62,6 +63,7 @@ def test_methods_are_trained_interrupted_or_not(
         assert ran.code == 130 and "keeps the latest checkpoint; repeat the command" in ran.said
     ran = command("train", *words)
     assert (ran.code, ran.out) == (0, "")
+    assert "are left out in whole or in part: 3 pieces of 256 tokens are the most" in ran.said
     assert "head 1: top-1" in ran.said and f"--method {method}:parts={out}" in ran.said
     parts = KINDS[method].from_pretrained(out)
     assert parts.record["steps"] == 4 and parts.acceptance.distances == 2

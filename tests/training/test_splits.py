@@ -11,6 +11,7 @@ from tests.tiny import byte_tokenizer
 from tests.training.shared import make, prompt_file
 
 from paceline.errors import UsageError
+from paceline.training import dataset
 from paceline.training.data import TrainingData
 from paceline.training.dataset import Dataset, Text, TextSource, share_of
 from paceline.training.order import PromptFile, read_prompt_files
@@ -96,20 +97,53 @@ def test_data_that_is_given_twice_is_refused(tmp_path: Path) -> None:
         TextSource([data, data])
 
 
-def read(folder: Path, longest: int | None) -> tuple[list[Text], TextSource]:
+def read(folder: Path, longest: int | None) -> tuple[Dataset, TextSource]:
     make(folder / "data", prompt_file(folder, 24), max_new_tokens=20)
     long = [{"id": str(i), "prompt": "abc " * 200, "licence": "MIT" * (i > 0)} for i in range(9)]
     files: list[PromptFile] = read_prompt_files([written(folder, long)])
     source = TextSource([TrainingData(folder / "data")], files)
-    return Dataset.of(source, SETTINGS, byte_tokenizer(), longest).reads, source
+    return Dataset.of(source, SETTINGS, byte_tokenizer(), longest), source
 
 
-@pytest.mark.parametrize(("longest", "tokens"), [(None, 512), (4096, 512), (70, 70)])
-def test_no_text_is_read_beyond_the_models_context(
-    longest: int | None, tokens: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("longest", "sizes"), [(None, [512, 288]), (4096, [512, 288]), (70, [70] * 11 + [30])]
+)
+def test_a_long_text_is_read_in_pieces_that_fit_the_models_context(
+    longest: int | None, sizes: list[int], tmp_path: Path
 ) -> None:
-    reads, _ = read(tmp_path, longest)
-    assert reads and {len(text.tokens) for text in reads} == {tokens}
+    split, _ = read(tmp_path, longest)
+    pieces: dict[str, list[Text]] = {}
+    for text in split.reads:
+        pieces.setdefault(text.id, []).append(text)
+    whole = list(byte_tokenizer()("abc " * 200).input_ids)
+    assert pieces.keys() == {"3", "4", "5", "6", "8"}  # all of what is held back is left out
+    for found in pieces.values():
+        assert [len(text.tokens) for text in found] == sizes
+        assert [token for text in found for token in text.tokens] == whole
+
+
+def test_what_marks_the_beginning_of_a_text_begins_every_piece(tmp_path: Path) -> None:
+    make(tmp_path / "data", prompt_file(tmp_path, 24), max_new_tokens=20)
+    files = read_prompt_files([written(tmp_path, [{"id": "long", "prompt": "<" + "abcd" * 6}])])
+    tokenizer = byte_tokenizer()
+    tokenizer.bos_token = tokenizer.convert_ids_to_tokens(tokenizer("<").input_ids[0])
+    source = TextSource([TrainingData(tmp_path / "data")], files)
+    reads = Dataset.of(source, SETTINGS, tokenizer, 9).reads
+    assert [tokenizer.decode(list(text.tokens)) for text in reads] == ["<" + "abcd" * 2] * 3
+
+
+def test_texts_left_out_for_want_of_room_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, _ = read(tmp_path, 70)
+    assert len(whole.reads) == 5 * 12 and whole.left_out == ""
+    monkeypatch.setattr(dataset, "_MOST_READ", 3 * 12 + 5)
+    split, _ = read(tmp_path, 70)
+    assert split.reads == whole.reads[: 3 * 12 + 5]
+    assert split.left_out == (
+        "of 5 texts to be read, 2 are left out in whole or in part: 41 pieces of 70 tokens are the "
+        "most"
+    )
 
 
 def test_licences_of_texts_that_are_only_read_are_counted(tmp_path: Path) -> None:

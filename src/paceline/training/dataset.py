@@ -11,9 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -26,8 +25,8 @@ from paceline.training.order import PromptFile, interleave
 from paceline.training.settings import TrainerSettings
 
 _SHORTEST = 4  # tokens: a place, its root, and a token to guess
-_LONGEST_READ = 512
-_MOST_READ = 20_000  # texts that are only read
+_LONGEST_READ = 512  # tokens of a piece of a text that is only read
+_MOST_READ = 20_000  # such pieces, as their states fill a disk
 
 T = TypeVar("T")
 _Counted = TypeVar("_Counted", int, tuple[int, ...])
@@ -105,12 +104,16 @@ class TextSource:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Three splits, and `reads`: texts that are only read, used for training alone."""
+    """Three splits, and `reads`: pieces of texts that are only read, used for training alone.
+
+    left_out: what of these texts is not there, a note for the user; "" if they are there whole.
+    """
 
     train: list[Text] = field(default_factory=list)
     validation: list[Text] = field(default_factory=list)
     test: list[Text] = field(default_factory=list)
     reads: list[Text] = field(default_factory=list)
+    left_out: str = ""
 
     @classmethod
     def of(
@@ -138,16 +141,15 @@ class Dataset:
             else:
                 found.train.append(text)
         if tokenizer is not None and source.files:
-            # A prompt with several ids is held back under all of them.
+            # A prompt with several ids is held back under all of them, a text in all its pieces.
             others = {_prompt_of(text.id) for text in (*found.validation, *found.test)}
-            most = min(_LONGEST_READ, longest or _LONGEST_READ)
-            begun = (
-                Text(record.id, tuple(_encoded(record, tokenizer)[:most]), 0, 0, False)
+            records = [
+                record
                 for record in interleave(source.files, settings.seed)
                 if share_of(record.id) >= held_back and _prompt_of(record.id) not in others
-            )
-            long_enough = (text for text in begun if len(text.tokens) >= _SHORTEST)
-            found.reads.extend(islice(long_enough, _MOST_READ))
+            ]
+            most = min(_LONGEST_READ, longest or _LONGEST_READ)
+            found = replace(found, left_out=_read_into(found.reads, records, tokenizer, most))
         for name in ("train", "validation", "test"):
             if not getattr(found, name):
                 raise UsageError(
@@ -167,6 +169,7 @@ class Dataset:
         return {
             name: {"texts": len(texts), "places": sum(len(text.places) for text in texts)}
             for name, texts in vars(self).items()
+            if name != "left_out"
         }
 
 
@@ -216,6 +219,35 @@ def _is_next_turn(before: str, name: str) -> bool:
     like a later turn, but follows none, is a prompt's own."""
     prompt, mark, turn = before.rpartition("#")
     return mark != "" and turn.isdecimal() and name == f"{prompt}#{int(turn) + 1}"
+
+
+def _read_into(
+    reads: list[Text],
+    records: Sequence[PromptRecord],
+    tokenizer: PreTrainedTokenizerBase,
+    most: int,
+) -> str:
+    """Add the pieces, each of at most `most` tokens, of texts that are only read, up to the limit;
+    returns `Dataset.left_out`."""
+    for number, record in enumerate(records):
+        room, pieces = _MOST_READ - len(reads), _pieces(record, tokenizer, most)
+        reads += pieces[:room]
+        if len(pieces) > room:
+            return (
+                f"of {len(records)} texts to be read, {len(records) - number} are left out in "
+                f"whole or in part: {_MOST_READ} pieces of {most} tokens are the most"
+            )
+    return ""
+
+
+def _pieces(record: PromptRecord, tokenizer: PreTrainedTokenizerBase, most: int) -> list[Text]:
+    """Consecutive pieces of a text that is only read. A token that marks its beginning begins them
+    all, as some models say nothing sensible without."""
+    tokens = _encoded(record, tokenizer)
+    mark = tokens[:1] if tokens[:1] == [tokenizer.bos_token_id] else []
+    step = most - len(mark)
+    pieces = ((*mark, *tokens[at : at + step]) for at in range(len(mark), len(tokens), step))
+    return [Text(record.id, each, 0, 0, False) for each in pieces if len(each) >= _SHORTEST]
 
 
 def _encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[int]:

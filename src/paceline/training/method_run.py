@@ -133,13 +133,15 @@ def train_method(
     folder: Path,
     on_step: OnStep = lambda step, loss: None,
     on_read: Callable[[int, int], None] = lambda done, total: None,
+    on_note: Callable[[str], None] = lambda text: None,
 ) -> Finished:
     """Read the texts, train, measure on the test split, and save the parts in `folder`.
 
     open_reader: loads the model that reads, which is changed; its weights may be in blocks.
     open_model: loads one that can be differentiated through. folder: new, or with a checkpoint of
     the same run, which is resumed, or with its result, which is returned. on_step: see
-    `run_training`. on_read: called with the tokens that the target has read, and all.
+    `run_training`. on_read: called with the tokens that the target has read, and all. on_note:
+    called with what a user should know of the texts.
 
     Raises UsageError for data, states, a checkpoint, a vocabulary or parts to start from that are
     damaged or do not fit, a folder that holds another run, cannot be written or is in use by
@@ -158,6 +160,8 @@ def train_method(
     run.check(model)
     longest = longest_context(model.config.get_text_config())
     dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
+    if dataset.left_out:
+        on_note(dataset.left_out)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
     advice = "use a smaller model" if model.device.type == "cpu" else _ELSEWHERE
     with without_cudnn(model.device), _enough_memory("read the texts", advice):

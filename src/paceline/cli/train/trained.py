@@ -110,8 +110,9 @@ def _train(kind: Kind, settings: Any, given: _Given) -> None:
         def show(step: int, loss: float) -> None:
             bars.update(steps, completed=step, description=f"steps, loss {loss:.3f}")
 
+        heard = show, show_read, common.note
         parts = train_method(
-            lambda: waiting.pop()[:2], lambda: given.opened()[:2], run, out, show, show_read
+            lambda: waiting.pop()[:2], lambda: given.opened()[:2], run, out, *heard
         )
     _report(kind, parts, settings.heads, out)
 
