@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.training.dataset import Text, frequent_ngrams, frequent_tokens
+from paceline.training import frequent
+from paceline.training.dataset import Text
+from paceline.training.frequent import frequent_ngrams, frequent_tokens
 
 
 @given(
@@ -27,6 +30,14 @@ def test_the_most_frequent_ngrams(texts: list[list[int]], order: int, count: int
     assert found.dtype == torch.int32
     assert found.shape[1] == order
     assert [tuple(ngram) for ngram in found.tolist()] == ranked[:count]
+
+
+def test_rare_ngrams_of_long_data_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these pairs but one occurs twice, far apart."""
+    monkeypatch.setattr(frequent, "_MOST_COUNTED", 50)
+    texts = [[7, 8, 100 + number] for number in range(1000)] * 2
+    assert frequent_ngrams(texts, 2, 10).tolist() == [[7, 8]]
+    assert len(frequent_ngrams(texts[:40] * 2, 2, 60)) == 41
 
 
 def test_frequent_tokens() -> None:

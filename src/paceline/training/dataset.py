@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from paceline.errors import UsageError
@@ -29,7 +28,6 @@ _LONGEST_READ = 512  # tokens of a piece of a text that is only read
 _MOST_READ = 20_000  # such pieces, as their states fill a disk
 
 T = TypeVar("T")
-_Counted = TypeVar("_Counted", int, tuple[int, ...])
 
 
 @dataclass(frozen=True)
@@ -264,37 +262,3 @@ def _encoded(record: PromptRecord, tokenizer: PreTrainedTokenizerBase) -> list[i
             '"prompt" instead of "turns" for texts to be read without it'
         ) from error
     return list(tokenizer(text, add_special_tokens=False).input_ids)
-
-
-def frequent_tokens(
-    texts: Iterable[Text], count: int, size: int, always: Iterable[int]
-) -> torch.Tensor:
-    """Ids [count] int64, ascending: the most frequent tokens of answers.
-
-    count: 1 to `size`, which is that of the whole vocabulary. always: taken first, e.g. tokens that
-    end a text. If the answers hold too few, tokens of prompts follow, including those of texts
-    without answers, and then the lowest ids, which a tokenizer that learned by merging gave to the
-    most frequent pieces.
-    """
-    answers: Counter[int] = Counter()
-    prompts: Counter[int] = Counter()
-    for text in texts:
-        prompts.update(text.tokens[: text.first + 1])
-        answers.update(text.tokens[text.first + 1 :])
-    order = (always, _by_frequency(answers), _by_frequency(prompts), range(size))
-    chosen = dict.fromkeys(token for tokens in order for token in tokens)
-    return torch.tensor(sorted(list(chosen)[:count]))
-
-
-def frequent_ngrams(texts: Iterable[Sequence[int]], order: int, count: int) -> torch.Tensor:
-    """Ids [at most count, order] int32: the most frequent n-grams, most frequent first, ties by
-    lowest ids; n-grams that occur once are left out."""
-    counts: Counter[tuple[int, ...]] = Counter()
-    for text in texts:
-        counts.update(zip(*(text[shift:] for shift in range(order))))
-    often = [ngram for ngram in _by_frequency(counts) if counts[ngram] > 1]
-    return torch.tensor(often[:count], dtype=torch.int32).view(-1, order)
-
-
-def _by_frequency(counts: Counter[_Counted]) -> list[_Counted]:
-    return sorted(counts, key=lambda entry: (-counts[entry], entry))

@@ -21,8 +21,9 @@ from paceline.targets.support import check_supported, longest_context
 from paceline.targets.words import output_head
 from paceline.training.batches import Batches
 from paceline.training.checkpoint import forget_checkpoint, load_checkpoint
-from paceline.training.dataset import Dataset, Text, TextSource, frequent_tokens
+from paceline.training.dataset import Dataset, Text, TextSource
 from paceline.training.folder import check_same_run, held
+from paceline.training.frequent import frequent_tokens
 from paceline.training.method import Base, Finished, TrainedMethod
 from paceline.training.precision import products_in, products_name, usable_precision, without_cudnn
 from paceline.training.reading import TargetReader

@@ -139,7 +139,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
 
     def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> Finished:
         """See `TrainedMethod`; with the training texts' common n-grams."""
-        from paceline.training.dataset import frequent_ngrams
+        from paceline.training.frequent import frequent_ngrams
 
         texts = [text.tokens for text in self.base.train]
         common_ngrams = frequent_ngrams(texts, self.settings.order, _COMMON_NGRAMS)
