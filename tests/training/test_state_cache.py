@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny_models import VOCAB, new_model
+from tests.tiny_models import ARCHITECTURES, VOCAB, new_model
 from tests.training.test_windows import SHAPE, TEXTS, Counting
 
-from paceline.errors import UsageError
+from paceline.errors import ModelError, UsageError
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.training import reading, state_cache
 from paceline.training.dataset import Text
@@ -191,6 +191,30 @@ def test_a_texts_states_depend_on_nothing_else() -> None:
         for text, (states, greedy) in zip(some, reader.read(some)):
             expected = together[texts.index(text)]
             assert torch.equal(states, expected[0]) and torch.equal(greedy, expected[1])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_head_that_is_more_than_a_matrix_is_refused(
+    padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads what another layer makes of the last states."""
+    settings: dict[str, Any] = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        **{f"{name}_token_id": 0 for name in ("pad", "bos", "eos", "cls", "sep")},
+    }
+    monkeypatch.setitem(ARCHITECTURES, "modernbert", ("ModernBertDecoder", settings))
+    with pytest.raises(ModelError, match="head of ModernBertDecoderForCausalLM does not read its"):
+        TargetReader(new_model("modernbert"), LLAMA, padded)
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "cohere", "gpt_neox", "phi"])
+def test_a_head_whose_scores_are_changed_afterwards_is_not_refused(architecture: str) -> None:
+    for padded in (False, True):
+        TargetReader(new_model(architecture), LLAMA, padded)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "gpt2"])

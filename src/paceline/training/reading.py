@@ -22,6 +22,8 @@ from paceline.training.dataset import Text, in_turns
 from paceline.training.state_cache import StateShape
 
 _ROWS = 1024  # through the output head at a time
+_TRIAL_TOKENS = 12
+_APART = 0.5  # relative distance of states; rounding, to 8 bits as well, moves most of them less
 
 
 class TargetReader:
@@ -29,7 +31,8 @@ class TargetReader:
 
     shape: of the states to return. padded: read padded texts; by default on a GPU.
 
-    Raises ModelError for a model that cannot be driven this way.
+    Raises ModelError for a model that cannot be driven this way, or whose output head reads
+    something else than the last states: drafters learn from these two together.
     """
 
     def __init__(
@@ -43,6 +46,32 @@ class TargetReader:
         # A model's own forward normalises what the last layer returns.
         padded = padded and layers not in shape.taps
         self._pass = (_Padded if padded else _Packed)(model, shape.taps)
+        self._check_head()
+
+    @torch.inference_mode()
+    def _check_head(self) -> None:
+        """Compare what the output head reads in the model's own forward with the last states."""
+        size = self.model.config.get_text_config().vocab_size
+        tokens = tuple((7 + 31 * step) % size for step in range(_TRIAL_TOKENS))
+        seen: list[torch.Tensor] = []
+
+        def note(head: object, inputs: tuple[torch.Tensor, ...]) -> None:
+            seen.append(inputs[0].reshape(_TRIAL_TOKENS, -1).float())
+
+        hook = self.model.get_output_embeddings().register_forward_pre_hook(note)
+        try:
+            self.model(torch.tensor([tokens], device=self.model.device), use_cache=False)
+        finally:
+            hook.remove()
+        if not seen:  # its weights are used without calling it
+            return
+        (states,) = self._pass.read([Text("", tokens, 0, 0, False)])
+        distances = (states[:, -1].float() - seen[0]).norm(dim=-1) / seen[0].norm(dim=-1)
+        if float(distances.median()) > _APART:
+            raise ModelError(
+                f"the output head of {type(self.model).__name__} does not read its last states as "
+                "they are, so no drafter can learn from them: choose another model"
+            )
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> list[tuple[torch.Tensor, torch.Tensor]]:
