@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -27,6 +28,7 @@ from fake_models import (
     sha256,
 )
 from gguf_files import save_gguf
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -362,6 +364,37 @@ def test_errors_that_led_to_an_error_count_and_the_models_own_name_does_not() ->
 
     with pytest.raises(ModelError, match="cannot reach the model hub"):
         fail("owner/out of memory")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(401, "'hf auth login'"), (403, "may read it"), (429, "too many"), (503, "try again later")],
+)
+@pytest.mark.parametrize("hidden", [False, True])
+def test_what_the_hub_answers_is_told(code: int, words: str, hidden: bool) -> None:
+    response = SimpleNamespace(status_code=code, headers={}, request=None)
+    wrong = "We couldn't connect" if hidden else "There was a specific connection error when"
+
+    def fail() -> None:
+        with explained(ModelSource("x/y", repo="x/y")):
+            raise OSError(f"{wrong}:\n") from HfHubHTTPError("\n\n", response=response)
+
+    with pytest.raises(
+        ModelError, match=rf"^the hub answered {code} when asked for x/y: .*{words}"
+    ):
+        fail()
+
+
+def test_a_file_of_a_missing_repository_is_not_called_gated() -> None:
+    response = SimpleNamespace(status_code=404, headers={}, request=None)
+    words = "404 Client Error.\n\nIf you are trying to access a private or gated repo, make sure"
+
+    def fail() -> None:
+        with explained(ModelSource("x/y:z.gguf", repo="x/y", gguf_file="z.gguf")):
+            raise RepositoryNotFoundError(words, response=response)
+
+    with pytest.raises(ModelError, match="the hub has no model x/y:z"):
+        fail()
 
 
 def test_a_short_name_of_a_model_stays_in_other_words() -> None:

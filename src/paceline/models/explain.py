@@ -40,7 +40,8 @@ _MEANINGS = {
         "there is not enough memory for {name}: use a smaller model, a shorter dtype such as "
         "bfloat16, or device_map='auto'"
     ),
-    r"GatedRepoError|gated repo": (
+    # Not "a private or gated repo", which may just as well be missing.
+    r"GatedRepoError|a gated repo": (
         "{name} is gated: accept its terms on the hub and log in with 'hf auth login'"
     ),
     r"RevisionNotFoundError|not a valid git identifier": (
@@ -76,6 +77,13 @@ _MEANINGS = {
     ),
 }
 
+# What the hub answered instead of a file, and what to do; another answer is its own fault.
+_ANSWERS = {
+    401: "log in again with 'hf auth login', as it does not accept your token",
+    403: "log in with a token that may read it, or use another model",
+    429: "too many requests come from you, so wait some minutes or log in with 'hf auth login'",
+}
+_OTHER_ANSWER = "try again later, or name a model that is on this machine"
 
 _BIASES = {"attn": "attention_bias", "mlp": "mlp_bias"}
 """Parts of a model's name, and the setting that gives the layers there biases."""
@@ -95,11 +103,17 @@ def explained(source: ModelSource, part: str = "") -> Iterator[None]:
 
 
 def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
-    """The first meaning that fits the error or one of its causes."""
+    """The hub's answer, else the first meaning that fits the error or one of its causes."""
+    # First: the libraries' own errors say no more than that something went wrong with the hub.
+    for link in _links(error):
+        code = getattr(getattr(link, "response", None), "status_code", None)
+        # The classes derived from it have a meaning of their own.
+        if type(link).__name__ == "HfHubHTTPError" and isinstance(code, int):
+            advice = _ANSWERS.get(code, _OTHER_ANSWER)
+            return f"the hub answered {code} when asked for {part}{source.name}: {advice}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0].rstrip(".:") if lines else type(error).__name__
-    link: BaseException | None = error
-    while link is not None:
+    for link in _links(error):
         kind = f"{type(link).__module__}.{type(link).__name__}"
         # The model's own name may contain any of the words searched for, or be part of others.
         name = rf"(?<!\w){re.escape(source.location)}(?!\w)"
@@ -111,8 +125,15 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
                 if sentence is _LACKING and source.repo is not None:
                     sentence = _LACKING_ON_HUB
                 return sentence.format(name=source.name, repo=source.repo, reason=reason)
-        link = link.__cause__ or link.__context__
     return f"cannot load {part}{source.name}: {reason}"
+
+
+def _links(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that led to it."""
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def check_folder(source: ModelSource) -> None:
