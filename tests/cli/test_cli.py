@@ -177,7 +177,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, ob
         ("generate hi --model nonsense", "unknown model 'nonsense': use one of"),
         ("generate hi --model [/b]:smile:", "unknown model '[/b]:smile:'"),
         ("generate hi --model {dir}", "no config.json"),
-        ("generate hi --model {dir}/junk.db", "is neither a .gguf file nor a folder"),
+        ("generate hi --model {dir}/junk.db", "is neither a GGUF file nor a folder"),
         ("chat --model nonsense", "unknown model"),
         ("chat --limit 2", "give --prompt-file"),
         ("compare hi --gguf nope", "--gguf is for llama.cpp"),

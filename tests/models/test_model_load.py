@@ -433,6 +433,12 @@ def test_a_gguf_file_says_what_its_description_says(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(folder).tokenize("x  12") == ["x", "ĠĠ", "1", "2"]
 
 
+def test_a_gguf_file_without_an_ending_is_loaded(tmp_path: Path) -> None:
+    file = save_tiny_gguf(tmp_path / "tiny.gguf")
+    mark = load(str(file)).fingerprint
+    assert load(str(file.rename(tmp_path / "sha256-0123"))).fingerprint == mark
+
+
 def test_a_gguf_alias_is_its_file(tmp_path: Path) -> None:
     wheel = tmp_path / "pkg-1.0-py3-none-any.whl"
     file = save_tiny_gguf(tmp_path / "tiny.gguf")

@@ -38,6 +38,16 @@ def test_folder_and_gguf_file(empty: ModelStore, tmp_path: Path) -> None:
     assert (file.folder, file.gguf_file) == (tmp_path, "some.gguf")
 
 
+@pytest.mark.parametrize("name", ["M.GGUF", "sha256-0123", "model.bin"])
+def test_a_gguf_file_may_have_any_name(empty: ModelStore, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"GGUF and more")
+    file = resolve(str(tmp_path / name), store=empty)
+    assert (file.folder, file.gguf_file) == (tmp_path, name)
+    (tmp_path / name).write_bytes(b"GGU")
+    with pytest.raises(ModelError, match="is neither a GGUF file nor a folder"):
+        resolve(str(tmp_path / name), store=empty)
+
+
 @pytest.mark.parametrize(
     ("name", "repo", "file"),
     [

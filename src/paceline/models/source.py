@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.errors import ModelError, meant
+from paceline.models.gguf_header import MAGIC
 from paceline.models.progress import ProgressCallback, ignore_progress
 from paceline.models.registry import GGUF_NAME, Alias
 from paceline.models.store import ModelStore
@@ -46,7 +47,7 @@ def resolve(
 ) -> ModelSource:
     """Find the model that a name stands for. An alias that is not on this machine is pulled.
 
-    A name is, in this order: an alias; an existing folder or `.gguf` file; a hub id `owner/name`,
+    A name is, in this order: an alias; an existing folder or GGUF file; a hub id `owner/name`,
     or `owner/name:file.gguf` for a GGUF file in a hub repository.
 
     Raises ModelError for a name that is none of these or no language model's, and an alias that
@@ -64,13 +65,13 @@ def resolve(
     place = os.path.expanduser(name)
     if os.path.isdir(place):
         return _in_folder(name, Path(place))
-    if os.path.isfile(place) and place.endswith(".gguf"):
+    if os.path.isfile(place) and (place.endswith(".gguf") or _begins_as_gguf(place)):
         return ModelSource(name, folder=Path(place).parent, gguf_file=Path(place).name)
     hub = _HUB_ID.fullmatch(name)
     if hub is not None and not os.path.exists(place) and not hub["repo"].endswith(".gguf"):
         return ModelSource(name, repo=hub["repo"], gguf_file=hub["file"])
     if os.path.isfile(place):
-        raise ModelError(f"{name} is neither a .gguf file nor a folder with a model: name one")
+        raise ModelError(f"{name} is neither a GGUF file nor a folder with a model: name one")
     if name.endswith(".gguf") or name.startswith((".", "~", os.sep)):
         raise ModelError(f"unknown model {name!r}: there is no such file or folder")
     known = {alias: each for alias, each in store.aliases.items() if each.kind == "causal-lm"}
@@ -78,6 +79,15 @@ def resolve(
         f"unknown model {name!r}{meant(name.lower(), known)}: use one of {', '.join(known)}, "
         "a folder, a .gguf file or a hub id owner/name"
     )
+
+
+def _begins_as_gguf(place: str) -> bool:
+    """Other programs keep such files under other names, such as `sha256-…`."""
+    try:
+        with open(place, "rb") as stream:
+            return stream.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def _in_folder(name: str, folder: Path) -> ModelSource:
