@@ -82,6 +82,18 @@ def test_factors_that_are_not_understood_are_refused(tmp_path: Path) -> None:
         config_of(tmp_path, scaled(500000.0, strange))
 
 
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [("rope.scaling.factor", "is not a number"), ("rope.scaling.type", "is not text")],
+)
+def test_a_setting_of_another_kind_is_one_sentence(key: str, words: str, tmp_path: Path) -> None:
+    def wrong(writer: gguf.GGUFWriter) -> None:
+        writer.add_array(f"llama.{key}", [1.0, 2.0])
+
+    with pytest.raises(ModelError, match=rf"\(its llama\.{key} {words}\): use another file"):
+        config_of(tmp_path, wrong)
+
+
 def test_linear_and_yarn_scaling_are_kept(tmp_path: Path) -> None:
     def linear(writer: gguf.GGUFWriter) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)

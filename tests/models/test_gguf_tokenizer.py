@@ -155,6 +155,15 @@ def test_an_unknown_way_to_split_text_is_refused(pre: str, tmp_path: Path) -> No
         described(tmp_path, with_words("{{ m }}", pre=pre))
 
 
+def test_a_file_without_a_vocabulary_is_one_sentence(tmp_path: Path) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        (fields,) = writer.kv_data
+        del fields["tokenizer.ggml.tokens"]
+
+    with pytest.raises(ModelError, match=r"has no vocabulary .*: use a file that has one"):
+        described(tmp_path, change)
+
+
 def test_a_part_of_a_file_is_refused(tmp_path: Path) -> None:
     def change(writer: gguf.GGUFWriter) -> None:
         writer.add_uint16("split.count", 3)

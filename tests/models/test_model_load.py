@@ -354,6 +354,15 @@ def test_what_libraries_raise_becomes_one_sentence(error: Exception, words: str)
     assert "\n" not in str(caught.value)
 
 
+def test_what_is_not_understood_of_a_gguf_file_has_advice() -> None:
+    def fail() -> None:
+        with explained(ModelSource("m.gguf", folder=Path(), gguf_file="m.gguf")):
+            raise KeyError("tokens")
+
+    with pytest.raises(ModelError, match=r"^cannot load m\.gguf \('tokens'\): use another file"):
+        fail()
+
+
 def test_errors_that_led_to_an_error_count_and_the_models_own_name_does_not() -> None:
     def fail(name: str) -> None:
         with explained(ModelSource(name, repo=name)):

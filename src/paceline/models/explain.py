@@ -125,6 +125,9 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
                 if sentence is _LACKING and source.repo is not None:
                     sentence = _LACKING_ON_HUB
                 return sentence.format(name=source.name, repo=source.repo, reason=reason)
+    if source.gguf_file is not None and not source.described:
+        advice = "use another file, or the model as safetensors"
+        return f"cannot load {part}{source.name} ({reason}): {advice}"
     return f"cannot load {part}{source.name}: {reason}"
 
 

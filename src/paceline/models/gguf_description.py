@@ -67,12 +67,19 @@ def describe_gguf(file: Path, target: Path) -> None:
     """Write everything in a GGUF file but its weights into a folder, in transformers' form:
     configuration, generation configuration and a fast tokenizer.
 
-    Takes seconds: the vocabulary is read word by word. Raises whatever transformers does.
+    Takes seconds: the vocabulary is read word by word. Raises ModelError for a file without one,
+    and whatever transformers does.
     """
     from transformers import AutoConfig, GenerationConfig
 
     with muted():
         opened = GgufFile(file)
+        words = len(opened.strings(_WORDS))
+        if not words:
+            raise ModelError(
+                f"{file} has no vocabulary ({_WORDS}): use a file that has one, or the model as "
+                "safetensors"
+            )
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         restore_settings(config, opened)
         config.save_pretrained(target)
@@ -83,7 +90,7 @@ def describe_gguf(file: Path, target: Path) -> None:
             pad_token_id=config.pad_token_id,
         ).save_pretrained(target)
         _tokenizer(opened).save_pretrained(target)
-    _list_added_tokens(target, len(opened.strings(_WORDS)))
+    _list_added_tokens(target, words)
 
 
 def _list_added_tokens(folder: Path, words: int) -> None:

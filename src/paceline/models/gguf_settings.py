@@ -6,6 +6,7 @@ Keys are those of the GGUF specification, and what they mean is what llama.cpp d
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -71,8 +72,16 @@ def restore_settings(config: PreTrainedConfig, file: GgufFile) -> None:
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
 
 
-def _of(file: GgufFile, key: str) -> Any:
-    return file.metadata.get(f"{file.architecture}.{key}")
+def _of(file: GgufFile, key: str, kind: type = Real) -> Any:
+    """A setting; None if there is none. Raises ModelError for one of another kind."""
+    value = file.metadata.get(name := f"{file.architecture}.{key}")
+    if value is not None and not isinstance(value, kind):
+        what = "a number" if kind is Real else "text"
+        raise ModelError(
+            f"{file.path} cannot be read (its {name} is not {what}): use another file, or the "
+            "model as safetensors"
+        )
+    return value
 
 
 def _restore_rope(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
@@ -142,7 +151,7 @@ def _restore_longrope(config: PreTrainedConfig, rope: dict[str, Any], file: Gguf
 
 def _scaling(config: PreTrainedConfig, file: GgufFile) -> dict[str, Any]:
     """Scaling that is given by numbers alone; {} if there is none."""
-    kind = _of(file, "rope.scaling.type") or "linear"
+    kind = _of(file, "rope.scaling.type", str) or "linear"
     factor = _of(file, "rope.scaling.factor") or _of(file, "rope.scale_linear") or 1.0
     if kind == "none" or factor == 1.0:
         return {}
