@@ -473,7 +473,7 @@ def test_bench_run_names_what_failed(
 ) -> None:
     strangers.append(Fixed("crashing", [[1], RuntimeError("it\nbroke"), [1]]))
     result = bench(command, data, "small")
-    assert result.code == 0
+    assert result.code == 1
     assert result.notes[0] == "error: crashing failed on talk#1: RuntimeError: it broke"
     assert len(result.notes) == 2
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-import typer
-
 from paceline.cli import common, flags
 from paceline.cli.bench import shared
 from paceline.cli.groups import Machine, Prompts, Request
@@ -64,8 +62,7 @@ def compare(
         kept = f"{json_file} and these tables show" if json_file else "these tables show"
         common.note(f"interrupted: {kept} what was measured so far")
         raise KeyboardInterrupt
-    if found.failures:
-        raise typer.Exit(1)
+    found.exit_if_failed()
 
 
 def _records(prompts: Prompts) -> list[PromptRecord]:

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+import typer
+
 from paceline.bench.entries import Difference, Entry, Key, LeftOut, seconds_by_part
 from paceline.bench.metrics import MethodSummary, Summary, summarise
 from paceline.bench.report.tables import hit_ratio, sources
@@ -117,6 +119,11 @@ class Findings:
             common.note(sentence)
         for (method, label), error in self.failures.items():
             common.note(f"error: {method} failed on {label}: {error}", style="red")
+
+    def exit_if_failed(self) -> None:
+        """End the command with exit code 1 if a method failed on a text."""
+        if self.failures:
+            raise typer.Exit(1)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, ready for `json.dumps`."""

@@ -43,3 +43,5 @@ def ablate(
     with common.interruptible():
         plots = save(draw(ablation, found.summary.overall), path.with_suffix(""))
     common.print_lines([table, *plots])
+    found.note_exceptions()
+    found.exit_if_failed()

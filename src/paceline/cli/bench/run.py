@@ -41,3 +41,4 @@ def run(
     path, found = trials.measure("run", texts, asked, contenders)
     found.note_exceptions()
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
+    found.exit_if_failed()

@@ -67,3 +67,4 @@ def simulate(
     path, found = trials.measure("simulate", recordings, asked)
     found.show_traces()
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
+    found.exit_if_failed()
