@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from tests.serve.live import MODEL, SlowToy, live, tool_session
 
 from paceline.errors import UsageError
-from paceline.serve.batch_lines import check_custom_ids, read_lines
+from paceline.serve.batch_lines import BatchLine, check_custom_ids, read_lines
 from paceline.serve.batch_results import BatchCounts, results_in
 from paceline.serve.batch_run import batch_server, run_batch
 from paceline.session import Session
@@ -64,29 +65,38 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         self.input, self.output = folder / "in.jsonl", folder / "out.jsonl"
         self.errors = folder / "errors.jsonl"
+        self.tasks = 0  # most at once
 
     def fill(self, *lines: bytes) -> None:
         self.input.write_bytes(b"\n".join(lines) + b"\n")
 
     def run(
-        self, session: Session | None = None, apart: bool = False, cancel_after: int | None = None
+        self,
+        session: Session | None = None,
+        apart: bool = False,
+        cancel_after: int | None = None,
+        max_batch: int = 4,
     ) -> BatchCounts:
         """Answer the file. cancel_after: so many results, as Ctrl-C does."""
-        server = batch_server(session or tool_session(), [MODEL], 4)
+        server = batch_server(session or tool_session(), [MODEL], max_batch)
 
         async def work() -> BatchCounts:
             def heard(counts: BatchCounts) -> None:
                 if counts.answered + counts.failed == cancel_after:
                     running.cancel()
 
-            lines = read_lines(self.input)
             results.heard = heard
-            running = asyncio.ensure_future(run_batch(server, lines, results))
+            running = asyncio.ensure_future(run_batch(server, self._lines(), results))
             await running
             return results.counts
 
         with results_in(self.output, self.errors if apart else None) as results:
             return asyncio.run(work())
+
+    def _lines(self) -> Iterator[BatchLine]:
+        for line in read_lines(self.input):
+            self.tasks = max(self.tasks, len(asyncio.all_tasks()))
+            yield line
 
     def found(self, path: Path | None = None) -> dict[str, Any]:
         records = [json.loads(line) for line in (path or self.output).read_bytes().splitlines()]
@@ -106,6 +116,12 @@ def text_of(record: dict[str, Any]) -> Any:
         choice.get("message", choice) | {"finish_reason": choice["finish_reason"]}
         for choice in record["response"]["body"]["choices"]
     ]
+
+
+def test_a_large_max_batch_makes_no_more_tasks_than_there_are_lines(rig: Rig) -> None:
+    rig.fill(*(completion(str(number)) for number in range(5)))
+    assert rig.run(max_batch=10_000).answered == 5
+    assert rig.tasks < 50
 
 
 def test_answers_are_those_of_the_server(rig: Rig) -> None:

@@ -42,19 +42,21 @@ async def run_batch(server: Server, lines: Iterable[BatchLine], results: Results
     Raises UsageError if a result cannot be written, or belongs to another request.
     """
     app, waiting = create_app(server), iter(lines)
+    to_come = iter(range(_AHEAD * server.settings.max_batch - 1))  # workers
 
-    async def work() -> None:
+    async def work(workers: asyncio.TaskGroup) -> None:
         for line in waiting:
             if results.has(line):
                 results.counts.known += 1
-            else:
-                results.write(await _outcome(app, line))
+                continue
+            if next(to_come, None) is not None:  # no more of them than there are lines
+                workers.create_task(work(workers))
+            results.write(await _outcome(app, line))
 
     server.engine.start()
     try:
         async with asyncio.TaskGroup() as workers:
-            for _ in range(_AHEAD * server.settings.max_batch):
-                workers.create_task(work())
+            workers.create_task(work(workers))
     except BaseExceptionGroup as group:
         raise group.exceptions[0] from None
     finally:
