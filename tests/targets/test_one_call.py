@@ -294,6 +294,17 @@ def test_a_model_that_lost_a_layer_runs_its_own_forward() -> None:
     torch.testing.assert_close(target.score({slot: EMPTY})[slot], expected, rtol=1e-3, atol=1e-3)
 
 
+def test_many_query_heads_for_each_key_head_take_the_own_forward() -> None:
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 1}
+    model, plain = (new("llama", hidden_size=64, head_dim=8, **heads) for _ in range(2))
+    target = open_target(model, weights="packed")
+    assert target.describe().report["own_forward"].startswith("64 of its query heads share one")
+    assert target.runs_as_opened
+    slot = target.open(some_prompt(9))
+    expected = exact_scores(plain, [some_prompt(9)])
+    torch.testing.assert_close(target.score({slot: EMPTY})[slot], expected, rtol=1e-3, atol=1e-3)
+
+
 def test_a_model_that_cannot_be_watched_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise UnfitError("it is Tuesday")

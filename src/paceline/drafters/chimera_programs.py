@@ -18,8 +18,9 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, GivenRows, can_attend, layer_of
+from paceline.kernels.programs.builder import Builder, GivenRows, layer_of
 from paceline.kernels.programs.steps import Function, Join
+from paceline.kernels.slots_seen import can_attend
 
 AT_ONCE = 256
 """Most rows per call; memory for them is kept."""

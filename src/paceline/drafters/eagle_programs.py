@@ -10,8 +10,9 @@ from paceline.drafters.eagle_model import EagleModel
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, can_attend, layer_of
+from paceline.kernels.programs.builder import Builder, layer_of
 from paceline.kernels.programs.steps import Operand
+from paceline.kernels.slots_seen import can_attend
 from paceline.planning.draft_length import LONGEST
 
 AT_ONCE = 512

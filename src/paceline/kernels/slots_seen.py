@@ -25,6 +25,13 @@ Ints = NDArray[np.int32]
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 """Formats of keys and values, by the library's numbers."""
 
+_MOST_TOGETHER = 48  # heads that share keys and values, PL_HEADS_OF_A_RANGE in the library
+
+
+def can_attend(heads: int, kv_heads: int) -> bool:
+    """Whether a call of the library takes so many heads of queries, and of keys and values."""
+    return heads <= _MOST_TOGETHER * kv_heads
+
 
 class SlotsSeen:
     """What the rows of a pass see.
@@ -62,6 +69,19 @@ class SlotsSeen:
         """
         if key.dtype != value.dtype:
             raise ValueError(f"keys are in {key.dtype}, but values in {value.dtype}")
+        if can_attend(len(query), len(key)):
+            return self._attend(query, key, value, scale, cap)
+        (heads, rows, size), kv_heads = query.shape, len(key)
+        shared = query.reshape(kv_heads, heads // kv_heads, rows, size)
+        found = [
+            self._attend(some.flatten(0, 1), key, value, scale, cap).view(rows, kv_heads, -1)
+            for some in shared.split(_MOST_TOGETHER, dim=1)
+        ]
+        return torch.cat(found, dim=2).view(rows, heads, value.shape[2])
+
+    def _attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, cap: float
+    ) -> torch.Tensor:
         asked = query.float()
         if asked.stride(2) != 1:
             asked = asked.contiguous()

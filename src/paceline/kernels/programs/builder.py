@@ -29,14 +29,8 @@ from paceline.kernels.programs.steps import (
 
 _GRAIN = 256
 _FEW = 8  # rows
-_MOST_TOGETHER = 48  # heads that share keys and values, PL_HEADS_OF_A_RANGE in the library
 
 Floats = NDArray[np.float32]
-
-
-def can_attend(heads: int, kv_heads: int) -> bool:
-    """Whether the library has attention with so many heads of queries, and of keys and values."""
-    return heads <= _MOST_TOGETHER * kv_heads
 
 
 @dataclass(frozen=True)

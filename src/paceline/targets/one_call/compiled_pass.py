@@ -23,6 +23,7 @@ from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.early_selection import select_early
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import Lowered, Op
+from paceline.kernels.slots_seen import can_attend
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
@@ -55,6 +56,10 @@ def compiled(model: PreTrainedModel, windows: Windows) -> Lowered:
     layers = {step.layer for step in lowered.steps if step.op == Op.STORE}
     if layers != {*range(len(layers))}:  # the library counts caches
         raise UnfitError("its attention layers are not numbered from 0 on")
+    for step in lowered.steps:
+        if step.op == Op.ATTEND and not can_attend(step.heads, step.key_heads):
+            together = step.heads // step.key_heads
+            raise UnfitError(f"{together} of its query heads share one head of keys, too many")
     return lowered
 
 
