@@ -9,6 +9,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from tests.datastore.test_datastore_store import MARK, TEXTS, known, settle
 
 from paceline.datastore import Datastore, clear_datastore
@@ -93,6 +94,25 @@ def test_an_index_that_cannot_be_written_is_told_once_and_tried_later(
     settle(store)
     assert store.info().logged == 0
     assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5, 5], [6], [9], [8, 8]]
+
+
+def test_a_merge_that_another_process_keeps_waiting_is_told_and_tried_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_LOGGED", 4)
+    monkeypatch.setattr(module, "_PATIENCE", 0.1)
+    store = Datastore(folder, MARK)
+    with FileLock(folder / ".merging"):
+        store.add([[5, 5, 5, 5]])
+        settle(store)
+        with pytest.raises(MergeError, match=r"another process .*; its log holds all documents"):
+            store.add([[6]])
+    with FileLock(folder / ".lock"), pytest.raises(StoreError, match="another process has locked"):
+        store.add([[7]])
+    store.add([[8, 8, 8]])
+    settle(store)
+    assert store.info().logged == 0
+    assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5, 5], [6], [8, 8, 8]]
 
 
 @pytest.mark.parametrize("written", [0, 1])

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 
-from paceline.models import prepared_cache
+from paceline.models import cache, prepared_cache
 from paceline.models.prepared_cache import clear_prepared, find_prepared, keep_prepared
 
 RECORD = {"some": ["words", 1.5, None]}
@@ -146,6 +147,17 @@ def test_what_killed_processes_have_left_is_deleted(
 def test_tensors_of_other_kinds_are_not_kept() -> None:
     keep_prepared("mark", RECORD, {"halves": torch.zeros(3, dtype=torch.bfloat16)})
     assert find_prepared("mark") is None
+
+
+def test_nobody_waits_for_long_to_keep_a_model(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that has the lock may have been stopped."""
+    monkeypatch.setattr(cache, "PATIENCE", 0.1)
+    root.mkdir(parents=True)
+    with FileLock(root / ".lock"):
+        keep_prepared("mark", RECORD, TENSORS)
+    assert find_prepared("mark") is None
+    keep_prepared("mark", RECORD, TENSORS)
+    assert find_prepared("mark") is not None
 
 
 def test_a_folder_that_cannot_be_made(root: Path) -> None:

@@ -30,6 +30,7 @@ MOST_TOKENS = 20_000_000
 
 _MOST_LOGGED = 1 << 18
 _LOG, _MERGING = "log", ".merging"
+_PATIENCE = 30.0  # seconds to wait for another process, which may have been stopped
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class Datastore:
     another tokenizer are refused. "" reads those of any.
     version: changes whenever there is something new to look up.
 
-    All methods raise StoreError if a file is damaged, of another tokenizer, or cannot be read or
-    written. A missing or empty folder is an empty datastore; one with other files is refused.
+    All methods raise StoreError if a file is damaged, of another tokenizer, locked for long, or
+    cannot be read or written. A missing or empty folder is an empty datastore; one with other files
+    is refused.
     """
 
     def __init__(self, folder: Path, vocabulary: str) -> None:
@@ -142,7 +144,9 @@ class Datastore:
     def _merge(self, new: list[Int32], most: int | None, least: int = 0) -> None:
         """Write a new index; only the last step blocks other processes from adding to the log. least:
         tokens of a log that is worth it; with fewer another process was faster."""
-        with _explained(self.folder, "change"), held(self.folder / _MERGING), self._drafting():
+        patience = _PATIENCE if least else -1  # who asks for an index may stop waiting
+        lock = held(self.folder / _MERGING, patience=patience)
+        with _explained(self.folder, "change"), lock, self._drafting():
             before = self._read_index()
             log = Log(self.folder / _LOG, self._vocabulary, before.name)
             if log.tokens < least:
@@ -206,7 +210,8 @@ class Datastore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        with _explained(self.folder, "change"), held(self.folder / LOCK):
+        lock = held(self.folder / LOCK, patience=_PATIENCE)
+        with _explained(self.folder, "change"), lock:
             yield
 
 
@@ -242,6 +247,11 @@ def _files(folder: Path) -> dict[Path, bytes]:
 def _explained(folder: Path, what: str) -> Iterator[None]:
     try:
         yield
+    except TimeoutError as error:
+        raise StoreError(
+            f"another process has locked the datastore {folder} for more than {_PATIENCE:g} "
+            "seconds: end it, or try again later"
+        ) from error
     except OSError as error:
         raise StoreError(
             f"cannot {what} the datastore {folder} ({error.strerror or error}): free some space, "

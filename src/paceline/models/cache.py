@@ -16,6 +16,9 @@ from filelock import FileLock, Timeout
 from paceline.errors import ModelError
 
 LOCK = ".lock"
+PATIENCE = 10.0
+"""Seconds to wait for the lock of a cache: what is not kept is made again next time."""
+
 _SCRATCH = ".new-"
 _CHUNK = 1 << 22
 _HEAD_BYTES = 1 << 16
@@ -55,15 +58,21 @@ def explain_os_errors(
 
 
 @contextmanager
-def held(lock_file: Path, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold an inter-process lock during the body; `on_wait` is called if another process has it."""
+def held(
+    lock_file: Path, on_wait: Callable[[], None] = lambda: None, patience: float = -1
+) -> Iterator[None]:
+    """Hold an inter-process lock during the body; `on_wait` is called if another process has it.
+
+    patience: seconds to wait for that process, which may have been stopped; -1 for no limit. Raises
+    TimeoutError after these, and OSError if the lock file cannot be written.
+    """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(lock_file)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         on_wait()
-        lock.acquire()
+        lock.acquire(timeout=patience)
     try:
         yield
     finally:
@@ -76,9 +85,9 @@ def scratch_in(root: Path) -> Iterator[Path]:
 
     Entries are made there before they are moved to their places. No other process is in such a
     folder: any that is there was left by one that was killed, and is deleted first. Raises OSError
-    if nothing can be written.
+    if nothing can be written, or another process holds the lock for longer than `PATIENCE`.
     """
-    with held(root / LOCK):
+    with held(root / LOCK, patience=PATIENCE):
         for left in root.glob(f"{_SCRATCH}*"):
             shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH) as scratch:

@@ -20,6 +20,7 @@ from paceline.errors import ModelError
 from paceline.json_files import json_bytes, read_json, replace_file
 from paceline.models.cache import (
     LOCK,
+    PATIENCE,
     cache_root,
     clear_folder,
     hash_file,
@@ -82,7 +83,7 @@ def hash_of(path: Path) -> str:
     found = hash_file(path)
     if _seen(path) != seen:  # replaced meanwhile
         return found
-    with suppress(OSError), held(_root() / LOCK):  # else it is computed again next time
+    with suppress(OSError), held(_root() / LOCK, patience=PATIENCE):  # else it is computed again
         hashes = _read(_root() / "hashes.json")
         hashes.pop(place, None)
         kept = list(hashes.items())[1 - _MOST_HASHES :]
