@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOLCK
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -34,6 +35,8 @@ def alone(
             lock.acquire(timeout=0)
         except Timeout as error:
             raise UsageError(f"another process is writing to {path}: {advice}") from error
+        except NotImplementedError as error:
+            raise OSError(ENOLCK, "its file system has no locks") from error
     try:
         yield
     finally:

@@ -13,6 +13,8 @@ import torch
 from filelock import FileLock
 from safetensors.torch import load_file
 
+from paceline.errors import ModelError, UsageError
+from paceline.file_locks import alone, lock_beside
 from paceline.models import cache, prepared_cache
 from paceline.models.prepared_cache import clear_prepared, find_prepared, keep_prepared
 
@@ -158,6 +160,22 @@ def test_nobody_waits_for_long_to_keep_a_model(root: Path, monkeypatch: pytest.M
     assert find_prepared("mark") is None
     keep_prepared("mark", RECORD, TENSORS)
     assert find_prepared("mark") is not None
+
+
+def test_a_file_system_without_locks_is_left_alone(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise NotImplementedError("FileSystem does not appear to support flock")
+
+    monkeypatch.setattr(FileLock, "acquire", missing)
+    keep_prepared("mark", RECORD, TENSORS)
+    assert find_prepared("mark") is None
+    with pytest.raises(ModelError, match=r"its file system has no locks.* PACELINE_CACHE"):
+        clear_prepared()
+    place = root / "result.jsonl"
+    with pytest.raises(UsageError, match=r"cannot write results: its file system has no locks"):
+        alone(lock_beside(place), place, "results").__enter__()
 
 
 def test_a_folder_that_cannot_be_made(root: Path) -> None:

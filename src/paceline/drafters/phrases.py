@@ -137,6 +137,9 @@ class PhrasePool:
                     self._seen[path.resolve()] = stamp_of(path)
         except Timeout as error:
             raise ModelError(f"cannot write phrases to {path}: another process does") from error
+        except NotImplementedError as error:
+            reason = "its file system has no locks"
+            raise ModelError(f"cannot write phrases to {path}: {reason}") from error
         except OSError as error:
             raise ModelError(f"cannot write phrases to {path}: {error.strerror}") from error
 

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from errno import ENOLCK
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -64,7 +65,7 @@ def held(
     """Hold an inter-process lock during the body; `on_wait` is called if another process has it.
 
     patience: seconds to wait for that process, which may have been stopped; -1 for no limit. Raises
-    TimeoutError after these, and OSError if the lock file cannot be written.
+    TimeoutError after these, and OSError if the lock file cannot be written or locked.
     """
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(lock_file)
@@ -73,6 +74,8 @@ def held(
     except Timeout:
         on_wait()
         lock.acquire(timeout=patience)
+    except NotImplementedError as error:
+        raise OSError(ENOLCK, "its file system has no locks") from error
     try:
         yield
     finally:
