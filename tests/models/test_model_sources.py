@@ -55,6 +55,7 @@ def test_a_gguf_file_may_have_any_name(empty: ModelStore, tmp_path: Path, name: 
         ("Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B", None),
         ("owner/name-GGUF:model-Q4_K_M.gguf", "owner/name-GGUF", "model-Q4_K_M.gguf"),
         ("owner/name:sub/model.gguf", "owner/name", "sub/model.gguf"),
+        ("owner/name:M.GGUF", "owner/name", "M.GGUF"),
     ],
 )
 def test_hub_ids(empty: ModelStore, name: str, repo: str, file: str | None) -> None:

@@ -14,7 +14,7 @@ from paceline.models.registry import GGUF_NAME, Alias
 from paceline.models.store import ModelStore
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_HUB_ID = re.compile(rf"(?P<repo>{_PART}/{_PART})(?::(?P<file>[^:]+\.gguf))?")
+_HUB_ID = re.compile(rf"(?P<repo>{_PART}/{_PART})(?::(?P<file>[^:]+\.(?i:gguf)))?")
 
 
 @dataclass(frozen=True, slots=True)
