@@ -18,13 +18,14 @@ from paceline.errors import UsageError
 from paceline.integrations.known_model import hooks_of
 from paceline.loop import Generation, decode
 from paceline.protocols import HIDDEN_STATES, VIRTUAL_TOKENS
-from paceline.records import Round
+from paceline.records import Path, Round
 from paceline.stopping import Stopping
 from paceline.targets.engines import open_target
 from paceline.targets.hidden_states import call_with_states
 from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
 from paceline.targets.words import output_head
+from paceline.tree import EMPTY, Tree
 
 NAMED = ["llama", "qwen2", "mistral", "gemma3", "gpt2", "phi"]
 
@@ -170,6 +171,22 @@ def test_what_was_read_without_states_is_read_again() -> None:
     assert len(watcher.seen[0][1]) == 0
     text, states = watcher.seen[1]
     assert torch.allclose(states, own_states(model, text[:-1]), atol=1e-9)
+
+
+def test_states_may_be_wanted_between_a_pass_and_its_commit() -> None:
+    """As by another session on the target that a processor asks: the round's text is read again."""
+    model = tiny_model("llama", dtype=torch.float64)
+    target = new_target(model, check=False)
+    prompt = some_prompt(6)
+    slot = target.open(prompt)
+    target.score({slot: Tree.chain([5, 6])})
+    target.keep_states()
+    target.commit({slot: Path((0,), (5, 9))})
+    assert target.pending(slot) == len(prompt) + 1
+    (row,) = target.score({slot: EMPTY})[slot]
+    with torch.no_grad():
+        expected = model(torch.tensor([[*prompt, 5, 9]]), use_cache=False).logits[0, -1]
+    assert torch.allclose(row, expected, atol=1e-9)
 
 
 def test_states_change_no_text() -> None:

@@ -35,14 +35,15 @@ class TextSlot:
     """One text.
 
     start: of its stretch of the pool; capacity: slots there. cached: tokens already read.
-    pending: tokens to read, the root last. tree_at: slot of the first node of its last tree.
+    pending: tokens to read, the root last. tree_at: slot of the first node of its last tree; None
+    if no pass has read one here.
     """
 
     cached: list[int]
     pending: list[int] = field(default_factory=list)
     start: int = 0
     capacity: int = 0
-    tree_at: int = 0
+    tree_at: int | None = None
 
     def have_read(self, count: int) -> None:
         """Mark the first `count` pending tokens as cached."""
@@ -174,18 +175,21 @@ class TextSlots:
 
     def commit(self, paths: Mapping[int, Path]) -> None:
         """See `Target.commit`."""
-        moves = [
-            (self._open[slot].tree_at + node, self._open[slot].tree_at + place)
-            for slot, path in paths.items()
-            for place, node in enumerate(path.nodes)
-            if place != node  # where the path begins like the tree, rows are already in place
-        ]
+        moves = list[tuple[int, int]]()
+        for slot, path in paths.items():
+            if (tree_at := self._open[slot].tree_at) is not None:
+                # Where the path begins like the tree, rows are already in place.
+                steps = [step for step in enumerate(path.nodes) if step[0] != step[1]]
+                moves += [(tree_at + node, tree_at + place) for place, node in steps]
         if moves:
             self.cache.move(*zip(*moves))
         for slot, path in paths.items():
             text = self._open[slot]
-            text.cached += [*text.pending, *path.tokens[:-1]]
-            text.pending = [path.tokens[-1]]
+            if text.tree_at is None:  # taken over between the pass and this: all is read again
+                text.pending += path.tokens
+            else:
+                text.cached += [*text.pending, *path.tokens[:-1]]
+                text.pending = [path.tokens[-1]]
 
     def states(self, slot: int) -> torch.Tensor:
         """See `Target.states`."""
