@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from tests.draft_hosts import Ticking
 
 from paceline.drafters import make_drafter
 from paceline.drafters.draft_rounds import DraftRounds
+from paceline.loop import FixedBudget
 from paceline.planning.planner import TreePlanner
 from paceline.records import TextStart
 from paceline.targets.toy import ToyTarget
@@ -26,3 +30,22 @@ def test_trees_before_a_correction_are_not_judged_by_what_comes_after_it(
             assert len(forgotten) == corrections
         text[-1] = (text[-1] + 1) % 16
         speaker.correct(len(text) - 1)
+
+
+class Flickering(ToyTarget):
+    """Its scores are NaN in every other pass, beginning with the first."""
+
+    def score(self, *work: Any) -> dict[int, torch.Tensor]:
+        found = super().score(*work)
+        return (
+            {slot: rows * torch.nan for slot, rows in found.items()} if self.passes % 2 else found
+        )
+
+
+def test_scores_that_are_nan_are_no_guesses_and_no_error() -> None:
+    speaker = DraftRounds(Flickering(), make_drafter("plain"), FixedBudget(0), 1, Ticking(1e-3))
+    text = [3, 1, 4, 1, 5]
+    speaker.start(text, TextStart(text))
+    assert [len(speaker.say(100, 2)) for _ in range(3)] == [0, 1, 1]
+    assert len(text) == 7
+    speaker.stop()

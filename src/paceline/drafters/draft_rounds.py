@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from paceline.drafters.draft_chain import Guess, Said, Speaker, guess_of
+from paceline.errors import ModelError
 from paceline.loop import Batch, Generation
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Planner, Target
@@ -84,8 +85,10 @@ class DraftRounds(Speaker):
                 seconds = round.seconds
                 spent = seconds.draft + seconds.target + seconds.commit
                 return Said(self._read(round), 1 + len(round.tree), spent, round.prefill)
-        if self._generation.error is not None:
-            raise self._generation.error
+        error = self._generation.error
+        # Scores that are NaN are no guesses; the text that they are for goes on without.
+        if error is not None and not isinstance(error, ModelError):
+            raise error
         return None
 
     def stop(self) -> None:
