@@ -24,6 +24,7 @@ from transformers import (
     T5Config,
     T5ForConditionalGeneration,
 )
+from transformers.integrations import deepspeed
 
 from paceline.drafters import make_drafter
 from paceline.errors import ModelError, UsageError
@@ -673,6 +674,24 @@ def test_a_model_that_cannot_be_driven_is_refused_with_the_reason(
     """Without the trial as well: what a configuration tells needs no trial."""
     with pytest.raises(ModelError, match=reason):
         new_target(make(), check=check)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("way", ["tensor parallelism", "FSDP", "ZeRO-3", "a whole model each"])
+def test_processes_that_wait_for_each_other_in_a_pass_are_refused(
+    way: str, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = new_model("llama")
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: processes)
+    monkeypatch.setattr(deepspeed, "is_deepspeed_zero3_enabled", lambda: way == "ZeRO-3")
+    model._tp_size = processes if way == "tensor parallelism" else None
+    model._is_fsdp_managed_module = way == "FSDP"
+    if processes == 1 or way == "a whole model each":
+        support.check_supported(model)
+    else:
+        with pytest.raises(ModelError, match="load it whole in one process, or call its own"):
+            support.check_supported(model)
 
 
 class IgnoresMask(LlamaForCausalLM):
