@@ -87,6 +87,13 @@ def test_a_prepared_model_writes_what_it_wrote_before(weights: str) -> None:
     assert written(new_target(model), "anpd") == expected
 
 
+def test_a_model_may_be_prepared_under_autocast() -> None:
+    """Which does not round the products of packed layers."""
+    model = new_model("llama")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert prepare(model, "packed").products > 0
+
+
 def test_native_leaves_the_model_alone() -> None:
     model = new_model("llama")
     before = dict(model.named_modules())

@@ -238,10 +238,15 @@ def _tolerance(model: PreTrainedModel) -> float:
         return _QUANTISED  # a last bit may decide which step a value is rounded to
     if is_rough(model):
         return _ROUGH[torch.bfloat16]
-    kinds = {model.dtype, autocast_dtype(model) or model.dtype}
+    kinds = _rounded_to(model)
     if model.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         kinds.add(torch.float16)  # products may use TF32, with as many mantissa bits
     return max(_ROUGH.get(kind, _EXACT) for kind in kinds)
+
+
+def _rounded_to(model: PreTrainedModel) -> set[torch.dtype]:
+    """What numbers of a pass are rounded to."""
+    return {model.dtype, autocast_dtype(model) or model.dtype}
 
 
 @contextmanager
@@ -282,8 +287,8 @@ def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantise
         ) from error
     found, spread = differences(after, before)
     gap = float(found.norm() / spread.norm().clamp(min=1e-6))
-    dtype = torch.bfloat16 if is_rough(model) else model.dtype
-    limit = _QUANTISED if quantised else _PREPARED.get(dtype, 1e-3)
+    kinds = {torch.bfloat16} if is_rough(model) else _rounded_to(model)
+    limit = _QUANTISED if quantised else max(_PREPARED.get(kind, 1e-3) for kind in kinds)
     if not gap <= limit:
         raise ModelError(
             f"the scores of {type(model).__name__} differ by {gap:.1%} with {weights} weights: "
