@@ -212,6 +212,29 @@ def test_an_error_in_a_round_ends_its_requests_and_not_the_server() -> None:
         assert served.http.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("name", ["deliver", "give_back"])
+def test_an_error_between_rounds_ends_its_requests_and_not_the_server(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, broken = getattr(engine, name), threading.Event()
+
+    def breaking(*given: Any) -> Any:
+        if broken.is_set():
+            broken.clear()
+            raise MemoryError
+        return real(*given)
+
+    monkeypatch.setattr(engine, name, breaking)
+    monkeypatch.setattr(engine, "_TIDY", 0.0)
+    with slow() as served, ThreadPoolExecutor() as threads:
+        running = threads.submit(served.complete, "a", **LONG)
+        wait_for(lambda: served.server.engine.load == (1, 0))
+        broken.set()
+        assert running.result().status_code == 500
+        assert served.complete("a").status_code == 200
+        assert served.http.get("/health").status_code == 200
+
+
 def test_a_request_that_fails_leaves_no_logits_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[ReferenceType[torch.Tensor]] = []
 

@@ -85,7 +85,7 @@ class Engine:
         self._changed = Condition()
         self._waiting: deque[Ticket] = deque()
         self._texts: list[RunningText] = []
-        self._news: list[tuple[Ticket, News | ApiError]] = []  # of this round
+        self._news: list[tuple[Ticket, News | ApiError]] = []  # not delivered yet
         self._draining = self._cut = False
         self._tidied = monotonic()
         self._thread = Thread(target=self._run, name="paceline-engine", daemon=True)
@@ -153,6 +153,8 @@ class Engine:
     def _run(self) -> None:
         while self._has_work():
             try:
+                deliver(self._news)
+                self._tidy()
                 self._send_away()
                 self._admit()
                 if self._texts:
@@ -161,22 +163,19 @@ class Engine:
                 log("round failed", level=logging.ERROR, error=error)
                 for ticket in {text.ticket for text in self._texts}:
                     self._fail(ticket, failed())
-            deliver(self._news)
-            self._news = []
-            self._tidy()
 
     def _tidy(self) -> None:
         now = monotonic()
         if now - self._tidied > _TIDY:
-            give_back()
             self._tidied = now
+            give_back()
 
     def _has_work(self) -> bool:
         """Wait for work; False if there will be none."""
         with self._changed:
-            while not (self._texts or self._waiting or self._draining):
+            while not (self._texts or self._waiting or self._news or self._draining):
                 self._changed.wait()
-            return bool(self._texts or self._waiting)
+            return bool(self._texts or self._waiting or self._news)
 
     def _send_away(self) -> None:
         """Remove requests that are cancelled or out of time, or all when the server is cut off."""

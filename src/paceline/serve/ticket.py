@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -120,16 +121,15 @@ class Ticket:
         return [self.completions[place] for place in range(len(self.orders))]
 
 
-def deliver(letters: Sequence[tuple[Ticket, News | ApiError]]) -> None:
-    """Hand news to their requests' handlers, with one call per event loop."""
-    loops: dict[asyncio.AbstractEventLoop, list[tuple[Ticket, News | ApiError]]] = {}
-    for letter in letters:
-        loops.setdefault(letter[0].loop, []).append(letter)
-    for loop, own in loops.items():
-        try:
+def deliver(letters: list[tuple[Ticket, News | ApiError]]) -> None:
+    """Hand news to their requests' handlers, with one call per event loop. They leave the list as
+    they are handed over: after an error, the others are still there."""
+    while letters:
+        loop = letters[0][0].loop
+        with suppress(RuntimeError):  # the loop is closed, and its handlers are gone
+            own = [letter for letter in letters if letter[0].loop is loop]
             loop.call_soon_threadsafe(_hand_out, own)
-        except RuntimeError:  # the loop is closed, and its handlers are gone
-            continue
+        letters[:] = [letter for letter in letters if letter[0].loop is not loop]
 
 
 def _hand_out(letters: Sequence[tuple[Ticket, News | ApiError]]) -> None:
