@@ -147,6 +147,25 @@ def test_an_interrupted_close_gives_the_slot_back_later(monkeypatch: pytest.Monk
     assert open_slots(session) == 0
 
 
+def test_an_abandoned_text_that_cannot_be_closed_is_no_error_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = toy_session("anpd")
+    stream = session.stream("once upon a time", max_new_tokens=50)
+    next(stream)
+    close = session.target.close
+
+    def failing(slot: int) -> None:
+        monkeypatch.setattr(session.target, "close", close)
+        raise MemoryError
+
+    monkeypatch.setattr(session.target, "close", failing)
+    assert stream._text is not None
+    session.texts.abandon(stream._text.text.key)
+    done = session.generate("two", max_new_tokens=9)
+    assert done.tokens == alone("two", max_new_tokens=9)
+
+
 class StartsBadly(Plain):
     """Fails in texts that begin like this."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, pairwise
 from time import perf_counter
 
@@ -112,11 +113,13 @@ class Batch:
         text = self._texts.pop(key, None)
         if text is not None:
             self._planner.drop(key)
-            self.target.close(text.slot)
-            try:
-                text.generation.drafter.stop()
-            except BaseException as error:
-                text.generation.blame(error)
+            drafter, close = text.generation.drafter, partial(self.target.close, text.slot)
+            ends: tuple[Callable[[], None], ...] = (close, drafter.stop)
+            for end in ends:
+                try:
+                    end()
+                except BaseException as error:
+                    text.generation.blame(error)
 
     def close(self) -> None:
         """Remove all texts."""
