@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from paceline.draft_models import DraftModels
 from paceline.drafters import Host
-from paceline.errors import INTERRUPTIONS, ModelError
+from paceline.errors import ModelError
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
@@ -88,21 +88,15 @@ class KnownModel:
     @contextmanager
     def lend(self, make: Callable[[], Drafter]) -> Iterator[Drafter]:
         """A drafter for one text, within the context; the one last used if idle, so that it keeps
-        learning, else a new one. After an error it is not lent again: it may be the cause."""
+        learning, else a new one. It is lent again unless that ends with an error, whose cause it
+        may be, or with an interruption, which may leave its text open."""
         try:
             # Looking first whether there is one would leave time for another thread to take it.
             drafter = self._idle.pop()
         except IndexError:
             drafter = make()
-        at_fault = False
-        try:
-            yield drafter
-        except BaseException as error:
-            at_fault = not isinstance(error, INTERRUPTIONS)
-            raise
-        finally:
-            if not at_fault:
-                self._idle.append(drafter)
+        yield drafter
+        self._idle.append(drafter)
 
 
 def form_of(model: PreTrainedModel) -> tuple[object, ...]:

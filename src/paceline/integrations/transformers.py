@@ -219,7 +219,7 @@ class Pace:
                     for token in round.path.tokens:
                         streamer.put(torch.tensor([token], device="cpu"))
         finally:
-            # A streamer may have raised, and the drafter is lent again at once.
+            # A streamer may have raised; drafters and targets are used in turns only.
             known.turns.during(rounds.close)
             self.stats = stats
 
