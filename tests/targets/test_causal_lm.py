@@ -817,6 +817,23 @@ def test_a_model_that_cannot_take_the_pass_is_refused_whatever_it_raises(
         new_target(new_model("llama", kind=Raises))
 
 
+@pytest.mark.parametrize("how", ["model.compile()", "model.forward = torch.compile(…)"])
+def test_a_compiled_forward_that_cannot_take_the_pass_is_blamed(how: str) -> None:
+    """As one compiled with fullgraph=True, or into CUDA graphs."""
+    model = new_model("llama")
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("graph break")
+
+    if how == "model.compile()":
+        model._compiled_call_impl = compiled
+    else:
+        compiled._torchdynamo_orig_callable = model.forward  # type: ignore[attr-defined]
+        model.forward = compiled
+    with pytest.raises(ModelError, match=r"graph break.*load it again without torch\.compile"):
+        new_target(model)
+
+
 def test_a_refusal_does_not_advise_what_is_the_case_already() -> None:
     for attention, advised in (("sdpa", True), ("eager", False)):
         with pytest.raises(ModelError) as refused:

@@ -22,6 +22,7 @@ from paceline.protocols import (
     Target,
 )
 from paceline.records import Path
+from paceline.targets.ways_to_run import in_several_processes, is_compiled
 from paceline.targets.weights import is_quantised, is_rough
 from paceline.tree import Tree
 
@@ -84,23 +85,11 @@ def check_supported(model: PreTrainedModel) -> None:
     if model.training:
         raise ModelError(f"{name} is in training mode, so dropout is active: call model.eval()")
     # Each would choose its own trees, by its own clock, and wait for the others for ever.
-    if _in_several_processes(model):
+    if in_several_processes(model):
         raise ModelError(
             f"each pass of {name} runs in several processes together (tensor parallelism, FSDP or "
             "DeepSpeed ZeRO-3): load it whole in one process, or call its own generate"
         )
-
-
-def _in_several_processes(model: PreTrainedModel) -> bool:
-    """Whether processes wait for each other within a pass, unlike those with a whole model each."""
-    world = torch.distributed
-    if not (world.is_available() and world.is_initialized() and world.get_world_size() > 1):
-        return False
-    from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
-
-    # Torch's FSDP, of either version, marks what it manages.
-    managed = bool(getattr(model, "_is_fsdp_managed_module", False))
-    return bool(managed or (model.tp_size or 1) > 1 or is_deepspeed_zero3_enabled())
 
 
 def attention_windows(config: PreTrainedConfig) -> dict[str, int | None]:
@@ -154,9 +143,12 @@ def self_check(target: Target, model: PreTrainedModel) -> None:
         raise
     except Exception as error:
         reason = str(error).partition("\n")[0]
+        # With fullgraph=True, or in CUDA graphs, a forward takes few kinds of passes.
+        compiled = is_compiled(model)
+        advice = "load it again without torch.compile" if compiled else "choose another model"
         raise ModelError(
             f"{type(model).__name__} cannot be driven with a tree mask and explicit positions "
-            f"({type(error).__name__}: {reason}): choose another model"
+            f"({type(error).__name__}: {reason}): {advice}"
         ) from error
     gaps = torch.stack(seen)
     shown = gaps.kthvalue(min(counts, len(seen)), dim=0).values
