@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.tiny_models import new_model
+from transformers import LlamaConfig
 
 from paceline.kernels.attention import GROUPED, attending_by_text
 
@@ -17,3 +18,15 @@ def test_the_last_who_borrows_a_model_gives_its_attention_back() -> None:
     assert model.config._attn_implementation == GROUPED
     second.__exit__(None, None, None)
     assert model.config._attn_implementation == before
+
+
+def test_what_is_within_a_model_gets_its_own_attention_back() -> None:
+    """As an encoder of pictures, which may run another one than the text's part."""
+    model = new_model("llama")
+    model.config.vision_config = LlamaConfig()
+    model.config.vision_config._attn_implementation = "eager"
+    model.config.sub_configs = {"vision_config": LlamaConfig}
+    with attending_by_text(model):
+        assert model.config._attn_implementation == GROUPED
+    assert model.config._attn_implementation == "sdpa"
+    assert model.config.vision_config._attn_implementation == "eager"

@@ -22,7 +22,7 @@ from paceline.kernels.native.calls import unavailable
 from paceline.kernels.slots_seen import KINDS, SlotsSeen
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 GROUPED = "paceline_grouped"
 
@@ -33,6 +33,10 @@ _LEAST_ROWS = 4
 RowsSeen = Mapping[int, SlotsSeen]
 """What the rows of a pass see, by the address of the mask that stands for it: layers with windows
 get another mask."""
+
+
+_Names = tuple[tuple[Any, Any], ...]
+"""Configurations and the names of their attention."""
 
 
 def grouped_attention(
@@ -130,10 +134,10 @@ def attending_by_text(model: PreTrainedModel) -> Iterator[None]:
     """Apply `use_grouped_attention` to a borrowed model, inside this context only. Other callers of
     the model get the same results as before."""
     with _switching:
-        users, before = _borrowed.get(model, (0, ""))
+        users, before = _borrowed.get(model, (0, ()))
         if not users:
-            own = str(model.config._attn_implementation)
-            before = own if use_grouped_attention(model) else ""
+            own = tuple((each, each._attn_implementation) for each in _configs(model.config))
+            before = own if use_grouped_attention(model) else ()
         _borrowed[model] = users + 1, before
     try:
         yield
@@ -143,9 +147,19 @@ def attending_by_text(model: PreTrainedModel) -> Iterator[None]:
             if users > 1:
                 _borrowed[model] = users - 1, before
             elif before:
-                model.set_attn_implementation(before)
+                model.set_attn_implementation(before[0][1])
+                for config, name in before:  # each sets those within it, which follow
+                    config._attn_implementation = name
+
+
+def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
+    """A configuration and all within it, as for the parts that see: outer ones first."""
+    yield config
+    for name in config.sub_configs:
+        if (inner := getattr(config, name, None)) is not None:
+            yield from _configs(inner)
 
 
 # Several threads may borrow one model: the last one switches it back.
 _switching = Lock()
-_borrowed: WeakKeyDictionary[PreTrainedModel, tuple[int, str]] = WeakKeyDictionary()
+_borrowed: WeakKeyDictionary[PreTrainedModel, tuple[int, _Names]] = WeakKeyDictionary()
