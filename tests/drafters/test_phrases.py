@@ -167,6 +167,22 @@ def test_a_file_written_while_a_phrase_is_added_can_be_read(tmp_path: Path) -> N
     assert again.newest(2) == ((3, 4),)
 
 
+def test_a_pool_may_be_saved_while_another_thread_adds_a_phrase(tmp_path: Path) -> None:
+    """Python asks how many there are before it lists them, and threads may change there."""
+
+    class Growing(PhrasePool):
+        def __len__(self) -> int:
+            self.add(9, [1])
+            return super().__len__()
+
+    file, pool = tmp_path / "phrases.jsonl", Growing(4)
+    pool.add(2, [3, 4])
+    pool.save(file, 16)
+    again = PhrasePool(4)
+    again.load(file, 16)
+    assert again.newest(2) == ((3, 4),)
+
+
 def test_loading_adds_to_what_is_there_and_keeps_the_limits(tmp_path: Path) -> None:
     path = tmp_path / "pool"
     saved(path)

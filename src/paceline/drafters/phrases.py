@@ -61,8 +61,9 @@ class PhrasePool:
         return self._count
 
     def __iter__(self) -> Iterator[tuple[int, tuple[Phrase, ...]]]:
-        """Keys, least recently used first, each with its phrases, oldest first."""
-        return iter(self._phrases.items())
+        """Keys, least recently used first, each with its phrases, oldest first. Of a copy: another
+        thread may add meanwhile."""
+        return iter(list(self._phrases.items()))
 
     def add(self, key: int, phrase: Sequence[int]) -> None:
         """Keep `phrase`, at least one token, as the newest one after `key`."""
@@ -147,7 +148,7 @@ class PhrasePool:
         """A pool of the file's phrases, then this one's."""
         merged = PhrasePool(self.per_key, self.most)
         merged.load(path, vocab_size, fingerprint)
-        for key, phrases in list(self):
+        for key, phrases in self:
             for phrase in phrases:
                 merged.add(key, phrase)
         return merged
