@@ -8,6 +8,8 @@ import pytest
 import torch
 from tests.integrations.processors import Alternating
 from transformers import (
+    DynamicCache,
+    GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
     LogitsProcessorList,
@@ -23,6 +25,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 import paceline
 from paceline.errors import ModelError, UsageError
 from paceline.integrations import Pace, accelerate, known_model
+from paceline.integrations.requests import check_request
 from paceline.planning.cost_curve import CostCurve, CostPoint
 
 METHODS = ["plain", "anpd", "anpd:branches=2", "llma", "pld"]
@@ -282,15 +285,24 @@ def test_what_cannot_be_served_is_refused_at_once(
     assert not passes
 
 
-def test_continuing_from_a_filled_cache_is_refused(model: PreTrainedModel) -> None:
-    cache = model(torch.tensor([PROMPT[:4]]), use_cache=True).past_key_values
-    with pytest.raises(UsageError, match="past_key_values"):
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_cache_of_the_callers_is_refused(model: PreTrainedModel, filled: bool) -> None:
+    """It would not be filled: whoever goes on from it would lose the text before."""
+    cache = DynamicCache()
+    if filled:
+        cache = model(torch.tensor([PROMPT[:4]]), use_cache=True).past_key_values
+    with pytest.raises(UsageError, match="past_key_values are not supported"):
         model.generate(
             torch.tensor([PROMPT]),
             past_key_values=cache,
             max_new_tokens=4,
             custom_generate=Pace("anpd"),
         )
+
+
+def test_a_quantised_cache_is_refused(model: PreTrainedModel) -> None:
+    with pytest.raises(UsageError, match="would write another text: leave it out"):
+        check_request(model, GenerationConfig(cache_implementation="quantized"), {})
 
 
 def test_a_streamer_refuses_a_batch(model: PreTrainedModel) -> None:

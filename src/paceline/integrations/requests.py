@@ -63,10 +63,18 @@ def check_request(
     for flag in ("output_scores", "output_logits", "output_attentions", "output_hidden_states"):
         if getattr(config, flag, False):
             raise UsageError(f"{flag}=True is not supported: leave it out")
-    cache = model_kwargs.get("past_key_values")
-    if cache is not None and cache.get_seq_length() > 0:
+    if config.cache_implementation == "quantized":  # the others write the same text
         raise UsageError(
-            "continuing from past_key_values is not supported: pass the whole text as input_ids"
+            'cache_implementation="quantized" is not supported, and would write another text: '
+            "leave it out, or use the model's own generate"
+        )
+    cache = model_kwargs.get("past_key_values")
+    # An empty one is the caller's, who wants it filled, or made by `generate` for any method.
+    given = getattr(cache, "_is_user_defined", False)
+    if cache is not None and (given or cache.get_seq_length() > 0):
+        raise UsageError(
+            "past_key_values are not supported, neither to continue from nor to be filled: leave "
+            "them out, and pass the whole text as input_ids"
         )
     for name, value in model_kwargs.items():
         if name not in _PREPARED and _says_more(name, value):

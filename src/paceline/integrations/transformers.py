@@ -110,9 +110,10 @@ class Pace:
         references: token ids of texts that the outputs may resemble; pass them to `generate`.
         streamer: of this call; `generate` never passes one on, `accelerate` does.
 
-        Raises UsageError for unsupported requests: beams, contrastive search, DoLa, a cache to
-        continue from, scores or attentions in the output, inputs other than token ids, several
-        texts with a streamer, processors or criteria that a batch needs copies of but cannot copy.
+        Raises UsageError for unsupported requests: beams, contrastive search, DoLa, a cache of the
+        caller or a quantised one, scores or attentions in the output, inputs other than token ids,
+        several texts with a streamer, processors or criteria that a batch needs copies of but
+        cannot copy.
         """
         config = generation_config or model.generation_config
         check_request(model, config, model_kwargs)
