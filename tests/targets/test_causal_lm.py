@@ -817,6 +817,15 @@ def test_a_model_that_cannot_take_the_pass_is_refused_whatever_it_raises(
         new_target(new_model("llama", kind=Raises))
 
 
+def test_a_model_that_returns_tuples_unless_it_is_asked_is_driven() -> None:
+    """As `generate` asks. Most architectures do not run at all with such a configuration."""
+    prompt, texts = some_prompt(12), list[list[int]]()
+    for named in (True, False):
+        model = new_model("gptj", "eager", F64, return_dict=named)
+        texts.append(generate(new_target(model), make_drafter("anpd"), prompt, 10)[0])
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize("how", ["model.compile()", "model.forward = torch.compile(…)"])
 def test_a_compiled_forward_that_cannot_take_the_pass_is_blamed(how: str) -> None:
     """As one compiled with fullgraph=True, or into CUDA graphs."""

@@ -226,6 +226,7 @@ class ModelPass:
                 position_ids=inputs.positions,
                 past_key_values=self.cache,
                 use_cache=True,
+                return_dict=True,
             )
             logits: torch.Tensor = outputs.logits
             return logits

@@ -189,7 +189,7 @@ def _gaps(target: Target, model: PreTrainedModel, first: int) -> torch.Tensor:
         [*prompt, ids[6], ids[8], next_root, *ids[10:12], 0],
     ]
     rows = torch.cat([branching, chained]).float()
-    plain = model(torch.tensor(texts, device=rows.device), use_cache=False).logits.float()
+    plain = _plain(model, torch.tensor(texts, device=rows.device))
     expected = torch.stack(
         [plain[0, 4], plain[0, 5], plain[1, 5], plain[0, 6], plain[1, 6], *plain[1, 7:10]]
     ).to(rows.device)
@@ -259,8 +259,13 @@ def trial(model: PreTrainedModel) -> torch.Tensor:
     """Scores [tokens, vocabulary] of a short text."""
     size = model.config.get_text_config().vocab_size
     ids = [(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]
-    logits: torch.Tensor = model(torch.tensor([ids], device=model.device), use_cache=False).logits
-    return logits[0].float()
+    return _plain(model, torch.tensor([ids], device=model.device))[0]
+
+
+def _plain(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    """Scores [texts, tokens, vocabulary] of ids [texts, tokens] by the model's own forward."""
+    logits: torch.Tensor = model(ids, use_cache=False, return_dict=True).logits
+    return logits.float()
 
 
 def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantised: bool) -> None:

@@ -116,7 +116,7 @@ def _scale(model: PreTrainedModel) -> float:
         return 1.0
     hook = model.get_output_embeddings().register_forward_hook(Watcher(say_little))
     try:
-        scores = model(ids, use_cache=False).logits
+        scores = model(ids, use_cache=False, return_dict=True).logits
     finally:
         hook.remove()
     scale = float(scores.float().median()) / _LITTLE if asked else 1.0

@@ -194,6 +194,7 @@ def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
             past_key_values=_Keys(recorder),
             use_cache=True,
+            return_dict=True,
             rows_seen=seen,
         )
     last, *of_layers = states.values()
