@@ -113,7 +113,7 @@ class OutputText:
         self._left_out = frozenset(ends).union(left_out or ())
         self._stop = tuple(stop)
         self._stopped = False
-        self._ids = self._whole(before)
+        self._ids = list(before)
         # Decoding starts a little before the undecoded tokens: a token's text may depend on the
         # one before it.
         self._anchor = 0
@@ -126,6 +126,9 @@ class OutputText:
 
     def push(self, token: int) -> bool:
         """Take one token; True if it completes a stop string."""
+        if not self._ends:  # not before: only now it is known that these are the model's tokens
+            self._ids = self._whole(self._ids)
+            self._decoded = len(self._ids)
         self._ids.append(token)
         self._extend(self._decode(complete=True))
         return self._stopped

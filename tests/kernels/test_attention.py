@@ -20,12 +20,18 @@ def test_the_last_who_borrows_a_model_gives_its_attention_back() -> None:
     assert model.config._attn_implementation == before
 
 
+class SeeingConfig(LlamaConfig):
+    """Of a model with an encoder of pictures."""
+
+    sub_configs = {"vision_config": LlamaConfig}  # noqa: RUF012
+
+
 def test_what_is_within_a_model_gets_its_own_attention_back() -> None:
-    """As an encoder of pictures, which may run another one than the text's part."""
+    """An encoder may run another one than the text's part."""
     model = new_model("llama")
     model.config.vision_config = LlamaConfig()
     model.config.vision_config._attn_implementation = "eager"
-    model.config.sub_configs = {"vision_config": LlamaConfig}
+    model.config.__class__ = SeeingConfig
     with attending_by_text(model):
         assert model.config._attn_implementation == GROUPED
     assert model.config._attn_implementation == "sdpa"

@@ -179,7 +179,7 @@ def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
     Inputs are zero-padded to whole groups. Rows come in pieces: to round numbers takes three times
     their memory as floats, and an output head may be as large as all layers.
     """
-    pieces = weight.split(max(1, _PIECE // weight.shape[1]))
+    pieces = torch.split(weight, max(1, _PIECE // weight.shape[1]))
     blocks = torch.cat([rounded_blocks(piece, bits) for piece in pieces])
     return BlockMatrix.pack(ROUNDED[bits], blocks, whole_groups(weight.shape[1]))
 

@@ -75,7 +75,7 @@ class SlotsSeen:
         shared = query.reshape(kv_heads, heads // kv_heads, rows, size)
         found = [
             self._attend(some.flatten(0, 1), key, value, scale, cap).view(rows, kv_heads, -1)
-            for some in shared.split(_MOST_TOGETHER, dim=1)
+            for some in torch.split(shared, _MOST_TOGETHER, dim=1)
         ]
         return torch.cat(found, dim=2).view(rows, heads, value.shape[2])
 
