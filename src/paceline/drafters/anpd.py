@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from paceline.drafters.host import Host
-from paceline.drafters.lookup import TextReader
+from paceline.drafters.lookup import LookupDrafter, TextReader
 from paceline.drafters.ngrams import LONGEST_RUN, MOST_NGRAMS, SHARDS, NGrams, new_ngrams
 from paceline.drafters.settings import Settings, whole
 from paceline.prefix import common_prefix
@@ -54,7 +54,7 @@ class AnpdSettings(Settings):
     most: int = whole(MOST_NGRAMS, SHARDS**2)
 
 
-class Anpd(TextReader):
+class Anpd(TextReader, LookupDrafter):
     """Drafts from n-gram tables of the text, then of its references, longest n-grams first.
 
     What followed in a reference never replaces what followed in the text. Tokens that were taken
@@ -108,4 +108,4 @@ class Anpd(TextReader):
 
     def _learn(self, tokens: Sequence[int]) -> None:
         self._ngrams.count(self._text, tokens)
-        self._text += tokens
+        super()._learn(tokens)

@@ -32,10 +32,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from paceline.drafters.lookup import TextReader
 from paceline.drafters.phrases import PhrasePool, phrase_tree
 from paceline.drafters.settings import Settings, whole
 from paceline.prefix import common_prefix
-from paceline.protocols import SHADOW_TOKENS, TREES, Drafter, SizedBy
+from paceline.protocols import SHADOW_TOKENS, TREES, SizedBy
 from paceline.records import Round, TextStart
 from paceline.scores import likeliest
 from paceline.tree import EMPTY, SHADOWS, Tree
@@ -69,10 +70,9 @@ class LookaheadSettings(Settings):
     seed: int = 0
 
 
-class Lookahead(Drafter):
+class Lookahead(TextReader):
     """Guesses phrases that the target itself generated beside the text.
 
-    settings: see `LookaheadSettings`. changes: fields to override, by name.
     pool: a shared pool of phrases; its owner has to clear it, and to replace it in texts that must
     leave nothing in it.
     readable: phrases with ids at or beyond it are left out, since the model cannot read them; a
@@ -89,6 +89,7 @@ class Lookahead(Drafter):
         readable: int | None = None,
         **changes: Any,
     ) -> None:
+        super().__init__()
         own = replace(settings or LookaheadSettings(), **changes)
         self._settings = own
         self.pool = PhrasePool(own.guesses) if pool is None else pool
@@ -100,7 +101,6 @@ class Lookahead(Drafter):
         self._mark = 0 if own.accept_window else SHADOWS
         self._readable = sys.maxsize if readable is None else readable
         self._keeps_pool = own.history or pool is not None
-        self._text: list[int] = []
         # Columns of future tokens at consecutive positions, each from level 0 on, all with the same
         # number of levels. Level 0 of column 0 stands for the root, whatever its value.
         self._columns: list[list[int]] = []
@@ -119,13 +119,7 @@ class Lookahead(Drafter):
             draw = Random(self._settings.seed).choice  # noqa: S311 - no secret
             count = self._settings.window + self._settings.level - 2
             self._columns = [[draw(text.context)] for _ in range(count)]
-        self.resume(text)
-
-    def resume(self, text: TextStart) -> None:
-        """Continue with other last tokens than those observed; pool and window stay."""
-        known = common_prefix(self._text, text.context)
-        self._text = self._text[:known]
-        self._learn(text.context[known:])
+        super().start(text)
 
     def propose(self, budget: int) -> Tree:
         """Phrases after the root, newest first, and as much of the window as fits."""
@@ -189,7 +183,6 @@ class Lookahead(Drafter):
                 self._columns[place] = phrase
 
     def _learn(self, tokens: Sequence[int]) -> None:
-        """Append `tokens` to the text."""
         if self._settings.pool_from_prompt:
             self.pool.add_text(self._text, tokens, self._settings.level - 1)
-        self._text += tokens
+        super()._learn(tokens)

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from paceline.datastore import LONGEST, GrowingSuffixArray
+from paceline.datastore import GrowingSuffixArray
 from paceline.prefix import common_prefix
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
@@ -64,7 +64,7 @@ class LookupDrafter(Drafter):
         """
 
 
-class TextReader(LookupDrafter):
+class TextReader(Drafter):
     """Reads a text as it grows; of one that continues the last, only what is new."""
 
     def __init__(self) -> None:
@@ -86,15 +86,19 @@ class TextReader(LookupDrafter):
         """Read the committed tokens."""
         self._learn(round.path.tokens)
 
-    @abstractmethod
     def _learn(self, tokens: Sequence[int]) -> None:
         """Append tokens to the text."""
+        self._text += tokens
 
     def _take_back(self, known: int) -> None:
         """Forget what comes after the first `known` tokens of the text, which is cut later."""
 
+    def _tail(self, path: Sequence[int], most: int) -> list[int]:
+        """The last tokens of the text followed by `path`."""
+        return [*self._text[-most:], *path][-most:]
 
-class TextLookup(TextReader):
+
+class TextLookup(TextReader, LookupDrafter):
     """Looks up the end of a text in the text itself, whose positions are kept sorted by the tokens
     before them. A token taken back leaves no trace."""
 
@@ -104,11 +108,7 @@ class TextLookup(TextReader):
 
     def _learn(self, tokens: Sequence[int]) -> None:
         self._own.add(tokens)
-        self._text += tokens
+        super()._learn(tokens)
 
     def _take_back(self, known: int) -> None:
         self._own.take_back(known)
-
-    def _tail(self, path: Sequence[int]) -> list[int]:
-        """The last tokens of the text followed by `path`, as many as are looked up."""
-        return [*self._text[-LONGEST:], *path][-LONGEST:]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.drafters.lookup import TextReader, copied_chain
+from paceline.drafters.lookup import LookupDrafter, TextReader, copied_chain
 from paceline.drafters.settings import Settings, whole
 from paceline.records import TextStart
 from paceline.tree import Tree
@@ -32,7 +32,7 @@ class PromptLookupSettings(Settings):
     k: int = whole(10, 1)
 
 
-class PromptLookup(TextReader):
+class PromptLookup(TextReader, LookupDrafter):
     """Copies from the leftmost earlier occurrence of the text's last tokens.
 
     Unlike the original, it does not rescan the text: a table per run length keeps where each run
@@ -54,7 +54,7 @@ class PromptLookup(TextReader):
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """A chain of up to `k` copied tokens."""
-        tail = (*self._text[-self.max_run :], *path)[-self.max_run :]
+        tail = tuple(self._tail(path, self.max_run))
         for run in range(len(tail), 0, -1):
             begin = self._first[run - 1].get(tail[-run:])
             if begin is not None:

@@ -22,9 +22,9 @@ from typing import Any
 from paceline.datastore import LONGEST, MOST_HITS, Search
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import KnownTexts, NearTexts
-from paceline.drafters.lookup import FOLLOWER_DOUBT, LookupDrafter
+from paceline.drafters.lookup import FOLLOWER_DOUBT, LookupDrafter, TextReader
 from paceline.drafters.settings import Settings, at_least, whole
-from paceline.records import Round, TextStart
+from paceline.records import TextStart
 from paceline.tree import Tree
 
 
@@ -51,10 +51,9 @@ class RestSettings(Settings):
         at_least(self.n, longest=self.longest)
 
 
-class Rest(LookupDrafter):
+class Rest(TextReader, LookupDrafter):
     """Guesses what followed in other texts.
 
-    settings: see `RestSettings`. changes: fields to override, by name.
     texts: the datastore's; None for none, as without a host, see `on`.
     """
 
@@ -63,12 +62,12 @@ class Rest(LookupDrafter):
     def __init__(
         self, settings: RestSettings | None = None, texts: KnownTexts | None = None, **changes: Any
     ) -> None:
+        super().__init__()
         own = replace(settings or RestSettings(), **changes)
         self._search = Search(least=own.n, depth=own.k, hits=MOST_HITS, doubt=FOLLOWER_DOUBT)
         self._longest = own.longest
         self._texts = texts or KnownTexts.of(None, own.datastore)
         self._near = NearTexts(own.near, own.k)
-        self._tail: list[int] = []
 
     @classmethod
     def on(cls, host: Host, settings: RestSettings) -> Rest:
@@ -76,22 +75,14 @@ class Rest(LookupDrafter):
         return cls(settings, KnownTexts.of(host, settings.datastore, needed=True))
 
     def start(self, text: TextStart) -> None:
-        """Take the text's end, and refresh the datastore."""
+        """See `TextReader.start`; also refresh the datastore."""
+        super().start(text)
         self._texts.refresh()
         self._near.forget()
-        self.resume(text)
-
-    def resume(self, text: TextStart) -> None:
-        """Take the text's end."""
-        self._tail = list(text.context[-self._longest :])
-
-    def observe(self, round: Round) -> None:
-        """Take the committed tokens."""
-        self._tail = [*self._tail, *round.path.tokens][-self._longest :]
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The most frequent continuations after the longest match."""
-        tail = [*self._tail, *path][-self._longest :]
+        tail = self._tail(path, self._longest)
         found = self._texts.look_up(tail, budget, self._search, None if path else self._near)
         tree, total = self._near.look_up(tail, budget)
         return tree if total > reduce(add, found.tree.weights or (), 0.0) else found.tree

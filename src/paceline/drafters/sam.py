@@ -48,7 +48,6 @@ class SamSettings(Settings):
 class Sam(TextLookup):
     """Copies from where the longest suffix of the text occurred before.
 
-    settings: see `SamSettings`. changes: fields to override, by name.
     texts: the datastore's; None for none, as without a host, see `on`.
     """
 
@@ -73,7 +72,7 @@ class Sam(TextLookup):
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """What followed most often after the longest match."""
-        tail = self._tail(path)
+        tail = self._tail(path, LONGEST)
         own = self._own.look_up(tail, budget, self._search)
         other = self._texts.look_up(tail, budget, self._search)
         return other.tree if other.matched > own.matched + self._bias else own.tree

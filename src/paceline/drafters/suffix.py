@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.datastore import BORDER, PROMPT_TOKENS, GrowingSuffixArray, Search
+from paceline.datastore import BORDER, LONGEST, PROMPT_TOKENS, GrowingSuffixArray, Search
 from paceline.drafters.host import Host
 from paceline.drafters.known_texts import NearTexts
 from paceline.drafters.lookup import FOLLOWER_DOUBT, TextLookup
@@ -73,7 +73,6 @@ class Answers:
 class Suffix(TextLookup):
     """Guesses by counts of continuations after matches of several lengths.
 
-    settings: see `SuffixSettings`. changes: fields to override, by name.
     answers: those known already; None for none.
     """
 
@@ -112,17 +111,13 @@ class Suffix(TextLookup):
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """The tree with the best score."""
-        tail, search, lengths = self._tail(path), self._search, self._lengths
-        tree, score = self._own.look_up_lengths(tail, budget, search, lengths)
-        if not self._persist:
-            return tree
-        answers = self._answers.array
-        if not path:
-            self._near.take(answers.look_up(tail, 1, search), answers)
-        for other, better in (
-            answers.look_up_lengths(tail, budget, search, lengths),
-            self._near.look_up(tail, budget),
-        ):
-            if better > score:
-                tree, score = other, better
+        tail, search, lengths = self._tail(path, LONGEST), self._search, self._lengths
+        found = [self._own.look_up_lengths(tail, budget, search, lengths)]
+        if self._persist:
+            answers = self._answers.array
+            if not path:
+                self._near.take(answers.look_up(tail, 1, search), answers)
+            found.append(answers.look_up_lengths(tail, budget, search, lengths))
+            found.append(self._near.look_up(tail, budget))
+        tree, _ = max(found, key=lambda one: one[1])
         return tree
