@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 
 from paceline.chains import ChainFound, ChainRequest
-from paceline.protocols import LAST_STATES, Target
-from paceline.records import Path, TargetInfo
+from paceline.protocols import Target
 from paceline.scores import TokenScores
 from paceline.tree import Tree
 
@@ -21,35 +21,24 @@ def in_vocabulary(target: Target, size: int, known: int) -> Target:
     """`target` with rows of `size` logits, those from `known` on being -inf."""
     if target.vocab_size == size <= known:
         return target
-    return _DraftTarget(target, size, min(size, known, target.vocab_size))
+    return cast(Target, _DraftTarget(target, size, min(size, known, target.vocab_size)))
 
 
-class _DraftTarget(Target):
+class _DraftTarget:
     """A target whose rows have another model's size, so that both are sampled alike: models of one
-    family pad their embeddings. `vocab_size` stays the model's own, where its virtual ids begin.
+    family pad their embeddings. All else is the target's own, `vocab_size` too, where its virtual
+    ids begin.
 
     size: of the rows. known: tokens that both know, at most `size` and the model's own vocabulary.
     """
 
     def __init__(self, target: Target, size: int, known: int) -> None:
-        self.vocab_size = target.vocab_size
-        self.max_context = target.max_context
-        self.capabilities = target.capabilities
         self._target = target
         self._size = size
         self._known = known
 
-    def open(self, context: Sequence[int]) -> int:
-        return self._target.open(context)
-
-    def close(self, slot: int) -> None:
-        self._target.close(slot)
-
-    def forget(self) -> None:
-        self._target.forget()
-
-    def pending(self, slot: int) -> int:
-        return self._target.pending(slot)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
 
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
@@ -59,9 +48,6 @@ class _DraftTarget(Target):
             slot: pad(rows[:, : self._known], (0, beyond), value=-inf)
             for slot, rows in self._target.score(trees, prefill).items()
         }
-
-    def commit(self, paths: Mapping[int, Path]) -> None:
-        self._target.commit(paths)
 
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
         found = self._target.follow(slot, kept, tokens)
@@ -75,12 +61,3 @@ class _DraftTarget(Target):
     ) -> ChainFound | None:
         wanted = replace(wanted, known=min(wanted.known, self._known))
         return self._target.generate_chain(slot, kept, tokens, wanted)
-
-    def describe(self) -> TargetInfo:
-        return self._target.describe()
-
-    def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
-        self._target.keep_states(layers)
-
-    def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
-        return self._target.states(slot, layers)
