@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 
 from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.host import Host
@@ -107,13 +105,14 @@ def _by_model(names: Sequence[str], host: Host | None) -> dict[str, Drafter]:
         return {"speculative": copy}
 
     def by_chain() -> list[str]:
-        chain = partial(shipped_chain, fingerprint=host.fingerprint)
-        return sorted((name for name in names if name in _TRAINED), key=chain, reverse=True)
+        trained = [name for name in names if name in _TRAINED]
+        return sorted(trained, key=lambda name: -shipped_chain(name, host.fingerprint))
 
-    others = [name for name in names if name not in _TRAINED]
-    ranked = (*host.share(("by chain", *names), by_chain), *others)
-    found = ((name, drafter) for name in ranked if (drafter := _found(name, host)) is not None)
-    return dict(islice(found, 1))
+    trained = host.share(("by chain", *names), by_chain)
+    for name in (*trained, *(name for name in names if name not in trained)):
+        if (drafter := _found(name, host)) is not None:
+            return {name: drafter}
+    return {}
 
 
 def _found(method: str, host: Host | None) -> Drafter | None:

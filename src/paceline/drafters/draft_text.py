@@ -27,8 +27,6 @@ from paceline.prefix import common_prefix
 from paceline.protocols import CHAINS, Drafter, Planner, check_capabilities
 from paceline.records import TextStart
 
-__all__ = ["DraftText", "Guess", "WayTimes"]
-
 _TRIAL = 4  # drafts that show how long the other way takes
 _FIRST, _LONGEST = 32, 512
 """Drafts before the next trial of the other way: four times as many each time that nothing

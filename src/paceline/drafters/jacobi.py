@@ -40,8 +40,6 @@ class JacobiSettings(Settings):
 class Jacobi(Drafter):
     """Guesses what the target said after the last guesses.
 
-    settings: see `JacobiSettings`. changes: fields to override, by name.
-
     Trees stay whole, because the rows of wrong guesses make the next ones. The iteration continues
     after whatever is accepted, so no block has to be solved to its end.
     """
@@ -61,7 +59,7 @@ class Jacobi(Drafter):
         """Guess random tokens of the prompt. References are ignored."""
         self._text = list(text.context)
         self._prompt = tuple(text.context)
-        self._random = Random(self._seed)  # noqa: S311 - no secret
+        self._random.seed(self._seed)
         self._guesses = self._filled([])
 
     def resume(self, text: TextStart) -> None:

@@ -53,16 +53,10 @@ class LlmaSettings(Settings):
 class Llma(LookupDrafter):
     """Copies along the reference that shares the longest suffix with the output.
 
-    settings: see `LlmaSettings`. changes: fields to override, by name.
-
     Only the output is matched, as in the paper, not the prompt, which is a reference itself. The
     official code tries n-grams of five tokens down to one; here a match has any length, and those
     that agree in the last `_COMPARED` tokens count as equally long.
     """
-
-    _references: list[tuple[int, ...]]
-    _prompt: list[int]
-    _said: list[int]
 
     def __init__(self, settings: LlmaSettings | None = None, **changes: Any) -> None:
         own = replace(settings or LlmaSettings(), **changes)
@@ -73,7 +67,9 @@ class Llma(LookupDrafter):
         self._forget()
 
     def _forget(self) -> None:
-        self._references, self._prompt, self._said = [], [], []
+        self._references: list[tuple[int, ...]] = []
+        self._prompt: list[int] = []
+        self._said: list[int] = []
         self._array = GrowingSuffixArray()
         # Of places: the lowest is copied. So the choice does not change from round to round.
         self._random = np.random.default_rng(self._seed)

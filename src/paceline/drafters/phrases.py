@@ -205,12 +205,12 @@ class PhrasePool:
 
 def phrase_tree(phrases: Sequence[Phrase]) -> Tree:
     """Phrases, newest first, as one tree with weights."""
-    tree = Tree.of_paths(phrases)
-    ranks = {token: rank for rank, token in enumerate(dict.fromkeys(one[0] for one in phrases))}
+    tree, first = Tree.of_paths(phrases), 0
     weights: list[float] = []
-    for token, parent in zip(tree.tokens, tree.parents):
+    for parent in tree.parents:
         if parent == ROOT:
-            weights.append(_FIRST / (1 + ranks[token]))
+            first += 1
+            weights.append(_FIRST / first)
         else:
             weights.append(_NEXT * weights[parent])
     return Tree(tree.tokens, tree.parents, tuple(weights))

@@ -49,9 +49,9 @@ def within(minimum: int, maximum: int, **setting: int) -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a method. Its drafter is made with them as `settings`, and with fields to override
-    by name. Raises UsageError for a whole number out of range, see `whole`, and for a value that is
-    not one of a `Literal`'s."""
+    """Settings of a method. Its drafter takes them as `settings`, and fields to override by name as
+    `changes`. Raises UsageError for a whole number out of range, see `whole`, and for a value that
+    is not one of a `Literal`'s."""
 
     def __post_init__(self) -> None:
         kind: Any = type(self)

@@ -24,7 +24,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from paceline.chains import certain_end
-from paceline.drafters.draft_text import DraftText, Guess
+from paceline.drafters.draft_chain import Guess
+from paceline.drafters.draft_text import DraftText
 from paceline.drafters.host import COPIES, SELF, Host, ModelChoice
 from paceline.drafters.registry import check_method, make_drafter
 from paceline.drafters.settings import Settings, whole
@@ -106,7 +107,6 @@ class Speculative(Drafter):
     """Drafts with a smaller model.
 
     host: the model to draft for.
-    settings: see `SpeculativeSettings`. changes: fields to override, by name.
 
     Weights of guesses come from the draft model's own chances, see `Guess`. Drafters of a host
     share what they learn of the draft model: when guesses pay, and what its own drafter has found.
