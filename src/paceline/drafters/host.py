@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from paceline.datastore import Datastore
 from paceline.planning.cost_curve import CostCurve, Costs
 from paceline.protocols import Target
+
+T = TypeVar("T")
 
 SELF = "self"
 """As the name of a draft model: a copy of the model it drafts for, with low-bit weights."""
@@ -75,11 +77,11 @@ class Host:
     learned: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
     worth: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    def share(self, key: Any, make: Callable[[], Any]) -> Any:
+    def share(self, key: Any, make: Callable[[], T]) -> T:
         """The constant that `make` made when this key was first used."""
         return _kept(self.shared, key, make)
 
-    def learn(self, key: Any, make: Callable[[], Any]) -> Any:
+    def learn(self, key: Any, make: Callable[[], T]) -> T:
         """What was learned under this key; `make` makes it if nothing is known yet."""
         return _kept(self.learned, key, make)
 
@@ -88,10 +90,11 @@ class Host:
         return replace(self, learned={})
 
 
-def _kept(store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+def _kept(store: dict[Any, Any], key: Any, make: Callable[[], T]) -> T:
     if key not in store:
         store[key] = make()
-    return store[key]
+    found: T = store[key]
+    return found
 
 
 Opener = Callable[[ModelChoice], Host]

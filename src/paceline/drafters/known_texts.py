@@ -152,8 +152,7 @@ def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
         # Unlike Path's own functions, these do not fail for a strange name.
         folder = Path(os.path.expanduser(name)) if name else Datastore.default_folder(mark)
         if os.path.isdir(folder):
-            opened: Datastore = host.share(("datastore", folder), lambda: Datastore(folder, mark))
-            return opened
+            return host.share(("datastore", folder), lambda: Datastore(folder, mark))
         missing = StoreError(
             f"there is no datastore at {folder}: build one with 'paceline datastore build', "
             "or name its folder with datastore=FOLDER"

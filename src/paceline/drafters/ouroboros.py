@@ -228,8 +228,7 @@ def _pool_of(host: Host, own: OuroborosSettings) -> PhrasePool:
     make = partial(_filled, PhrasePool(own.guesses, own.most), host, own.phrases)
     # Phrases of another length or file need another pool.
     key = (PhrasePool, own.level, own.guesses, own.most, own.phrases)
-    pool: PhrasePool = host.learn(key, make) if own.history else make()
-    return pool
+    return host.learn(key, make) if own.history else make()
 
 
 def _filled(pool: PhrasePool, host: Host, phrases: str) -> PhrasePool:

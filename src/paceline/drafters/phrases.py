@@ -31,7 +31,7 @@ MOST_PHRASES = 1 << 16
 # The newest phrase is the likeliest.
 _FIRST, _NEXT = 0.4, 0.7
 
-_KIND, _VERSION = "paceline phrases", 1
+_FORMAT = {"kind": "paceline phrases", "version": 1}
 _LOCK_SECONDS = 10.0  # writing takes a fraction of a second
 
 
@@ -166,10 +166,7 @@ class PhrasePool:
             stamp = stamp_of(path)
             lines = path.read_text(encoding="utf-8").splitlines()
             head = parse_json(lines[0]) if lines else None
-            if not isinstance(head, dict) or (head.get("kind"), head.get("version")) != (
-                _KIND,
-                _VERSION,
-            ):
+            if not isinstance(head, dict) or not _FORMAT.items() <= head.items():
                 raise ValueError("it is not a phrase file, or has another version")
             theirs = head.get("fingerprint")
             if head.get("vocab_size") != vocab_size:
@@ -220,8 +217,7 @@ def _lines(pool: PhrasePool, vocab_size: int, fingerprint: str) -> bytes:
     """A file's content."""
     entries = list(pool)
     head = {
-        "kind": _KIND,
-        "version": _VERSION,
+        **_FORMAT,
         "vocab_size": vocab_size,
         "fingerprint": fingerprint,
         # Not len(pool): a finaliser may save while another thread adds.

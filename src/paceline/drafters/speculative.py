@@ -239,5 +239,4 @@ def open_draft(host: Host, choice: ModelChoice) -> Host:
             "`open`, or pass the draft model as a host"
         )
     # Kept by the host: what is learned with the draft model serves the next text, too.
-    small: Host = host.learn((Speculative, choice), partial(host.open, choice))
-    return small
+    return host.learn((Speculative, choice), partial(host.open, choice))
