@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from tests.helpers import trees
 
-from paceline.planning.calibration import Calibration, Evidence, Watch, chance_table
+from paceline.planning.calibration import Calibration, ChainCalibration, Evidence, Watch
 from paceline.tree import Tree
 
 CHAIN = Tree((5, 6, 7), (-1, 0, 1), (0.5, 0.4, 0.1))
@@ -164,12 +164,14 @@ def test_trees_without_sources_are_those_of_one_that_has_no_name(tree: Tree) -> 
 
 
 def test_a_table_says_of_chains_what_is_known_of_them() -> None:
-    rng, calibration, table = random.Random(0), Calibration(), chance_table(12)
+    rng, calibration = random.Random(0), ChainCalibration(48.0, 12)
     for _ in range(300):
         claim, depth = rng.random(), rng.randrange(1, 13)
-        calibration.learn(claim, depth, rng.random() < claim / 2, table)
+        calibration.learn(claim, depth, rng.random() < claim / 2)
         claims = [rng.uniform(0.2, 1.0) for _ in range(12)]
         weights = tuple(accumulate(claims, mul))
-        chances = [table.chance(claim, depth) for depth, claim in enumerate(claims, start=1)]
+        chances = [
+            calibration.table.chance(claim, depth) for depth, claim in enumerate(claims, start=1)
+        ]
         tree = replace(Tree.chain(range(12)), weights=weights)
         assert calibration.path_chances(tree) == pytest.approx([*accumulate(chances, mul)])

@@ -147,15 +147,6 @@ class Calibration:
         """The share of all guesses that were right when their parents were."""
         return self._all.estimate(UNKNOWN)
 
-    def learn(self, claim: float, depth: int, right: bool, table: ChanceTable) -> None:
-        """Count a guess at `depth` whose parent was right. claim: how likely it was, by the
-        drafter's own estimate. table: from `chance_table`; updated for guesses of this kind."""
-        claim = _bounded(claim)
-        kind = _kind(claim, depth)
-        self.add(Evidence(kind, claim, right))
-        table.put(*kind[1:], *self._kinds[kind].line())
-        table.trust = self._all.trust(1.0)
-
     def add(self, seen: Evidence) -> None:
         """Count one more guess."""
         for count in (self._all, self._sets[seen.kind[0]], self._kinds[seen.kind]):
@@ -184,9 +175,24 @@ def _kind(claim: float, depth: int, sources: int = 0) -> _Kind:
     return sources, bisect_right(BORDERS, claim), bisect_right(DEPTHS, depth)
 
 
-def chance_table(longest: int) -> ChanceTable:
-    """Chances of one source's guesses down to a depth of `longest`, before any evidence."""
-    return ChanceTable(BORDERS, DEPTHS, LEAST, MOST, longest)
+class ChainCalibration(Calibration):
+    """The same for chains of at most `longest` guesses of one source.
+
+    table: what is known, as loops that grow chains read it.
+    """
+
+    def __init__(self, memory: float, longest: int) -> None:
+        super().__init__(memory)
+        self.table = ChanceTable(BORDERS, DEPTHS, LEAST, MOST, longest)
+
+    def learn(self, claim: float, depth: int, right: bool) -> None:
+        """Count a guess at `depth` whose parent was right. claim: how likely it was, by the
+        drafter's own estimate."""
+        claim = _bounded(claim)
+        kind = _kind(claim, depth)
+        self.add(Evidence(kind, claim, right))
+        self.table.put(*kind[1:], *self._kinds[kind].line())
+        self.table.trust = self._all.trust(1.0)
 
 
 class ShareChances:
@@ -194,12 +200,11 @@ class ShareChances:
     before it, by their share of the softmax that they come from."""
 
     def __init__(self, distances: int) -> None:
-        self._counts = Calibration(_SHARE_MEMORY)
-        self._table = chance_table(distances)
+        self._known = ChainCalibration(_SHARE_MEMORY, distances)
 
     def of(self, shares: Sequence[Sequence[float]]) -> list[list[float]]:
         """Shares at distances 1, 2, … -> chances."""
-        chance = self._table.chance
+        chance = self._known.table.chance
         return [
             [chance(share, distance) for share in row] for distance, row in enumerate(shares, 1)
         ]
@@ -207,4 +212,4 @@ class ShareChances:
     def learn(self, distance: int, rank: int | None, shares: Sequence[float]) -> None:
         """Learn which of the guesses with these shares was right; None if none was."""
         for place, share in enumerate(shares[:_SHARE_RANKS]):
-            self._counts.learn(share, distance, place == rank, self._table)
+            self._known.learn(share, distance, place == rank)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import islice, repeat
 from math import prod
 
-from paceline.chains import ChainEnd, ChanceTable
-from paceline.planning.calibration import Calibration, chance_table
+from paceline.chains import ChainEnd
+from paceline.planning.calibration import ChainCalibration
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.live_costs import LiveCosts
 from paceline.planning.running_time import RunningTime
@@ -49,9 +49,7 @@ class DraftLength:
 
     live: LiveCosts = field(default_factory=LiveCosts)
     longest: int = LONGEST
-    _calibration: Calibration = field(default_factory=lambda: Calibration(_MEMORY))
-    # What it knows, as `ChainEnd` needs it.
-    _chances: ChanceTable = field(default_factory=lambda: chance_table(LONGEST))
+    _known: ChainCalibration = field(default_factory=lambda: ChainCalibration(_MEMORY, LONGEST))
     _priced: tuple[CostCurve | None, int, Sequence[float]] | None = None
     _useful: int = LONGEST
     _draft_pass: RunningTime = field(default_factory=RunningTime)
@@ -81,7 +79,7 @@ class DraftLength:
             if chance > 1.0:  # unreachable
                 break
         joint = self._path_chance(claims)
-        return ChainEnd(confidence, least, self._chances, before, joint, worth)
+        return ChainEnd(confidence, least, self._known.table, before, joint, worth)
 
     @property
     def worth(self) -> float:
@@ -91,7 +89,7 @@ class DraftLength:
             return 0.0
         price = self._prices(1)[min(self._scored, LONGEST - 1)]
         price += _ROW * (self._draft_pass.value or 0.0)
-        return min(1.0, price / saved / self._calibration.usual) if saved else 0.0
+        return min(1.0, price / saved / self._known.usual) if saved else 0.0
 
     @property
     def _limit(self) -> int:
@@ -101,7 +99,7 @@ class DraftLength:
 
     def _path_chance(self, claims: Sequence[float]) -> float:
         """The chance that all guesses with these claims come true."""
-        return prod(self._chances.chance(claim, at) for at, claim in enumerate(claims, start=1))
+        return prod(self._known.table.chance(claim, at) for at, claim in enumerate(claims, start=1))
 
     def _least(self, depth: int) -> Iterator[float]:
         """The joint chances that `depth`, `depth` + 1, … guesses need to be worth another pass."""
@@ -110,7 +108,7 @@ class DraftLength:
             yield from repeat(0.0)
             return
         coming = max(1, round(self._tokens_per_draft_pass))
-        usual = self._calibration.usual
+        usual = self._known.usual
         gained = saved * sum(usual**step for step in range(1, coming + 1))
         for price in self._prices(coming)[depth:]:
             spent = taken + price
@@ -164,7 +162,7 @@ class DraftLength:
     def judge(self, claims: Sequence[float], right: int) -> None:
         """Record that the first `right` guesses with these claims came true, but not the next."""
         for depth, claim in enumerate(claims[: right + 1], start=1):
-            self._calibration.learn(claim, depth, depth <= right, self._chances)
+            self._known.learn(claim, depth, depth <= right)
 
     def _prices(self, more: int) -> Sequence[float]:
         """Extra milliseconds of a pass for `more` rows, by its width: 1, 2, …"""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import compress
 from math import inf
 from typing import NamedTuple
 from weakref import finalize
@@ -31,15 +30,12 @@ class Chosen(NamedTuple):
     promised: float
 
 
-class _CountedSession:
-    """Without the library. memory: see `Calibration`."""
-
-    def __init__(self, memory: float) -> None:
-        self._all = Calibration(memory)
+class _CountedSession(Calibration):
+    """Without the library."""
 
     def begin(self, memory: float, evidence: float) -> _CountedText:
         """The calibration of a new text; see `Calibration.inherited`."""
-        return _CountedText(self._all.inherited(memory, evidence), self._all)
+        return _CountedText(self.inherited(memory, evidence), self)
 
 
 class _CountedText:
@@ -59,10 +55,8 @@ class _CountedText:
         path_chances = self.expect(tree)
         order = sorted(range(len(tree)), key=lambda node: -path_chances[node])
         nodes = sorted(order[: best_count(sure, [path_chances[node] for node in order], costs)])
-        kept = [path_chances[node] for node in nodes]
-        if tree.weights is not None:
-            kept = list(compress(kept, [tree.weights[node] for node in nodes]))
-        return Chosen(nodes, sum(kept))
+        guesses = (node for node in nodes if tree.weights is None or tree.weights[node])
+        return Chosen(nodes, sum(path_chances[node] for node in guesses))
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Count the evidence in these committed tokens, for this text and for all."""
@@ -73,32 +67,6 @@ class _CountedText:
     def forget_trees(self) -> None:
         """Watch none of the trees so far any longer: the text's last tokens were changed."""
         self._watch = Watch()
-
-
-class _Columns:
-    """Buffers that carry trees to the library and results back."""
-
-    def __init__(self) -> None:
-        self.call = Sizing()
-        self._size_tree = partial(kernels().size_tree, ctypes.addressof(self.call))
-        self._tree, self._costs = TreeColumns(self.call.tree), Buffer(ctypes.c_double)
-        self._make_room()
-
-    def size(self, tree: Tree, of: int, costs: Sequence[float] | None = None) -> None:
-        """Expect a tree for the calibration `of` or, given `costs`, choose its nodes."""
-        call = self.call
-        self._tree.put(tree)
-        if self._tree.room > len(self.kept):
-            self._make_room()
-        call.of, call.costs = of, None if costs is None else self._costs.put(costs)
-        self._size_tree()
-
-    def _make_room(self) -> None:
-        """Make room for results of as many nodes as the tree may have."""
-        room, at = self._tree.room, ctypes.addressof
-        self.kept = (ctypes.c_int64 * room)()
-        self.path_chances = (ctypes.c_double * room)()
-        self.call.kept, self.call.path_chances = at(self.kept), at(self.path_chances)
 
 
 _BORDERS = (ctypes.c_double * len(counted.BORDERS))(*counted.BORDERS)
@@ -123,36 +91,54 @@ def _freed(owner: object, free: Callable[[int], None], held: int) -> finalize[..
 
 
 class _NativeSession:
-    """In the library; see `_CountedSession`."""
+    """In the library; see `_CountedSession`. Its buffers carry trees there and results back."""
 
     def __init__(self, memory: float) -> None:
-        self.native = kernels()
+        self.native, self.call = kernels(), Sizing()
         self.held = self.native.new_calibration(ctypes.addressof(_KINDS), memory)
         _freed(self, self.native.forget_calibration, self.held)
-        self.columns = _Columns()
+        self._size_tree = partial(self.native.size_tree, ctypes.addressof(self.call))
+        self._tree, self._costs = TreeColumns(self.call.tree), Buffer(ctypes.c_double)
+        self._make_room()
 
     def begin(self, memory: float, evidence: float) -> _NativeText:
         return _NativeText(self, self.native.inherited_by(self.held, memory, evidence), memory)
+
+    def size(self, tree: Tree, of: int, costs: Sequence[float] | None = None) -> None:
+        """Expect a tree for the calibration `of` or, given `costs`, choose its nodes."""
+        call = self.call
+        self._tree.put(tree)
+        if self._tree.room > len(self.kept):
+            self._make_room()
+        call.of, call.costs = of, None if costs is None else self._costs.put(costs)
+        self._size_tree()
+
+    def _make_room(self) -> None:
+        """Make room for results of as many nodes as the tree may have."""
+        room, at = self._tree.room, ctypes.addressof
+        self.kept = (ctypes.c_int64 * room)()
+        self.path_chances = (ctypes.c_double * room)()
+        self.call.kept, self.call.path_chances = at(self.kept), at(self.path_chances)
 
 
 class _NativeText:
     """In the library; see `_CountedText`. held: its handle there, which is freed at the end."""
 
     def __init__(self, session: _NativeSession, held: int, memory: float) -> None:
-        self._session, self._native, self._columns = session, session.native, session.columns
+        self._session, self._native = session, session.native
         self._held, self._all, self._memory = held, session.held, memory
         self._free = _freed(self, self._native.forget_calibration, held)
         self._said = Buffer(ctypes.c_int64)
 
     def expect(self, tree: Tree) -> list[float]:
-        self._columns.size(tree, self._held)
-        return self._columns.path_chances[: len(tree)]
+        self._session.size(tree, self._held)
+        return self._session.path_chances[: len(tree)]
 
     def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
-        call = self._columns.call
+        session, call = self._session, self._session.call
         call.sure = sure
-        self._columns.size(tree, self._held, costs)
-        return Chosen(self._columns.kept[: call.keeps], call.promised)
+        session.size(tree, self._held, costs)
+        return Chosen(session.kept[: call.keeps], call.promised)
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._native.observe(self._held, self._all, self._said.put(tokens), len(tokens))
