@@ -13,14 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from paceline.datastore.private_files import damaged, draft_of, open_private
+from paceline.datastore.private_files import damaged, draft_of, write_whole
 from paceline.datastore.sorting import Int32
 
 INDEX_MAGIC = b"PLINDEX1"
@@ -75,16 +74,13 @@ def write_draft(path: Path, header: Header, tokens: Int32, order: Int32) -> tupl
     Raises OSError."""
     text = json.dumps(asdict(header)).encode()
     text += b" " * (-(len(INDEX_MAGIC) + 8 + len(text)) % _ALIGNED)
-    draft = draft_of(path)
+    head = INDEX_MAGIC + len(text).to_bytes(8, "little") + text
+    parts = (head, tokens.astype(_TYPE, copy=False).data, order.astype(_TYPE, copy=False).data)
     digest = hashlib.sha256()
-    with open_private(draft, "wb") as stream:
-        head = INDEX_MAGIC + len(text).to_bytes(8, "little") + text
-        for part in (head, tokens.astype(_TYPE, copy=False).data, order.astype(_TYPE).data):
-            digest.update(part)
-            stream.write(part)
-        stream.write(digest.digest())
-        stream.flush()
-        os.fsync(stream.fileno())  # before it replaces what a power failure must not take
+    for part in parts:
+        digest.update(part)
+    draft = draft_of(path)
+    write_whole(draft, (*parts, digest.digest()))
     return draft, digest.hexdigest()[:_NAMED]
 
 

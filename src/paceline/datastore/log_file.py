@@ -15,7 +15,6 @@ to `log` afterwards; a process may be killed between, so it goes before `log` wh
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -28,7 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.datastore.index_file import INDEX
-from paceline.datastore.private_files import damaged, draft_of, open_private, put_in_place
+from paceline.datastore.private_files import (
+    damaged,
+    draft_of,
+    open_private,
+    put_in_place,
+    write_whole,
+)
 from paceline.datastore.sorting import Int32
 from paceline.errors import StoreError
 
@@ -92,10 +97,7 @@ class Log:
         if not self._path.exists():
             return
         draft = draft_of(self._path)
-        with open_private(draft, "wb") as stream:
-            stream.write(self._head() + b"".join(map(_record, self.documents[count:])))
-            stream.flush()
-            os.fsync(stream.fileno())  # the index counts on it
+        write_whole(draft, [self._head(), *map(_record, self.documents[count:])])
         copymode(self._path, draft)
         # If the index stays what it is, this is its log from now on: it must be whole.
         draft.replace(_log_of(self._path, index))

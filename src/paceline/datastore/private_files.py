@@ -18,6 +18,14 @@ def open_private(path: Path, mode: str) -> IO[bytes]:
     return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
 
 
+def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """Write a private file, and wait until it is on disk: a power failure must not take it."""
+    with open_private(path, "wb") as stream:
+        stream.writelines(parts)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
 def begins(path: Path, magic: bytes) -> bool:
     """Whether there is a file that begins with these bytes. Raises OSError if it cannot be read."""
     if not path.is_file():
