@@ -25,9 +25,8 @@ class LiveCosts:
     def look(self, context: int) -> bool:
         """Record a round after which the text has `context` tokens in the cache; returns whether
         costs were looked up: in the first and every sixteenth after it, as a curve takes long."""
-        due = self._rounds % _LOOK == 0
         self._rounds += 1
-        if not due:
+        if self._rounds % _LOOK != 1:
             return False
         live = None if self._observed is None else self._observed(context)
         self.share = None if live is None else live.cost(1)

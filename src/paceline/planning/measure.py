@@ -85,12 +85,8 @@ def time_passes(
 
 def curve_of(times: PassTimes, typical: Callable[[Sequence[float]], float] = median) -> CostCurve:
     """The curve of the typical pass of each width and context."""
-    return CostCurve(
-        tuple(
-            CostPoint(width, context, 1000 * typical(times[width, context]))
-            for context, width in sorted((context, width) for width, context in times)
-        )
-    )
+    by_context = sorted(times, key=lambda place: place[::-1])
+    return CostCurve(tuple(CostPoint(*place, 1000 * typical(times[place])) for place in by_context))
 
 
 def count_passes(
