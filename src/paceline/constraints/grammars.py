@@ -42,10 +42,10 @@ usual stack, which ends the process."""
 
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
 # small model writes white space forever.
+_FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
 # Where a terminal takes all that the next one could, llguidance would look for what must follow
 # without end. At the end of the text, as the last such line counts.
 _NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
-_FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
 
 
 class Grammars:
@@ -170,24 +170,22 @@ def _compiled(
     return compiled
 
 
-def _grammar(maker: Any, constraint: Constraint) -> str:
-    text = constraint.text
-    made: Any
-    if constraint.kind == "json_schema":
+def _grammar(maker: Any, constraint: Constraint) -> Any:
+    """The constraint in llguidance's own format."""
+    kind, text = constraint.kind, constraint.text
+    if kind == "json_schema":
         spaces = COMPACT if constraint.compact else _FREE
-        made = maker.grammar_from_json_schema(text, overrides=spaces)
-    elif constraint.kind == "regex":
-        made = maker.grammar_from_regex(text)
-    elif constraint.kind == "grammar":
-        made = maker.grammar_from_lark(text + _NO_FORCING)
-    elif constraint.kind == "calls":
-        made = maker.grammar_from_lark(text)
-    else:
+        return maker.grammar_from_json_schema(text, overrides=spaces)
+    if kind == "regex":
+        return maker.grammar_from_regex(text)
+    if kind == "grammar":
+        text += _NO_FORCING
+    elif kind == "choice":
         # In ASCII, as its lexer refuses some control characters; as one terminal, as a rule may
         # have 2,000 alternatives at most.
         choices = " | ".join(map(json.dumps, json.loads(text)))
-        made = maker.grammar_from_lark(f"start: CHOICE\nCHOICE: {choices}")
-    return str(made)
+        text = f"start: CHOICE\nCHOICE: {choices}"
+    return maker.grammar_from_lark(text)
 
 
 def _length(constraint: Constraint) -> float:

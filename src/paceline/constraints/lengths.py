@@ -43,8 +43,6 @@ _REGEX = re.compile(
     r"|(?P<error>\[)",
     re.DOTALL,
 )
-
-
 _SPACED = re.compile(r"\(\?[a-zA-Z]*x")
 
 

@@ -101,8 +101,6 @@ class _Document:
         if isinstance(schema.get("$ref"), str):
             length += known.get(self.name(schema["$ref"]), 0.0) * (1 + self._apart(schema, least))
         parts = _the(list, schema, "allOf")
-        ways = [*_the(list, schema, "anyOf"), *_the(list, schema, "oneOf")]
-        ways += [schema[name] for name in _BRANCHES if name in schema]
         patterns = [
             max(1.0, pattern_length(each["pattern"]), _count(each, "minLength"))
             for each in (schema, *parts)
@@ -110,7 +108,7 @@ class _Document:
         ]
         # A text that follows several patterns can be as long as a multiple of all their lengths.
         length += prod(patterns) if patterns else 0.0
-        length += sum(map(beside, parts)) + max(map(beside, ways), default=0.0)
+        length += sum(map(beside, parts)) + max(map(beside, _ways(schema)), default=0.0)
         if not schema.keys().isdisjoint(_ARRAY):
             length += _array_length(schema, inner, least)
         if not schema.keys().isdisjoint(_OBJECT):
@@ -130,9 +128,7 @@ class _Document:
             self._step()
             self._counts[id(schema)] = 0.0  # until it is known, for one that contains itself
             own = max(_count(schema, "minItems"), _count(schema, "minProperties"))
-            kinds = ("allOf", "anyOf", "oneOf")
-            composed = [each for kind in kinds for each in _the(list, schema, kind)]
-            composed += [schema[name] for name in _BRANCHES if name in schema]
+            composed = [*_the(list, schema, "allOf"), *_ways(schema)]
             if isinstance(schema.get("$ref"), str):
                 composed += self._named[self.name(schema["$ref"])]
             self._counts[id(schema)] = max([own, *map(self._most, composed)])
@@ -171,6 +167,12 @@ def _the(kind: type[_T], schema: Mapping[str, Any], name: str) -> _T:
     """What a schema has under this name, an empty one if it has nothing of this kind."""
     value = schema.get(name)
     return value if isinstance(value, kind) else kind()
+
+
+def _ways(schema: Mapping[str, Any]) -> list[Any]:
+    """The parts of which a value follows one or another."""
+    branches = [schema[name] for name in _BRANCHES if name in schema]
+    return [*_the(list, schema, "anyOf"), *_the(list, schema, "oneOf"), *branches]
 
 
 def _count(schema: Mapping[str, Any], name: str) -> float:
