@@ -16,15 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from paceline.errors import UsageError
+from paceline.references import retrieval
 from paceline.references.database import Database
-from paceline.references.retrieval import (
-    SentenceEncoder,
-    match_expression,
-    nearest,
-    query_terms,
-    shared_weights,
-    split_terms,
-)
+from paceline.references.retrieval import SentenceEncoder
 
 _Ranked = list[tuple[int, float]]
 """Entries, each with its score."""
@@ -153,7 +147,7 @@ class ReferenceStore:
                 )
                 connection.execute(
                     "INSERT INTO query_terms (rowid, terms) VALUES (?, ?)",
-                    (added.lastrowid, " ".join(split_terms(query))),
+                    (added.lastrowid, " ".join(retrieval.split_terms(query))),
                 )
             self._enforce_limits(connection, now)
 
@@ -165,7 +159,7 @@ class ReferenceStore:
         most: a large store that is new to it becomes searchable over several searches.
         """
         query = _storable(query)
-        terms = query_terms(query)
+        terms = retrieval.query_terms(query)
         if not terms or limit < 1:
             return []
         since = self._clock() - self._max_seconds
@@ -213,13 +207,14 @@ class ReferenceStore:
         connection.executemany("DELETE FROM entries WHERE id = ?", doomed)
 
     def _rank_by_words(self, terms: Sequence[str], since: float, limit: int) -> _Ranked:
+        match = retrieval.match_expression(terms)
         with self._database.connected() as connection:
             ranked = connection.execute(
                 "SELECT id, -rank FROM query_terms JOIN entries ON id = query_terms.rowid"
                 " WHERE query_terms MATCH ? AND added >= ? ORDER BY rank, used DESC, id DESC LIMIT ?",
-                (match_expression(terms), since, min(_CANDIDATES * limit, _MOST_CANDIDATES)),
+                (match, since, min(_CANDIDATES * limit, _MOST_CANDIDATES)),
             ).fetchall()
-            shares = shared_weights(connection, terms, [entry for entry, _ in ranked])
+            shares = retrieval.shared_weights(connection, terms, [entry for entry, _ in ranked])
         return [(entry, score) for entry, score in ranked if shares[entry] >= self._floor][:limit]
 
     def _rank_by_meaning(
@@ -234,7 +229,7 @@ class ReferenceStore:
                 (encoder.name, vector.nbytes, since),
             ).fetchall()
         others = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4")
-        order = nearest(vector, others.reshape(len(rows), -1), limit) if rows else []
+        order = retrieval.nearest(vector, others.reshape(len(rows), -1), limit) if rows else []
         return [(rows[row][0], cosine) for row, cosine in order if cosine >= self._floor]
 
     def _embed_missing(self, encoder: SentenceEncoder, vector_bytes: int) -> None:
