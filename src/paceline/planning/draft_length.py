@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice, repeat
 from math import prod
 
@@ -36,7 +35,6 @@ _FORGOTTEN = 1 / 16
 """Share of what is known about rounds that is forgotten with every new one."""
 
 
-@dataclass
 class DraftLength:
     """What is known about one draft model and its target, over any number of texts.
 
@@ -47,19 +45,16 @@ class DraftLength:
     Decisions depend on the times given and nothing else.
     """
 
-    live: LiveCosts = field(default_factory=LiveCosts)
-    longest: int = LONGEST
-    _known: ChainCalibration = field(default_factory=lambda: ChainCalibration(_MEMORY, LONGEST))
-    _priced: tuple[CostCurve | None, int, Sequence[float]] | None = None
-    _useful: int = LONGEST
-    _draft_pass: RunningTime = field(default_factory=RunningTime)
-    _plain_pass: RunningTime = field(default_factory=RunningTime)
-    _round: RunningTime = field(default_factory=RunningTime)
-    _scored: int = 0
-    _tokens_per_draft_pass: float = 1.0
-    # Over the same rounds, recent ones most: lengths change, and both change with them.
-    _spent: float = 0.0
-    _gained: float = 0.0
+    def __init__(self, live: LiveCosts | None = None, longest: int = LONGEST) -> None:
+        self.live, self.longest = live or LiveCosts(), longest
+        self._known = ChainCalibration(_MEMORY, LONGEST)
+        self._priced: tuple[CostCurve | None, int, Sequence[float]] | None = None
+        self._useful, self._scored = LONGEST, 0
+        self._draft_pass, self._plain_pass = RunningTime(), RunningTime()
+        self._round = RunningTime()
+        self._tokens_per_draft_pass = 1.0
+        # Over the same rounds, recent ones most: lengths change, and both change with them.
+        self._spent = self._gained = 0.0
 
     def pays(self, claims: Sequence[float]) -> bool:
         """Whether one more draft pass is worth its time after guesses of these claims."""
@@ -147,8 +142,7 @@ class DraftLength:
         # The curve only says what guesses add: passes slow down as the text grows.
         relative = 1.0 if curve is None else curve.relative(1 + self._scored)
         self._plain_pass.add(target_milliseconds / relative)
-        self._round.add(milliseconds)
-        usual = milliseconds if self._round.value is None else self._round.value
+        usual = self._round.add(milliseconds)
         self._spent += min(milliseconds, 2 * usual) - _FORGOTTEN * self._spent
         self._gained += tokens - _FORGOTTEN * self._gained
 

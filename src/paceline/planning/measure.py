@@ -73,10 +73,10 @@ def time_passes(
             if (1, length) not in seconds:
                 # The first pass of its kind allocates, chooses kernels, or captures a graph.
                 for width in fitting:
-                    _time_pass(target, slot, _chain(random, target, width))
+                    _time_pass(target, slot, random, width)
             for _ in range(turns):
                 for width in random.sample(fitting, len(fitting)):
-                    taken = _time_pass(target, slot, _chain(random, target, width))
+                    taken = _time_pass(target, slot, random, width)
                     seconds.setdefault((width, length), []).append(taken)
                     on_pass()
     target.forget()
@@ -136,8 +136,9 @@ def _entered(target: Target, text: Sequence[int]) -> Iterator[int]:
         target.close(slot)
 
 
-def _time_pass(target: Target, slot: int, tree: Tree) -> float:
+def _time_pass(target: Target, slot: int, random: Random, width: int) -> float:
     """Seconds of one pass. Nothing is committed, so the next one finds the same cache."""
+    tree = Tree.chain(_random_tokens(random, target, width - 1))
     return _seconds(lambda: target.score({slot: tree})[slot])
 
 
@@ -148,10 +149,6 @@ def _seconds(act: Callable[[], torch.Tensor]) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return perf_counter() - began
-
-
-def _chain(random: Random, target: Target, width: int) -> Tree:
-    return Tree.chain(_random_tokens(random, target, width - 1))
 
 
 def _random_tokens(random: Random, target: Target, count: int) -> list[int]:

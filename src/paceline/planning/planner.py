@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.gate import Gates, TrialBudget
@@ -17,7 +16,7 @@ from paceline.planning.pass_costs import PassCosts
 from paceline.planning.planned_text import PlannedText
 from paceline.planning.running_time import DraftingTime
 from paceline.planning.sizing import best_count, best_first
-from paceline.planning.text_calibration import SessionCalibration, new_calibration
+from paceline.planning.text_calibration import new_calibration
 from paceline.protocols import Drafter, Propose
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
@@ -37,7 +36,6 @@ many texts that a few rows each are more than were measured."""
 _STALE, _SOON, _LOOK = 64, 4, 2.0
 
 
-@dataclass
 class TreePlanner:
     """Sizes the trees of one method on one target; see `paceline.protocols.Planner`.
 
@@ -45,22 +43,22 @@ class TreePlanner:
     acceptance is kept as an expectation that the next texts soon correct.
     """
 
-    curve: CostCurve | None = None
-    _texts: dict[int, PlannedText] = field(default_factory=dict)
-    _all: SessionCalibration = field(default_factory=lambda: new_calibration(_SESSION_MEMORY))
-    _costs: dict[int, PassCosts] = field(default_factory=dict)  # by texts, as below
-    _since_plain: Counter[int] = field(default_factory=Counter)
-    _plain_passes: Counter[int] = field(default_factory=Counter)  # by load, to a power of two
-    _trials: TrialBudget = field(default_factory=TrialBudget)
-    _gates: Gates = field(init=False)
-    _usual: float = PlannedText.usual
-    _together: int = 1
-    _beside: int = 0  # prompt rows in the next pass: its own, or probably as many as in the last
-    _ahead: int = 0  # prompt rows of the texts in this pass
-    _drafting: DraftingTime = field(default_factory=DraftingTime)
-
-    def __post_init__(self) -> None:
+    def __init__(self, curve: CostCurve | None = None) -> None:
+        self.curve = curve
+        self._texts: dict[int, PlannedText] = {}
+        self._all = new_calibration(_SESSION_MEMORY)
+        self._costs: dict[int, PassCosts] = {}  # by texts, as below
+        self._since_plain = Counter[int]()
+        self._plain_passes = Counter[int]()  # by load, to a power of two
+        self._trials = TrialBudget()
         self._gates = Gates(self._trials)
+        self._drafting = DraftingTime()
+        self._usual = PlannedText.usual
+        self._together = 1
+        self._beside = (
+            0  # prompt rows in the next pass: its own, or probably as many as in the last
+        )
+        self._ahead = 0  # prompt rows of the texts in this pass
 
     def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
         """Add a text, with what is known from the texts so far; see `Planner.add`."""

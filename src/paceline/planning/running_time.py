@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from statistics import median_low
 
 FIRST_TIMES = 5
@@ -10,7 +9,6 @@ FIRST_TIMES = 5
 _NO_OUTLIER = 3
 
 
-@dataclass
 class RunningTime:
     """The median of the first few times, then a running average in which an outlier counts at most
     twice the average. The third outlier in a row is none: the times start anew with it.
@@ -18,26 +16,28 @@ class RunningTime:
     value: in the unit of the times; None before the first.
     """
 
-    value: float | None = None
-    _first: list[float] = field(default_factory=list)
-    _outliers: int = 0
+    def __init__(self) -> None:
+        self.value: float | None = None
+        self._first: list[float] = []
+        self._outliers = 0
 
     @property
     def count(self) -> int:
         """Times recorded, at most `FIRST_TIMES`."""
         return len(self._first)
 
-    def add(self, value: float) -> None:
-        """Add one more time."""
+    def add(self, value: float) -> float:
+        """Add one more time; returns what is then known."""
         if self.value is not None and len(self._first) == FIRST_TIMES:
             bounded = self.bounded(value)
             self._outliers = self._outliers + 1 if value > bounded else 0
             if self._outliers < _NO_OUTLIER:
                 self.value += (bounded - self.value) / 16
-                return
+                return self.value
             self.learn_anew()
         self._first.append(value)
         self.value = median_low(self._first)
+        return self.value
 
     def bounded(self, value: float) -> float:
         """This time, or twice the average if it is longer: an outlier."""
@@ -48,13 +48,12 @@ class RunningTime:
         self._first, self._outliers = [], 0
 
 
-@dataclass
 class DraftingTime:
     """Milliseconds per text that a round takes outside the pass, with its drafter asked or resting;
     taken to be the same in a batch of any size."""
 
-    _asked: RunningTime = field(default_factory=RunningTime)
-    _resting: RunningTime = field(default_factory=RunningTime)
+    def __init__(self) -> None:
+        self._asked, self._resting = RunningTime(), RunningTime()
 
     @property
     def price(self) -> float:

@@ -6,7 +6,7 @@ Both count and choose alike; tests compare them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -83,9 +83,9 @@ _KINDS = Kinds(
 )
 
 
-def _freed(owner: object, free: Callable[[int], None], held: int) -> finalize[..., object]:
-    """Free what `owner` holds after it; not at the end of the process, as a thread may use it."""
-    freeing = finalize(owner, free, held)
+def _freed(owner: object, held: int) -> finalize[..., object]:
+    """Free a calibration after its owner; not at the end of the process, as a thread may use it."""
+    freeing = finalize(owner, kernels().forget_calibration, held)
     freeing.atexit = False
     return freeing
 
@@ -96,7 +96,7 @@ class _NativeSession:
     def __init__(self, memory: float) -> None:
         self.native, self.call = kernels(), Sizing()
         self.held = self.native.new_calibration(ctypes.addressof(_KINDS), memory)
-        _freed(self, self.native.forget_calibration, self.held)
+        _freed(self, self.held)
         self._size_tree = partial(self.native.size_tree, ctypes.addressof(self.call))
         self._tree, self._costs = TreeColumns(self.call.tree), Buffer(ctypes.c_double)
         self._make_room()
@@ -127,7 +127,7 @@ class _NativeText:
     def __init__(self, session: _NativeSession, held: int, memory: float) -> None:
         self._session, self._native = session, session.native
         self._held, self._all, self._memory = held, session.held, memory
-        self._free = _freed(self, self._native.forget_calibration, held)
+        self._free = _freed(self, held)
         self._said = Buffer(ctypes.c_int64)
 
     def expect(self, tree: Tree) -> list[float]:
@@ -147,7 +147,7 @@ class _NativeText:
         # An heir knows the same, and watches nothing yet.
         heir = self._native.inherited_by(self._held, self._memory, inf)
         self._free()
-        self._held, self._free = heir, _freed(self, self._native.forget_calibration, heir)
+        self._held, self._free = heir, _freed(self, heir)
 
 
 TextCalibration = _CountedText | _NativeText
