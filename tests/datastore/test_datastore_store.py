@@ -21,7 +21,7 @@ TEXTS = [[1, 2, 3, 4], [2, 3, 9], [7]]
 
 def known(store: Datastore) -> list[list[int]]:
     """All documents: those of the index first."""
-    texts = [*module._documents(store._tokens), *store._log.documents]
+    texts = [*module._documents(store._index.tokens), *store._log.documents]
     return [text.tolist() for text in texts]
 
 
@@ -333,7 +333,7 @@ def test_only_the_owner_can_read_what_was_said_and_permissions_stay(tmp_path: Pa
 def test_what_was_merged_is_mapped_as_others_have_it(tmp_path: Path) -> None:
     store = Datastore(tmp_path, MARK)
     store.build(TEXTS)
-    assert not store._tokens.flags.owndata
+    assert not store._index.tokens.flags.owndata
     assert known(store) == TEXTS
 
 

@@ -54,7 +54,9 @@ def ask(url: str, prompt: str) -> str:
 def documents(folder: Path) -> list[list[int]]:
     """Of a datastore, read as a process would that opens it anew."""
     store = Datastore(folder, "")
-    return [text.tolist() for text in (*module._documents(store._tokens), *store._log.documents)]
+    return [
+        text.tolist() for text in (*module._documents(store._index.tokens), *store._log.documents)
+    ]
 
 
 def said(url: str, documents: list[list[int]]) -> list[str]:

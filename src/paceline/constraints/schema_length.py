@@ -42,15 +42,14 @@ class _Document:
     """A schema with the parts that it refers to, by reference."""
 
     def __init__(self, schema: Any) -> None:
-        # References count from the nearest part with an id: all of these are tried.
-        inside = [
-            each for each in _objects(schema) if any(isinstance(each.get(key), str) for key in _IDS)
-        ]
-        self._roots = [schema, *(each for each in inside if each is not schema)]
+        self._roots = [schema]
         self._names: dict[str, str] = {}  # by reference
         self._named: dict[str, list[Any]] = {}
         self._anchors: dict[str, list[Any]] = defaultdict(list)
         for each in _objects(schema):
+            # References count from the nearest part with an id: all of these are tried.
+            if each is not schema and any(isinstance(each.get(key), str) for key in _IDS):
+                self._roots.append(each)
             for key in ("$anchor", "$dynamicAnchor"):
                 if isinstance(each.get(key), str):
                     self._anchors[each[key]].append(each)

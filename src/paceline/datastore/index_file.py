@@ -93,8 +93,9 @@ def read_index(path: Path) -> Index:
     # Check the hash first: the header itself may be damaged.
     body = memoryview(content)[: max(0, size - _DIGEST)]
     digest = hashlib.sha256(body).digest()
-    wrong = damaged(path, content[: len(INDEX_MAGIC)] == INDEX_MAGIC)
-    if digest != bytes(content[len(body) :]) or body[:8] != INDEX_MAGIC:
+    ours = content[: len(INDEX_MAGIC)] == INDEX_MAGIC
+    wrong = damaged(path, ours)
+    if not ours or digest != content[len(body) :]:
         raise wrong
     begin = len(INDEX_MAGIC) + 8 + int.from_bytes(body[8:16], "little")
     try:

@@ -75,21 +75,22 @@ class Datastore:
     @property
     def largest(self) -> int:
         """The largest id, -1 if there is none."""
-        return max(self._header.largest, *map(_largest, self._log.documents), -1)
+        return max(self._index.header.largest, *map(_largest, self._log.documents), -1)
 
     def info(self) -> DatastoreInfo:
         """Count what the datastore holds."""
-        logged = self._log.tokens
-        documents = self._header.documents + len(self._log.documents)
+        header, logged = self._index.header, self._log.tokens
+        documents = header.documents + len(self._log.documents)
+        tokens = header.tokens - max(0, header.documents - 1) + logged  # without borders
         size = sum(_size(self.folder / name) for name in (INDEX, _LOG))
-        tokens = len(self._tokens) - max(0, self._header.documents - 1)
-        return DatastoreInfo(documents, tokens + logged, logged, size)
+        return DatastoreInfo(documents, tokens, logged, size)
 
     def arrays(self) -> list[SuffixArray]:
         """Return arrays to look texts up in, newest texts first. Each call makes new ones on the
         same files, without what is added later; see `version`."""
         with self._lock:
-            found = [*self._recent.pieces(self._log.documents), (self._tokens, self._order)]
+            pieces = self._recent.pieces(self._log.documents)
+            found = [*pieces, (self._index.tokens, self._index.order)]
         return [SuffixArray(tokens, order) for tokens, order in found if len(order)]
 
     def add(self, documents: Iterable[Sequence[int] | Int32]) -> None:
@@ -188,7 +189,7 @@ class Datastore:
             stamp, index = stamp_of(self._place), self._read_index()
             log = Log(self.folder / _LOG, index.header.vocabulary, index.name)
             with self._lock:
-                self._stamp, (self._header, self._tokens, self._order, _) = stamp, index
+                self._stamp, self._index = stamp, index
                 self._log, self._recent = log, RecentTexts()
                 self.version += 1
             # A merge that ends meanwhile has moved documents of the log to another index.

@@ -5,7 +5,7 @@ Measured once on held-out texts, and kept in a JSON file next to the weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
@@ -60,8 +60,7 @@ class AcceptanceTable:
     @property
     def chain(self) -> float:
         """Expected number of right guesses in the chain of likeliest guesses."""
-        first: Iterator[float] = accumulate((row[0] for row in self.rows), mul)
-        return sum(first)
+        return float(sum(accumulate((row[0] for row in self.rows), mul)))
 
     def up_to(self, distance: int) -> AcceptanceTable:
         """The table of a drafter that guesses no further ahead than `distance`, >= 1."""
