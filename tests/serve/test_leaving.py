@@ -244,7 +244,9 @@ def test_a_request_that_fails_leaves_no_logits_behind(monkeypatch: pytest.Monkey
             made.extend(map(ref, found.values()))
             return found
 
-    monkeypatch.setattr(engine, "log", lambda *line, **more: None)  # pytest keeps errors logged
+    monkeypatch.setattr(
+        engine, "log_error", lambda *line, **more: None
+    )  # pytest keeps errors logged
     with live(tool_session(Broken, "plain")) as served:
         gc.disable()
         try:

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive, Scope, Send
 
 from paceline.serve.bodies import read_body, unless_left
-from paceline.serve.errors import ApiError, too_many
+from paceline.serve.errors import ApiError, for_now, too_many
 from paceline.serve.inside import Query
 
 Replicas = Callable[[Query], AsyncGenerator[Message, None]]
@@ -71,8 +71,7 @@ class Front:
                 break
             except self.lost:
                 what = "the replica that worked on this request has stopped: try again"
-                soon = {"Retry-After": "1"}  # it may well succeed
-                error = ApiError(503, what, code="replica_lost", headers=soon)
+                error = for_now(503, what, "replica_lost")
                 if begun:
                     break
         if begun:

@@ -9,7 +9,6 @@ the Host header reveals it.
 from __future__ import annotations
 
 import hmac
-import logging
 import re
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paceline.errors import UsageError
 from paceline.serve.errors import ApiError, failed
-from paceline.serve.logs import log
+from paceline.serve.logs import log_error
 
 _PROTECTED = ("/v1/", "/tokenize", "/detokenize")
 _PROBES = ("/health", "/ready")
@@ -73,7 +72,7 @@ class Access:
                 raise
             # Left to Starlette, the answer would lack the headers that are added here and for
             # other origins, and the connection would close under the client's next request.
-            log("request failed", level=logging.ERROR, error=error, request=name)
+            log_error("request failed", error=error, request=name)
             await failed().response(scope, receive, named)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ApiError | None:

@@ -15,7 +15,6 @@ from paceline.serve.answers import (
     chat_logprobs,
     completion_logprobs,
     finish_reason,
-    in_text,
     metrics_of,
     usage_of,
 )
@@ -120,11 +119,17 @@ class _Text(ABC):
     def _new_scores(self, news: News) -> Scores:
         """Those of a round's news, so that all pieces together have those of the whole answer:
         the last tokens may have no text, and text that ends with an end token does not have it."""
-        found = tuple(each for chunk in news.chunks for each in chunk.logprobs)
-        if news.completion is not None:
-            found = news.completion.logprobs[self._scored : in_text(news.completion)]
+        if news.completion is None:
+            found: Scores = [each for chunk in news.chunks for each in chunk.logprobs]
+        else:
+            found = self._unscored(news.completion)
         self._scored += len(found)
         return found
+
+    def _unscored(self, completion: Completion) -> Scores:
+        """Those that are in no piece yet, without an end token's, which is no part of the text."""
+        ends = completion.finish_reason == "eos"
+        return completion.logprobs[self._scored : len(completion.tokens) - ends]
 
     def _choice(
         self, scores: Scores | None = None, reason: str | None = None, **content: Any
@@ -176,15 +181,12 @@ class _Message(_Text):
         found = [*self._read(completion.text), *self._reader.finish()]
         calls = [_whole_call(each) for each in found if isinstance(each, ToolCall)]
         text = "".join(each for each in found if isinstance(each, str))
-        message: Object = {
-            "role": "assistant",
-            "content": text if text or not calls else None,
-            "refusal": None,
-        }
+        content = text if text or not calls else None
+        message: Object = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message["tool_calls"] = calls
-        said = completion.logprobs[: in_text(completion)]
-        return self._choice(said, self._reason(completion, bool(calls)), message=message)
+        reason = self._reason(completion, bool(calls))
+        return self._choice(self._unscored(completion), reason, message=message)
 
     def _more(self, text: str, scores: Scores) -> list[Object]:
         choices = self._found(self._read(text))
@@ -231,9 +233,8 @@ class _Continuation(_Text):
         return [self._choice(text=self._order.echo)] if self._order.echo else []
 
     def whole(self, completion: Completion) -> Object:
-        said = completion.logprobs[: in_text(completion)]
         text = self._order.echo + completion.text
-        return self._choice(said, finish_reason(completion), text=text)
+        return self._choice(self._unscored(completion), finish_reason(completion), text=text)
 
     def _more(self, text: str, scores: Scores) -> list[Object]:
         return [self._choice(scores, text=text)]

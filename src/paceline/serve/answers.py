@@ -137,11 +137,6 @@ def _token(tokenizer: Tokenizer, token: int, logprob: float) -> dict[str, Any]:
     }
 
 
-def in_text(completion: Completion) -> int:
-    """Number of tokens, without an end token, which is no part of the text."""
-    return len(completion.tokens) - (completion.finish_reason == "eos")
-
-
 class Places:
     """Where the tokens of a text begin, in characters, by their bytes: a token that ends inside a
     character leaves the next one where that character begins."""

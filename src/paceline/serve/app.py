@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from paceline.serve.ticket import Order
 from paceline.session import Session
 
 R = TypeVar("R", bound=TextRequest)
+_Answer = Callable[[Request], Awaitable[Response]]
 
 # The page at `/`: files of the package only, nothing from other servers.
 _PAGE = Path(__file__).parent / "static"
@@ -80,40 +81,49 @@ class Server:
         # Not in the event loop's executor: whatever keeps that busy would delay the stop.
         await asyncio.wrap_future(in_own_thread(self.engine.stop))
 
-    async def chat(self, request: Request) -> Response:
-        """`POST /v1/chat/completions`."""
+    def addresses(self) -> list[tuple[str, str, _Answer]]:
+        """Every endpoint: method, path, and what answers. The tokenizer's are vLLM's, the metrics
+        are for Prometheus, and the state is for the page."""
+        return [
+            ("POST", "/v1/chat/completions", self._chat),
+            ("POST", "/v1/completions", self._completions),
+            ("POST", "/tokenize", self._tokenize),
+            ("POST", "/detokenize", self._detokenize),
+            ("GET", "/v1/models", self._models),
+            ("GET", "/v1/models/{name:path}", self._one_model),
+            ("GET", "/health", self._health),
+            ("GET", "/ready", self._ready),
+            ("GET", "/version", self._version),
+            ("GET", "/metrics", self._figures),
+            ("GET", "/state", self._state),
+            *(("GET", path, partial(_page_file, *file)) for path, file in _PAGE_FILES.items()),
+        ]
+
+    async def _chat(self, request: Request) -> Response:
         return await self._written(request, ChatRequest, self.orders.of_chat)
 
-    async def completions(self, request: Request) -> Response:
-        """`POST /v1/completions`."""
+    async def _completions(self, request: Request) -> Response:
         return await self._written(request, CompletionRequest, self.orders.of_completion)
 
-    async def models(self, request: Request) -> Response:
-        """`GET /v1/models`."""
+    async def _models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model(name) for name in self.names]})
 
-    async def model(self, request: Request) -> Response:
-        """`GET /v1/models/{name}`."""
+    async def _one_model(self, request: Request) -> Response:
         name = request.path_params["name"]
         self._check_model(name)
         return JSONResponse(self._model(name))
 
-    async def tokenize(self, request: Request) -> Response:
-        """`POST /tokenize`, as in vLLM."""
+    async def _tokenize(self, request: Request) -> Response:
         wanted = checked(TokenizeRequest, await json_body(request, self.settings))
         if (wanted.prompt is None) == (wanted.messages is None):
             raise bad_request("give either 'prompt' or 'messages'", "prompt")
         tokens, strings = await asyncio.to_thread(self._tokens, wanted)
-        answer: dict[str, Any] = {
-            "count": len(tokens),
-            "max_model_len": self.session.target.max_context,
-            "tokens": tokens,
-            "token_strs": strings,
-        }
+        most = self.session.target.max_context
+        counted = {"count": len(tokens), "max_model_len": most}
+        answer = {**counted, "tokens": tokens, "token_strs": strings}
         return await asyncio.to_thread(JSONResponse, answer)
 
-    async def detokenize(self, request: Request) -> Response:
-        """`POST /detokenize`, as in vLLM."""
+    async def _detokenize(self, request: Request) -> Response:
         wanted = checked(DetokenizeRequest, await json_body(request, self.settings))
         most = 4 * (self.session.target.max_context or 1 << 20)
         if len(wanted.tokens) > most:
@@ -121,24 +131,19 @@ class Server:
         text = await asyncio.to_thread(self.reader.decode, wanted.tokens)
         return await asyncio.to_thread(JSONResponse, {"prompt": text})
 
-    async def health(self, request: Request) -> Response:
-        """`GET /health`: whether the engine runs."""
+    async def _health(self, request: Request) -> Response:
         return Response(status_code=200 if self.engine.alive else 503)
 
-    async def ready(self, request: Request) -> Response:
-        """`GET /ready`: whether requests are accepted."""
+    async def _ready(self, request: Request) -> Response:
         return Response(status_code=200 if self.engine.ready else 503)
 
-    async def version(self, request: Request) -> Response:
-        """`GET /version`."""
+    async def _version(self, request: Request) -> Response:
         return JSONResponse({"version": __version__})
 
-    async def figures(self, request: Request) -> Response:
-        """`GET /metrics`, for Prometheus."""
+    async def _figures(self, request: Request) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    async def state(self, request: Request) -> Response:
-        """`GET /state`: the load, for the page."""
+    async def _state(self, request: Request) -> Response:
         running, waiting, cache = self._load()
         method = public_method(self.session.method)
         return JSONResponse(
@@ -205,9 +210,9 @@ def create_app(
     # Documentation pages would load files from other servers.
     app = FastAPI(title="paceline", version=__version__, lifespan=life, docs_url=None,
                   redoc_url=None, openapi_url=None)  # fmt: skip
-    _add_addresses(app, server)
-    kinds: tuple[type[Exception], ...] = (ApiError, UsageError, HTTPException)
-    for kind in kinds:
+    for method, path, answer in server.addresses():
+        app.add_route(path, answer, methods=[method])
+    for kind in (ApiError, UsageError, HTTPException):
         app.add_exception_handler(kind, _refused)
     app.add_middleware(Access, keys=keys, hosts=hosts)
     if server.settings.cors:
@@ -219,25 +224,6 @@ def create_app(
             expose_headers=["x-request-id", "retry-after"],
         )
     return app
-
-
-def _add_addresses(app: FastAPI, server: Server) -> None:
-    for method, path, answer in (
-        ("POST", "/v1/chat/completions", server.chat),
-        ("POST", "/v1/completions", server.completions),
-        ("POST", "/tokenize", server.tokenize),
-        ("POST", "/detokenize", server.detokenize),
-        ("GET", "/v1/models", server.models),
-        ("GET", "/v1/models/{name:path}", server.model),
-        ("GET", "/health", server.health),
-        ("GET", "/ready", server.ready),
-        ("GET", "/version", server.version),
-        ("GET", "/metrics", server.figures),
-        ("GET", "/state", server.state),
-    ):
-        app.add_route(path, answer, methods=[method])
-    for path, (name, kind) in _PAGE_FILES.items():
-        app.add_route(path, partial(_page_file, name, kind), methods=["GET"])
 
 
 async def _page_file(name: str, kind: str, request: Request) -> Response:

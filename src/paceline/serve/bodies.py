@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
 from paceline.json_files import parse_text_json
-from paceline.serve.errors import ApiError, bad_request
+from paceline.serve.errors import ApiError, bad_request, unsupported
 from paceline.serve.schemas import ChatRequest
 from paceline.serve.settings import ServeSettings
 
@@ -87,8 +87,7 @@ def checked(shape: type[S], body: dict[str, Any]) -> S:
     for name, (instead, harmless) in refused.items():
         given = body.get(name)
         if name not in shape.model_fields and given is not None and given not in harmless:
-            message = f"'{name}' is not supported: {instead}"
-            raise bad_request(message, name, "unsupported_parameter")
+            raise unsupported(name, instead)
     try:
         return shape.model_validate(body)
     except ValidationError as error:

@@ -8,7 +8,6 @@ at once.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -18,8 +17,8 @@ from time import monotonic
 
 from paceline.constraints import Constraint
 from paceline.constraints.own_thread import in_own_thread
-from paceline.serve.errors import ApiError, bad_request, failed, stopping
-from paceline.serve.logs import log
+from paceline.serve.errors import ApiError, bad_request, failed, for_now, stopping
+from paceline.serve.logs import log_error
 from paceline.serve.ticket import Order
 from paceline.session import Session
 
@@ -30,14 +29,14 @@ _THREADS = 2
 STUCK = "compilers_stuck"
 """Code of the error for a constraint that no thread is free for."""
 _SLOW = "the constraint takes too long to compile: use a simpler schema, pattern or grammar"
-_STUCK = (
-    "earlier constraints take too long to compile, so new ones cannot begin: try again later or "
-    "leave the constraint out"
-)
 
 
 def _stuck() -> ApiError:
-    return ApiError(503, _STUCK, code=STUCK, headers={"Retry-After": "10"})
+    what = (
+        "earlier constraints take too long to compile, so new ones cannot begin: try again later "
+        "or leave the constraint out"
+    )
+    return for_now(503, what, STUCK, seconds=10)
 
 
 @dataclass(eq=False)
@@ -147,7 +146,7 @@ class Compiler:
         except Exception as error:
             outcome = error
         except BaseException as error:  # such as a panic in a library written in Rust
-            log("constraint failed", level=logging.ERROR, error=error)
+            log_error("constraint failed", error=error)
             outcome = failed()
         with self._lock:
             del self._jobs[constraint]  # later requests find it in the session

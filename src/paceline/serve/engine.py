@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from contextlib import ExitStack
 from functools import partial
@@ -12,7 +11,7 @@ from time import monotonic
 from paceline.records import Round
 from paceline.serve.errors import ApiError, failed, shown, stopping, too_many
 from paceline.serve.heap import give_back
-from paceline.serve.logs import log
+from paceline.serve.logs import log_error
 from paceline.serve.metrics import Metrics
 from paceline.serve.settings import ServeSettings
 from paceline.serve.ticket import News, Ticket, deliver
@@ -49,7 +48,7 @@ class RunningText(Stream):
         self._metrics.text_ended(completion, self._last - self._first, later)
         if completion.unkept is not None:
             what = "answers not merged" if completion.unkept.kept else "answer not kept"
-            log(what, level=logging.ERROR, reason=str(completion.unkept))
+            log_error(what, reason=str(completion.unkept))
         return News(self.index, chunks, completion)
 
     def leave(self) -> None:
@@ -160,7 +159,7 @@ class Engine:
                 if self._texts:
                     self._play()
             except BaseException as error:  # such as a panic in a library written in Rust
-                log("round failed", level=logging.ERROR, error=error)
+                log_error("round failed", error=error)
                 for ticket in {text.ticket for text in self._texts}:
                     self._fail(ticket, failed())
 
@@ -240,7 +239,7 @@ class Engine:
         """Fail a request: all its texts leave."""
         answer = shown(reason)
         if answer is not reason and answer.status >= 500:
-            log("text failed", level=logging.ERROR, error=reason)
+            log_error("text failed", error=reason)
         # The frames of an error, and of those that led to it, hold what the pass has computed and
         # the text, which holds the error: until garbage is collected, gigabytes may gather.
         link: BaseException | None = reason
@@ -251,7 +250,7 @@ class Engine:
             try:
                 text.leave()
             except BaseException as error:  # which must not stop the engine
-                log("text could not be closed", level=logging.ERROR, error=error)
+                log_error("text could not be closed", error=error)
         with self._changed:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)

@@ -10,7 +10,6 @@ from starlette.responses import JSONResponse
 from paceline.errors import UsageError
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_SOON = {"Retry-After": "1"}
 
 
 class ApiError(Exception):
@@ -52,16 +51,25 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
+def unsupported(param: str, instead: str, beside: str = "") -> ApiError:
+    """A field that would change the answer, so ignoring it would be wrong."""
+    message = f"'{param}'{beside} is not supported: {instead}"
+    return bad_request(message, param, "unsupported_parameter")
+
+
+def for_now(status: int, message: str, code: str, seconds: int = 1) -> ApiError:
+    """A retry after so many seconds may well succeed."""
+    return ApiError(status, message, code=code, headers={"Retry-After": f"{seconds}"})
+
+
 def too_many() -> ApiError:
     """The queue is full."""
-    message = "too many requests are waiting: try again in a moment"
-    return ApiError(429, message, code="queue_full", headers=_SOON)
+    return for_now(429, "too many requests are waiting: try again in a moment", "queue_full")
 
 
 def stopping() -> ApiError:
     """The server accepts no new requests."""
-    message = "the server is stopping: try again later"
-    return ApiError(503, message, code="stopping", headers=_SOON)
+    return for_now(503, "the server is stopping: try again later", "stopping")
 
 
 def failed() -> ApiError:

@@ -11,11 +11,14 @@ from typing import Any
 _logger = logging.getLogger("paceline.serve")
 
 
-def log(
-    event: str, *, level: int = logging.INFO, error: BaseException | None = None, **what: Any
-) -> None:
-    """Write one line. error: logged with its traceback."""
-    _logger.log(level, event, extra={"what": what}, exc_info=error)
+def log(event: str, **what: Any) -> None:
+    """Write one line about what went as it should."""
+    _logger.info(event, extra={"what": what})
+
+
+def log_error(event: str, error: BaseException | None = None, **what: Any) -> None:
+    """Write one line about what did not. error: logged with its traceback."""
+    _logger.error(event, extra={"what": what}, exc_info=error)
 
 
 def log_to_stderr(least: int = logging.INFO) -> None:

@@ -54,25 +54,24 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._labels = {"model_name": model, "engine": "0"}
         self._load = load
-        names = list(self._labels)
 
-        def labelled(kind: Any, name: str, text: str, **more: Any) -> Any:
-            metric = kind(f"vllm:{name}", text, names, registry=self._registry, **more)
-            return metric.labels(**self._labels)
+        def new(kind: Any, name: str, text: str, label: str = "", **more: Any) -> Any:
+            labels = [*self._labels, *filter(None, [label])]
+            metric = kind(f"vllm:{name}", text, labels, registry=self._registry, **more)
+            return metric if label else metric.labels(**self._labels)
 
-        self._counters = {name: labelled(Counter, name, text) for name, text in _COUNTERS.items()}
+        self._counters = {name: new(Counter, name, text) for name, text in _COUNTERS.items()}
         self._histograms = {
-            name: labelled(Histogram, name, text, buckets=buckets)
+            name: new(Histogram, name, text, buckets=buckets)
             for name, (text, buckets) in _HISTOGRAMS.items()
         }
-        self._gauges = [labelled(Gauge, name, text) for name, text in _GAUGES.items()]
-        self._accepted_at = self._counter(
-            "spec_decode_num_accepted_tokens_per_pos",
-            "Guessed tokens that were accepted, by depth.",
-            "position",
+        self._gauges = [new(Gauge, name, text) for name, text in _GAUGES.items()]
+        what = "Guessed tokens that were accepted, by depth."
+        self._accepted_at = new(
+            Counter, "spec_decode_num_accepted_tokens_per_pos", what, "position"
         )
-        self._finished = self._counter("request_success", "Finished texts.", "finished_reason")
-        self._rejected = self._counter("admission_rejections", "Requests turned away.", "reason")
+        self._finished = new(Counter, "request_success", "Finished texts.", "finished_reason")
+        self._rejected = new(Counter, "admission_rejections", "Requests turned away.", "reason")
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -112,6 +111,3 @@ class Metrics:
         self.observe("request_generation_tokens", len(completion.tokens))
         if later > 0:
             self.observe("request_time_per_output_token_seconds", seconds / later)
-
-    def _counter(self, name: str, text: str, label: str) -> Counter:
-        return Counter(f"vllm:{name}", text, [*self._labels, label], registry=self._registry)

@@ -13,7 +13,7 @@ from paceline.errors import UsageError
 from paceline.messages import Reference
 from paceline.options import Options
 from paceline.serve.conversations import Reader, joined_text
-from paceline.serve.errors import bad_request
+from paceline.serve.errors import bad_request, unsupported
 from paceline.serve.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -80,11 +80,7 @@ class Orders:
     def of_completion(self, request: CompletionRequest) -> list[Order]:
         """The `n` continuations of each prompt."""
         if request.echo and request.logprobs is not None:
-            raise bad_request(
-                "'echo' with 'logprobs' is not supported: prompts are not scored",
-                "echo",
-                "unsupported_parameter",
-            )
+            raise unsupported("echo", "prompts are not scored", beside=" with 'logprobs'")
         given = request.prompt
         several = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
         prompts: Sequence[Any] = given if several else [given]
@@ -133,11 +129,7 @@ class Orders:
     def _check_count(self, request: TextRequest, prompts: int) -> None:
         n = request.n or 1
         if request.best_of not in (None, 1, n):
-            raise bad_request(
-                "'best_of' is not supported: answers are not ranked: use 'n'",
-                "best_of",
-                "unsupported_parameter",
-            )
+            raise unsupported("best_of", "answers are not ranked: use 'n'")
         if n * prompts > self.settings.max_n:
             raise bad_request(
                 f"a request may ask for at most {self.settings.max_n} texts, got {n * prompts}", "n"

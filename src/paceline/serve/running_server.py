@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 import uvicorn
@@ -76,17 +77,12 @@ def bound_socket(host: str, port: int) -> socket.socket:
     if not host.strip():
         raise UsageError("the host is empty: name one, such as 127.0.0.1, or 0.0.0.0 for any")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        bound = socket.socket(family)
-    except OSError as error:
-        raise _not_available(f"{host}:{port}", error) from error
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    _probe_silent_peers(bound)
-    try:
+    with _listening_on(f"{host}:{port}"), ExitStack() as unless_bound:
+        bound = unless_bound.enter_context(socket.socket(family))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _probe_silent_peers(bound)
         bound.bind((host, port))
-    except (OSError, OverflowError) as error:
-        bound.close()
-        raise _not_available(f"{host}:{port}", error) from error
+        unless_bound.pop_all()
     return bound
 
 
@@ -98,9 +94,13 @@ def _probe_silent_peers(listening: socket.socket) -> None:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBED_AFTER)
 
 
-def _not_available(place: str, error: Exception) -> UsageError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return UsageError(f"cannot listen on {place}: {reason}")
+@contextmanager
+def _listening_on(place: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot listen on {place}: {reason}") from error
 
 
 def run(
@@ -115,9 +115,7 @@ def run(
     """
     address, port = bound.getsockname()[:2]
     place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-    try:
+    with _listening_on(place):
         bound.listen()
-    except OSError as error:
-        raise _not_available(place, error) from error
     log("listening", url=f"http://{place}", model=server.names[0])
     StoppableServer(server, keys, hosts).run(sockets=[bound])

@@ -57,30 +57,24 @@ class CallReader:
     def finish(self) -> list[str | ToolCall]:
         """The rest, after the answer's end: a call that lacks only its closing mark, or part of it,
         still counts."""
-        found: list[str | ToolCall] = []
-        while self._inside:
-            body = self._rest[self._body :]
-            if call := self._call(body[: len(body) - _begun(body, CLOSE)]):
-                self._inside, self._rest = False, ""
-                found.append(call)
-            else:
-                found += [self._no_call(), *self._certain()]
+        found = list(self._certain(ended=True))
         rest, self._rest = self._rest, ""
         return [*found, rest] if rest else found
 
-    def _certain(self) -> Iterator[str | ToolCall]:
+    def _certain(self, ended: bool = False) -> Iterator[str | ToolCall]:
         while self._inside or (yield from self._until_mark()):
             if _NO_CALL.match(self._rest, self._body):
                 yield self._no_call()
                 continue
             end = self._end_of_call()
-            if end is None:
+            if end is None and not ended:
                 return
-            call = self._call(self._rest[self._body : end - len(CLOSE)])
+            body = self._rest[self._body : end]
+            call = self._call(body[: len(body) - _begun(body, CLOSE)])
             if call is None:
                 yield self._no_call()
             else:
-                self._inside, self._rest = False, self._rest[end:]
+                self._inside, self._rest = False, self._rest[self._body + len(body) :]
                 yield call
 
     def _until_mark(self) -> Generator[str, None, bool]:
