@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -42,37 +42,39 @@ class KnownModel:
     def __init__(self, model: PreTrainedModel, target: Target, measure: bool) -> None:
         self.model, self.form = ref(model), form_of(model)
         self.fingerprint = loaded_fingerprint(model)
-        self.curve = self._costs(model, target, measure)
+        form, known = (
+            (model.config._attn_implementation, self.form),
+            _measured.setdefault(model, {}),
+        )
+        if form not in known and (curve := known_curve(target, self.fingerprint, measure)):
+            known[form] = curve
+        self.curve = known.get(form)
         self.planner = TreePlanner(self.curve)
         self._measure = measure
-        self.drafts: DraftModels | None = None
         self.shared: dict[Any, Any] = {}
         self.learned: dict[Any, Any] = {}
         self.worth: dict[Any, Any] = {}
         self.turns = Turns()
         self._idle: list[Drafter] = []
 
-    def _costs(self, model: PreTrainedModel, target: Target, measure: bool) -> CostCurve | None:
-        known = _measured.setdefault(model, {})
-        form = model.config._attn_implementation, self.form
-        if form not in known and (curve := known_curve(target, self.fingerprint, measure)):
-            known[form] = curve
-        return known.get(form)
-
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, in the same form."""
         return self.model() is model and self.form == form_of(model)
 
-    def host(self, model: PreTrainedModel, target: Target) -> Host:
+    @cached_property
+    def drafts(self) -> DraftModels:
+        """Opens draft models for this one."""
+        model = _alive(self.model)
+        return DraftModels(
+            LateModel(ModelFacts.of(model), partial(_alive, self.model)),
+            self.fingerprint,
+            device=torch.device(model.device),
+            dtype=model.dtype,
+            measure=self._measure,
+        )
+
+    def host(self, target: Target) -> Host:
         """The host for the drafters of one call."""
-        if self.drafts is None:
-            self.drafts = DraftModels(
-                LateModel(ModelFacts.of(model), partial(_alive, self.model)),
-                self.fingerprint,
-                device=torch.device(model.device),
-                dtype=model.dtype,
-                measure=self._measure,
-            )
         return Host(
             target,
             self.fingerprint,

@@ -44,17 +44,17 @@ class Front:
         request = Request(scope, receive)
         try:
             body = await read_body(request, self.max_body)
+            query = Query(
+                request.method, scope["path"], body, request.headers.raw, scope["query_string"]
+            )
+            await unless_left(receive, self._answer(query, send))
         except ClientDisconnect:
             return
         except ApiError as error:
             await error.response(scope, receive, send)
-            return
-        query = Query(
-            request.method, scope["path"], body, request.headers.raw, scope["query_string"]
-        )
-        await unless_left(receive, self._answer(query, scope, receive, send))
 
-    async def _answer(self, query: Query, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, query: Query, send: Send) -> None:
+        """Raises ApiError if there is no answer, unless one has begun: that ends with the error."""
         begun = False
 
         async def begin(message: Message) -> None:
@@ -74,11 +74,10 @@ class Front:
                 error = for_now(503, what, "replica_lost")
                 if begun:
                     break
-        if begun:
-            event = f"data: {json.dumps(error.body)}\n\n".encode()
-            await send({"type": "http.response.body", "body": event, "more_body": False})
-        else:
-            await error.response(scope, receive, send)
+        if not begun:
+            raise error
+        event = f"data: {json.dumps(error.body)}\n\n".encode()
+        await send({"type": "http.response.body", "body": event, "more_body": False})
 
     async def _once(self, query: Query, send: Send) -> None:
         """Forward a replica's answer: a stream as it arrives, anything else once complete."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import EosTokenCriteria, GenerationConfig, MaxLengthCriteria, PreTrainedModel
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -128,11 +129,8 @@ def packed(
     """Prompts and outputs as `generate` returns them: int64 [rows, longest], padded at the end."""
     pad = getattr(config, "_pad_token_tensor", None)
     fill = int(pad) if pad is not None else 0
-    longest = max(len(generation.output) for generation in generations)
-    outputs = torch.tensor(
-        [text.output + [fill] * (longest - len(text.output)) for text in generations],
-        device="cpu",
-    )
+    texts = [torch.tensor(text.output, dtype=torch.int64, device="cpu") for text in generations]
+    outputs = pad_sequence(texts, batch_first=True, padding_value=fill)
     sequences = torch.cat([input_ids, outputs.to(input_ids)], dim=1)
     if config.return_dict_in_generate:
         return GenerateDecoderOnlyOutput(sequences=sequences)

@@ -131,7 +131,7 @@ class Pace:
             seed = self.seed
             if seed is None and config.do_sample:
                 seed = int(torch.randint(2**62, (1,), device="cpu"))
-            with self._drafters(known, model, target, len(rows)) as drafters:
+            with self._drafters(known, target, len(rows)) as drafters:
                 generations = [
                     Generation(
                         row.tokens,
@@ -158,18 +158,16 @@ class Pace:
             with _opening:
                 if several or model.config._attn_implementation == GROUPED:
                     borrowed.enter_context(attending_by_text(model))
-                known = self._known
                 own = model.config._attn_implementation, autocast_dtype(model)
                 form = (*own, *form_of(model), hooks_of(model))
-                if known is not None and not known.fits(model):  # another model, or it has changed
-                    known = None
                 checked = _checked.setdefault(model, set())
                 target = open_target(model, weights=NATIVE, check=form not in checked)
                 if target.runs_as_opened:  # otherwise only another check finds out how it runs
                     if len(checked) == _MOST_FORMS:  # hooks that come and go make a form each
                         checked.clear()
                     checked.add(form)
-                if known is None:
+                known = self._known
+                if known is None or not known.fits(model):  # another model, or it has changed
                     known = self._known = KnownModel(model, target, self._plans)
             try:
                 yield target, known
@@ -177,23 +175,20 @@ class Pace:
                 target.release()  # parts that are kept may refer to it
 
     @contextmanager
-    def _drafters(
-        self, known: KnownModel, model: PreTrainedModel, target: Target, count: int
-    ) -> Iterator[list[Drafter]]:
+    def _drafters(self, known: KnownModel, target: Target, count: int) -> Iterator[list[Drafter]]:
         """One per text, for this call alone."""
+
+        def hosted() -> list[Drafter]:
+            host = known.host(target)
+            return [self._make(host=host) for _ in range(count)]
+
         if not self._alone:
-            yield known.turns.during(partial(self._hosted, known, model, target, count))
+            yield known.turns.during(hosted)
         elif count > 1:
             yield [self._make() for _ in range(count)]
         else:
             with known.lend(self._make) as drafter:
                 yield [drafter]
-
-    def _hosted(
-        self, known: KnownModel, model: PreTrainedModel, target: Target, count: int
-    ) -> list[Drafter]:
-        host = known.host(model, target)
-        return [self._make(host=host) for _ in range(count)]
 
     def _play(
         self,

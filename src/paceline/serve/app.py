@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 
 from paceline import __version__
 from paceline.constraints.own_thread import in_own_thread
@@ -37,6 +38,8 @@ from paceline.serve.schemas import (
 from paceline.serve.settings import ServeSettings, public_method
 from paceline.serve.ticket import Order
 from paceline.session import Session
+
+_CLIENT_LEFT = 499
 
 R = TypeVar("R", bound=TextRequest)
 _Answer = Callable[[Request], Awaitable[Response]]
@@ -158,7 +161,10 @@ class Server:
         wanted = checked(shape, body)
         self._check_model(wanted.model)
         orders = await asyncio.to_thread(orders_of, wanted)
-        return await self.handler.serve(request, wanted, orders, body, arrived)
+        try:
+            return await self.handler.serve(request, wanted, orders, body, arrived)
+        except ClientDisconnect:
+            return Response(status_code=_CLIENT_LEFT)
 
     def _tokens(self, wanted: TokenizeRequest) -> tuple[list[int], list[str] | None]:
         """Token ids, and the text of each if requested."""
@@ -172,13 +178,8 @@ class Server:
 
     def _check_model(self, name: str) -> None:
         if name not in self.names:
-            known = ", ".join(self.names)
-            raise ApiError(
-                404,
-                f"unknown model {name[:100]!r}: choose one of {known}",
-                param="model",
-                code="model_not_found",
-            )
+            message = f"unknown model {name[:100]!r}: choose one of {', '.join(self.names)}"
+            raise ApiError(404, message, param="model", code="model_not_found")
 
     def _model(self, name: str) -> dict[str, Any]:
         return {

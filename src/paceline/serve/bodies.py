@@ -128,14 +128,16 @@ def _finite(digits: str) -> float:
     return number
 
 
-async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """The result of `work`; None if the client hangs up first, which cancels it. receive: of the
-    request, whose body has been read."""
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises ClientDisconnect if the client hangs up first, which cancels it.
+    receive: of the request, whose body has been read."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_hung_up(receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
     finally:
         for task in (working, watching):
             task.cancel()

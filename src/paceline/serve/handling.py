@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -26,7 +26,6 @@ from paceline.serve.ticket import News, Order, Ticket
 from paceline.text import Tokenizer
 
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-_CLIENT_LEFT = 499
 _SILENCE = 15.0
 """Seconds without an event after which a stream sends a comment, as HTML's standard advises: a long
 prompt or a call that is held back may take minutes, and proxies and clients close silent
@@ -54,7 +53,7 @@ class Handler:
     ) -> Response:
         """Answer whole or as a stream. A stream begins with the first news, so that errors before
         that have a status, or after `_SILENCE` without any. asked: for the log, if prompts are
-        logged. arrived: by the monotonic clock. Raises ApiError."""
+        logged. arrived: by the monotonic clock. Raises ApiError, and ClientDisconnect."""
         name = request.state.request_id
         logged = asked if self.settings.log_prompts else None
         ticket = Ticket(name, orders, arrived + self.settings.time_limit, logged, arrived)
@@ -62,21 +61,18 @@ class Handler:
         # Here, not in the engine's thread, which writes other texts meanwhile. Their constraints
         # are equal.
         compiling = self.compiler.compiled(orders[0], ticket.deadline)
-        ticket.held = await unless_left(request.receive, compiling)
-        if ticket.held is None:
+        try:
+            ticket.held = await unless_left(request.receive, compiling)
+        except ClientDisconnect:
             self._finish(ticket)
-            return Response(status_code=_CLIENT_LEFT)
+            raise
         self.engine.submit(ticket)
         with ExitStack() as ending:
             ending.callback(self._finish, ticket)
             if wanted.stream:
                 first = await unless_left(request.receive, ticket.heard(_SILENCE))
-                if first is None:
-                    return Response(status_code=_CLIENT_LEFT)
                 return _Events(self._pieces(ticket, answer, first), ending.pop_all().close)
             completions = await unless_left(request.receive, ticket.completed())
-        if completions is None:
-            return Response(status_code=_CLIENT_LEFT)
         # An answer with log-probabilities may be long: other requests do not wait for it.
         return await asyncio.to_thread(lambda: JSONResponse(answer.whole(completions)))
 
