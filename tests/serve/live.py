@@ -77,9 +77,9 @@ def live(
     **settings: Any,
 ) -> Iterator[Live]:
     """Serve a session until the block ends."""
-    server = Server(session, names, ServeSettings(**{"grace": 2.0, **settings}))
+    server = Server(session, names, ServeSettings(**{"grace": 2.0, **settings}), keys, hosts)
     bound = bound_socket("127.0.0.1", 0)
-    uvicorn_server = StoppableServer(server, keys, hosts)
+    uvicorn_server = StoppableServer(server)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     loop = asyncio.new_event_loop()
 

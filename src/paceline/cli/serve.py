@@ -65,7 +65,7 @@ def serve(
     session.budget = budget
     log_to_stderr()
     names = [public_name(choice.model), *(alias or ())]
-    run(Server(session, names, settings), bound, keys, hosts)
+    run(Server(session, names, settings, keys, hosts), bound)
 
 
 def _keys(file: Path | None) -> list[str]:

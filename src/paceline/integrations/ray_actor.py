@@ -41,7 +41,7 @@ class Answering:
 
     async def __call__(self, batch: Batch) -> dict[str, list[str]]:
         """Answer rows made by `row`; `outcomes` reads the rows returned."""
-        from paceline.serve.batch_run import answered_together
+        from paceline.serve.batch_run import outcome_of
 
         lines = [
             BatchLine(int(number), "", None, *json.loads(request))
@@ -49,7 +49,7 @@ class Answering:
         ]
         found = [Outcome(line) for line in lines]
         if not self._refusal:
-            found = await answered_together(self._app, lines)
+            found = await asyncio.gather(*(outcome_of(self._app, line) for line in lines))
         said = [[each.status, each.request_id, each.body, self._refusal] for each in found]
         return {
             "number": [str(each.line.number) for each in found],

@@ -78,8 +78,8 @@ class Replica:
             datastore=False,  # see `paceline.cli.serve`
         )
         names = [public_name(given.model), *filter(None, map(str.strip, given.alias.split(",")))]
-        self._server = Server(session, names, given)
-        self._app: ASGIApp = create_app(self._server, keys)
+        self._server = Server(session, names, given, keys)
+        self._app: ASGIApp = create_app(self._server)
         self._server.engine.start()
 
     async def answer(self, query: Query) -> AsyncIterator[Message]:

@@ -64,11 +64,19 @@ _PAGE_HEADERS = {
 class Server:
     """A session with everything needed to answer requests.
 
-    names: of the model in requests; the first one is used in lists.
+    names: of the model in requests; the first one is used in lists. keys, hosts: see `Access`.
     """
 
-    def __init__(self, session: Session, names: Sequence[str], settings: ServeSettings) -> None:
+    def __init__(
+        self,
+        session: Session,
+        names: Sequence[str],
+        settings: ServeSettings,
+        keys: Sequence[str] = (),
+        hosts: frozenset[str] | None = None,
+    ) -> None:
         self.session, self.names, self.settings = session, list(names), settings
+        self.keys, self.hosts = keys, hosts
         self.metrics = Metrics(self.names[0], self._load)
         self.engine = Engine(session, settings, self.metrics)
         self.reader = Reader(session)
@@ -197,10 +205,8 @@ class Server:
         return running, waiting, cache.get("in_use", 0) / slots if slots else 0.0
 
 
-def create_app(
-    server: Server, keys: Sequence[str] = (), hosts: frozenset[str] | None = None
-) -> FastAPI:
-    """The application of a server. keys, hosts: see `Access`."""
+def create_app(server: Server) -> FastAPI:
+    """The application of a server."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -215,7 +221,7 @@ def create_app(
         app.add_route(path, answer, methods=[method])
     for kind in (ApiError, UsageError, HTTPException):
         app.add_exception_handler(kind, _refused)
-    app.add_middleware(Access, keys=keys, hosts=hosts)
+    app.add_middleware(Access, keys=server.keys, hosts=server.hosts)
     if server.settings.cors:
         app.add_middleware(
             CORSMiddleware,

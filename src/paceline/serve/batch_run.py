@@ -51,7 +51,7 @@ async def run_batch(server: Server, lines: Iterable[BatchLine], results: Results
                 continue
             if next(to_come, None) is not None:  # no more of them than there are lines
                 workers.create_task(work(workers))
-            results.write(await _outcome(app, line))
+            results.write(await outcome_of(app, line))
 
     server.engine.start()
     try:
@@ -63,12 +63,8 @@ async def run_batch(server: Server, lines: Iterable[BatchLine], results: Results
         await server.stop()
 
 
-async def answered_together(app: ASGIApp, lines: Iterable[BatchLine]) -> list[Outcome]:
-    """The outcomes of some lines, answered concurrently."""
-    return await asyncio.gather(*(_outcome(app, line) for line in lines))
-
-
-async def _outcome(app: ASGIApp, line: BatchLine) -> Outcome:
+async def outcome_of(app: ASGIApp, line: BatchLine) -> Outcome:
+    """Answer a line, unless it is no request."""
     if line.error is not None:
         return Outcome(line)
     reply = await post(app, line.url, line.body)

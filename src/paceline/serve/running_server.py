@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 
@@ -22,13 +22,11 @@ _PROBED_AFTER = 60
 class StoppableServer(uvicorn.Server):
     """Stops accepting requests at the first signal, but still answers readiness checks until the
     engine has ended; at the second signal it cuts off requests, and at a third Ctrl-C it drops
-    connections. keys, hosts: see `create_app`."""
+    connections."""
 
-    def __init__(
-        self, server: Server, keys: Sequence[str] = (), hosts: frozenset[str] | None = None
-    ) -> None:
+    def __init__(self, server: Server) -> None:
         config = uvicorn.Config(
-            create_app(server, keys, hosts),
+            create_app(server),
             # uvicorn prefers httptools where that is installed, which drops the body of a request
             # that offers HTTP/2, as every request of Java's own client does.
             http="h11",
@@ -103,19 +101,12 @@ def _listening_on(place: str) -> Iterator[None]:
         raise UsageError(f"cannot listen on {place}: {reason}") from error
 
 
-def run(
-    server: Server,
-    bound: socket.socket,
-    keys: Sequence[str] = (),
-    hosts: frozenset[str] | None = None,
-) -> None:
-    """Serve on a bound socket until a signal says to stop. keys, hosts: see `create_app`.
-
-    Raises UsageError if another process has begun to listen there.
-    """
+def run(server: Server, bound: socket.socket) -> None:
+    """Serve on a bound socket until a signal says to stop. Raises UsageError if another process has
+    begun to listen there."""
     address, port = bound.getsockname()[:2]
     place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     with _listening_on(place):
         bound.listen()
     log("listening", url=f"http://{place}", model=server.names[0])
-    StoppableServer(server, keys, hosts).run(sockets=[bound])
+    StoppableServer(server).run(sockets=[bound])
