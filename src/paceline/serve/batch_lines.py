@@ -24,8 +24,8 @@ URLS = ("/v1/chat/completions", "/v1/completions")
 Batch = Mapping[str, Sequence[Any]]
 """Rows by column, as in Ray Data. All values are text, so that rows have one type."""
 
-_ID = "batch_req_"
-_ID_DIGITS = 24
+ID_MARK = "batch_req_"
+"""What the ids of results begin with; a hash of the line follows."""
 _GZIP = b"\x1f\x8b"
 
 
@@ -109,7 +109,7 @@ def check_custom_ids(path: Path) -> int:
 
 
 def _line(number: int, content: bytes) -> BatchLine:
-    line_id = _ID + hashlib.sha256(content).hexdigest()[:_ID_DIGITS]
+    line_id = ID_MARK + hashlib.sha256(content).hexdigest()[:24]
 
     def broken(code: str, message: str, custom_id: str | None = None) -> BatchLine:
         return BatchLine(number, line_id, custom_id, error=(code, f"line {number}: {message}"))

@@ -13,9 +13,9 @@ from typing import BinaryIO
 from paceline.errors import UsageError, writable
 from paceline.file_locks import alone, lock_beside
 from paceline.json_files import parse_json
-from paceline.serve.batch_lines import BatchLine, Outcome
+from paceline.serve.batch_lines import ID_MARK, BatchLine, Outcome
 
-_HEAD = b'{"id": "batch_req_'
+_HEAD = f'{{"id": "{ID_MARK}'.encode()
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Results:
         with writable("the result of a batch"):
             file.write(line.encode())
             file.flush()
-        self.failed = self.failed or outcome.failed
+        self.failed |= outcome.failed
         self.counts.add(outcome)
         self.heard(self.counts)
 
@@ -98,7 +98,7 @@ class Results:
                 return False
         except (ValueError, KeyError, TypeError, AttributeError):
             return False
-        self.failed = self.failed or not answered
+        self.failed |= not answered
         if custom_id is None:
             self._broken.add(found)
         else:

@@ -35,8 +35,8 @@ class Order:
 class News:
     """What a round brought for one text of a request.
 
-    index: of the text among the request's orders. chunks: newly certain text.
-    completion: if the text has ended.
+    index: of the text among the request's orders. chunks: newly certain text. completion: if the
+    text has ended.
     """
 
     index: int
@@ -52,10 +52,9 @@ class Ticket:
     yet. at_first: tokens of the first round. cancelled: nobody waits for the answer any more; the
     engine checks this before every round. texts_ended: how many of its texts have ended. outcome,
     tokens, asked: for the log: how the request ended, how many tokens were written, and, if prompts
-    are logged, what was asked.
-    completions: of the texts whose end was taken by `news`. held: the compiled constraint, which the
-    engine must not have to wait for. inbox: filled in the event loop by `deliver`; after an error
-    nothing follows.
+    are logged, what was asked. completions: of the texts whose end was taken by `news`. held: the
+    compiled constraint, which the engine must not have to wait for. inbox: filled in the event loop
+    by `deliver`; after an error nothing follows.
 
     Unread news is bounded by the texts' tokens, so a slow reader neither blocks the engine nor
     fills its memory.
