@@ -40,9 +40,7 @@ class Choice:
 
     model: ModelOption = DEFAULT_MODEL
     method: str | None = option(
-        None,
-        f"Method and settings, e.g. anpd:n=5,k=7. Default: {DEFAULT_METHOD}.",
-        panel=DRAFTING,
+        None, f"Method and settings, e.g. anpd:n=5,k=7. Default: {DEFAULT_METHOD}.", panel=DRAFTING
     )
     draft_model: DraftModelOption = None
 
@@ -183,9 +181,7 @@ class Request(Sampling):
 
     budget: BudgetOption = None
     typical: bool = option(
-        False,
-        "LOSSY: accept guesses that are likely enough; see docs/lossless.md.",
-        panel=SAMPLING,
+        False, "LOSSY: accept guesses that are likely enough; see docs/lossless.md.", panel=SAMPLING
     )
 
     def options(self, **more: Any) -> dict[str, Any]:

@@ -38,10 +38,7 @@ def list_() -> None:
 
 
 @app.command()
-def pull(
-    name: Name,
-    force: Annotated[bool, told("Fetch it again.")] = False,
-) -> None:
+def pull(name: Name, force: Annotated[bool, told("Fetch it again.")] = False) -> None:
     """Fetch a model, once."""
     from paceline.models import RichProgress
     from paceline.models import pull as fetch
@@ -61,8 +58,7 @@ def path(name: Name) -> None:
 
 @app.command()
 def gguf(
-    name: Name,
-    file: Annotated[Path, told("The file to write; it must not exist.", argument=True)],
+    name: Name, file: Annotated[Path, told("The file to write; it must not exist.", argument=True)]
 ) -> None:
     """Fetch the GGUF file that a model is made from, and write it to FILE."""
     from paceline.models import ModelStore, RichProgress

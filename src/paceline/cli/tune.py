@@ -66,11 +66,7 @@ class _Tried(PromptFile):
 
 
 def tune(
-    *,
-    choice: _Tuned,
-    tried: _Tried,
-    placement: Placement,
-    json_file: flags.JsonOption = None,
+    *, choice: _Tuned, tried: _Tried, placement: Placement, json_file: flags.JsonOption = None
 ) -> None:
     """Measure what a pass costs on this machine, by the number of tokens it scores.
 

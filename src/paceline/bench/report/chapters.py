@@ -10,14 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from paceline.bench.report import charts, listings, sentences, tables, words
-from paceline.bench.report.blocks import (
-    PICTURE_TYPES,
-    Block,
-    Chapter,
-    Document,
-    Picture,
-    Section,
-)
+from paceline.bench.report.blocks import PICTURE_TYPES, Block, Chapter, Document, Picture, Section
 from paceline.bench.report.folder import Folder, Run, Tuning
 from paceline.bench.results import object_in
 from paceline.errors import readable

@@ -32,12 +32,7 @@ def run(
     options = request.options()
     names = contenders.names()
     texts = chosen.read(suites, chosen.by_category)
-    asked = {
-        "methods": names,
-        "suites": suites,
-        "limit": chosen.limit,
-        "options": options,
-    }
+    asked = {"methods": names, "suites": suites, "limit": chosen.limit, "options": options}
     path, found = trials.measure("run", texts, asked, contenders)
     found.note_exceptions()
     common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")

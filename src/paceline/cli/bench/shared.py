@@ -45,8 +45,7 @@ class Contenders:
     )
     draft_model: DraftModelOption = None
     warm: bool = option(
-        False,
-        "Methods keep their cache and what they learned between texts; baselines start cold.",
+        False, "Methods keep their cache and what they learned between texts; baselines start cold."
     )
     gguf: Path | None = option(None, "The model's GGUF file, for llama.cpp.")
 

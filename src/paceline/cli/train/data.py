@@ -20,16 +20,12 @@ if TYPE_CHECKING:
 
 def data(
     *,
-    prompts: Annotated[
-        list[Path],
-        told("JSONL file of prompts, gzip or not; may be repeated."),
-    ],
+    prompts: Annotated[list[Path], told("JSONL file of prompts, gzip or not; may be repeated.")],
     tokens: Annotated[int, told("New tokens to generate.", min=1)],
     out: Annotated[Path, told("Folder for the data.")],
     model: flags.ModelOption = DEFAULT_MODEL,
     licence: Annotated[
-        list[str] | None,
-        told("Licence of the prompts: one for all files or one each."),
+        list[str] | None, told("Licence of the prompts: one for all files or one each.")
     ] = None,
     asking: Asking,
     placement: Placement,

@@ -29,10 +29,7 @@ Kind = type[TrainedMethod[Any]]
 class _Given(Device):
     """The options that are not settings of a method."""
 
-    data: Annotated[
-        list[Path],
-        told("Folder made by 'paceline train data'; may be repeated."),
-    ]
+    data: Annotated[list[Path], told("Folder made by 'paceline train data'; may be repeated.")]
     out: Annotated[Path, told("Folder for the trained parts.")]
     model: flags.ModelOption = DEFAULT_MODEL
     texts: list[Path] | None = option(
@@ -42,9 +39,7 @@ class _Given(Device):
         None, "Licence of these texts: one for all files or one each.", panel=HOW
     )
     cache: Path | None = option(
-        None,
-        "Folder for the model's states; runs may share it. Default: OUT-states.",
-        panel=HOW,
+        None, "Folder for the model's states; runs may share it. Default: OUT-states.", panel=HOW
     )
     cache_size: float = option(0.0, "Most gigabytes of states; 0: all free disk space.", panel=HOW)
 
@@ -65,11 +60,7 @@ class _Given(Device):
 
         with RichProgress(self.model) as progress:
             return load_causal_lm(
-                self.model,
-                device=self.device,
-                dtype=self.dtype,
-                blocks=blocks,
-                progress=progress,
+                self.model, device=self.device, dtype=self.dtype, blocks=blocks, progress=progress
             )
 
 
