@@ -33,8 +33,7 @@ from transformers import AutoTokenizer
 
 from common import options, write
 from paceline import models
-from paceline.bench.simulate import Recording
-from paceline.bench.traces import read_traces
+from paceline.bench.traces import Recording, read_traces
 from paceline.bench.trial import PLAIN, Request
 from paceline.cli.bench.shared import split_methods
 from paceline.cli.common import print_table

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from paceline.bench.comparison import Comparison, Text
+from paceline.bench.comparison import Comparison
 from paceline.bench.entries import Entry, LeftOut
+from paceline.bench.suites import Text
 from paceline.bench.trial import Contender, Method, Request, Trial
 from paceline.options import Options
 from paceline.prompts import PromptRecord

@@ -21,10 +21,11 @@ from paceline.bench.ablations import (
     markdown,
     save,
 )
-from paceline.bench.comparison import Comparison, Text
+from paceline.bench.comparison import Comparison
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import MethodSummary, Summary, summarise
 from paceline.bench.results import read_results
+from paceline.bench.suites import Text
 from paceline.bench.trial import PLAIN, Method
 from paceline.cli import app, common
 from paceline.cli.bench.ablate import ablate

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from paceline.bench import comparison as module
-from paceline.bench.comparison import Comparison, Text
+from paceline.bench.comparison import Comparison
 from paceline.bench.entries import Difference, Entry, LeftOut, parse_line
 from paceline.bench.metrics import Group, summarise
+from paceline.bench.suites import Text
 from paceline.bench.trial import Contender, Method
 from paceline.drafters import Plain
 from paceline.errors import UsageError

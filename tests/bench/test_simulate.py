@@ -17,7 +17,7 @@ from paceline.bench.comparison import Comparison
 from paceline.bench.entries import Entry, LeftOut
 from paceline.bench.metrics import summarise
 from paceline.bench.results import ResultFile
-from paceline.bench.simulate import Recording, TraceRecord
+from paceline.bench.traces import Recording, TraceRecord
 from paceline.bench.trial import PLAIN, Method, Request
 from paceline.cli import app, common
 from paceline.drafters import MethodSpec, make_drafter

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.simulate import Recording, TraceRecord
+from paceline.bench.traces import Recording, TraceRecord
 from paceline.datastore import PROMPT_TOKENS
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from tests.bench.rig import clocked_session

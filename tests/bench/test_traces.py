@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.simulate import TraceRecord
-from paceline.bench.traces import read_trace, read_traces
+from paceline.bench.traces import TraceRecord, read_trace, read_traces
 from paceline.errors import UsageError
 
 USER = {"role": "user", "content": "hi"}

@@ -13,22 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import torch
 
 from paceline.bench.entries import Difference, Entry, LeftOut
 from paceline.bench.memory import MemoryUse
 from paceline.bench.metrics import loop_share
-from paceline.bench.simulate import Recording
-from paceline.bench.trial import PLAIN, Answers, Contender, Request
+from paceline.bench.suites import Text
+from paceline.bench.traces import Recording
+from paceline.bench.trial import PLAIN, Contender, Request
 from paceline.errors import PacelineError, UsageError
 from paceline.options import Options
 from paceline.prefix import common_prefix
-from paceline.prompts import PromptRecord
 from paceline.protocols import Target
 from paceline.session import Session
-from paceline.training import answering
 from paceline.tree import EMPTY
 
 _WARM_UP_TOKENS = 8
@@ -36,37 +35,6 @@ _WARM_UP_TOKENS = 8
 T = TypeVar("T")
 
 _Done = dict[tuple[object, ...], Entry | LeftOut]
-
-
-@dataclass(frozen=True)
-class Text:
-    """One prompt of a suite; plain decoding's answers stand between its turns."""
-
-    suite: str
-    record: PromptRecord
-    group: ClassVar[str] = ""
-
-    def turns(self, session: Session) -> int:
-        """1 if the turns form one text to continue."""
-        return len(self._talk(session).turns)
-
-    def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
-        """Yield one request per turn, lazily; end early if an answer that one needs is missing."""
-        references = session.encode_references(self.record.references)
-        talk = self._talk(session)
-        for turn in range(len(talk.turns)):
-            ids = session.encode(talk.ask())
-            yield Request(ids, references, options)
-            plain = answers(turn)
-            if plain is None:
-                return
-            text = session.tokenizer.decode(plain, skip_special_tokens=True)
-            talk.take(ids, list(plain), "", text)
-
-    def _talk(self, session: Session) -> answering.Conversation:
-        """Without a chat template, every text is continued as raw text."""
-        raw = self.record.raw or not session.tokenizer.chat_template
-        return answering.Conversation(self.record, raw)
 
 
 Conversation = Text | Recording

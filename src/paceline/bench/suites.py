@@ -6,13 +6,17 @@ The files are in a folder that the user names; `paceline bench fetch` fills it f
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
-from paceline.bench.comparison import Text
+from paceline.bench.trial import Answers, Request
 from paceline.errors import UsageError, meant
-from paceline.prompts import read_prompts
+from paceline.options import Options
+from paceline.prompts import PromptRecord, read_prompts
+from paceline.session import Session
+from paceline.training import answering
 
 ALL = "all"
 _ENDINGS = (".jsonl", ".jsonl.gz")
@@ -44,6 +48,37 @@ MULTI_TURN = "multi_turn"
 """That task."""
 
 WITH_MT_BENCH = ("mt_bench", "spec_bench")
+
+
+@dataclass(frozen=True)
+class Text:
+    """One prompt of a suite; plain decoding's answers stand between its turns."""
+
+    suite: str
+    record: PromptRecord
+    group: ClassVar[str] = ""
+
+    def turns(self, session: Session) -> int:
+        """1 if the turns form one text to continue."""
+        return len(self._talk(session).turns)
+
+    def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
+        """Yield one request per turn, lazily; end early if an answer that one needs is missing."""
+        references = session.encode_references(self.record.references)
+        talk = self._talk(session)
+        for turn in range(len(talk.turns)):
+            ids = session.encode(talk.ask())
+            yield Request(ids, references, options)
+            plain = answers(turn)
+            if plain is None:
+                return
+            text = session.tokenizer.decode(plain, skip_special_tokens=True)
+            talk.take(ids, list(plain), "", text)
+
+    def _talk(self, session: Session) -> answering.Conversation:
+        """Without a chat template, every text is continued as raw text."""
+        raw = self.record.raw or not session.tokenizer.chat_template
+        return answering.Conversation(self.record, raw)
 
 
 def read_suites(

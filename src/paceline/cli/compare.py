@@ -33,8 +33,9 @@ def compare(
     common.check_writable(json_file, prompts, contenders)
     session = common.open_to_measure(model, "plain", measure=True, **vars(machine))
     made = contenders.made(names, session, model, machine)
-    from paceline.bench.comparison import Comparison, Text
+    from paceline.bench.comparison import Comparison
     from paceline.bench.entries import Entry, LeftOut
+    from paceline.bench.suites import Text
     from paceline.bench.trial import PLAIN
     from paceline.cli.findings import Findings
 

@@ -19,8 +19,9 @@ from paceline.errors import UsageError
 from paceline.file_locks import alone, lock_beside
 
 if TYPE_CHECKING:
-    from paceline.bench.comparison import Comparison, Conversation, Text
+    from paceline.bench.comparison import Comparison, Conversation
     from paceline.bench.entries import Entry, LeftOut
+    from paceline.bench.suites import Text
     from paceline.bench.trial import Contender
     from paceline.cli.findings import Findings
     from paceline.prompts import PromptRecord
@@ -187,7 +188,8 @@ class Tryout:
         self, names: Iterable[str], budget: int, repeats: int, label: str
     ) -> list[Entry | LeftOut]:
         """Try plain decoding and these methods in turns, `repeats` times, with a progress bar."""
-        from paceline.bench.comparison import Comparison, Text
+        from paceline.bench.comparison import Comparison
+        from paceline.bench.suites import Text
         from paceline.bench.trial import PLAIN, Method
 
         session = self.session
