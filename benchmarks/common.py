@@ -43,13 +43,8 @@ def write(path: Path, content: Mapping[str, Any], device: str = "cpu") -> None:
 
     device: of the target that ran, if any.
     """
-    run = describe_run(device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({**run, "command": shown_command(), **content}, indent=2)
-    path.write_text(f"{text}\n", encoding="utf-8")
-
-
-def shown_command() -> str:
-    """This process's command, without the private folders of absolute paths."""
+    # Without private folders.
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv]
-    return shlex.join(["python", *words])
+    run = describe_run(device) | {"command": shlex.join(["python", *words])}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**run, **content}, indent=2) + "\n", encoding="utf-8")

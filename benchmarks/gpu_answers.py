@@ -223,9 +223,8 @@ def main() -> None:
         rows=512, max_new_tokens=256, longest_prompt=1024, turns=int | None, temperature=0.0, seed=0,
         device=str | None, dtype=str | None,
     )  # fmt: skip
-    turns = 1 if given.turns is None else given.turns
-    most = 1 if given.most_prompts is None else given.most_prompts
-    if min(given.rows, given.max_new_tokens, given.longest_prompt, turns, most) < 1:
+    counts = given.rows, given.max_new_tokens, given.longest_prompt, given.turns, given.most_prompts
+    if min(count for count in counts if count is not None) < 1:
         raise UsageError(
             "rows, turns, prompts, new tokens and the longest prompt must be at least 1"
         )

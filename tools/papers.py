@@ -57,6 +57,11 @@ def trained(method: str) -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text("utf-8")) for path in paths}
 
 
+def size_of(method: str, model: str) -> int:
+    """Bytes of such parts."""
+    return (PARTS / method / model / "model.safetensors").stat().st_size
+
+
 @cache
 def entries(*names: str) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
     """The first run's description, and the trials of all of them."""

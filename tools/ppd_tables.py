@@ -6,7 +6,7 @@ from statistics import median_high
 from typing import Any
 
 from bench_tables import LENGTH, overall_of
-from papers import LARGE, PARTS, SMALL, Cell, Cells, crossed, figures, found, trained
+from papers import LARGE, PARTS, SMALL, Cell, Cells, crossed, figures, found, size_of, trained
 
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.planning.ppd.adaptive_tree import Limits
@@ -42,11 +42,10 @@ def distances() -> str:
 def _note(method: str, model: str) -> str:
     record = trained(method)[model]
     texts, judged = record["texts"], record["evaluation"]
-    size = (PARTS / method / model / "model.safetensors").stat().st_size
     return (
         f"`{method}`, {model}: {record['steps']:,} steps on {texts['train']['texts']:,} texts in "
         f"{record['seconds'] / 60:.0f} minutes, judged on {judged['points']:,} places in "
-        f"{judged['texts']} others; {size:,} bytes."
+        f"{judged['texts']} others; {size_of(method, model):,} bytes."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from papers import PARTS, trained
+from papers import size_of, trained
 
 from paceline.tables import markdown_table
 
@@ -47,12 +47,11 @@ def points(*methods: str) -> Iterator[dict[str, Any]]:
 
 def _note(method: str, model: str, record: dict[str, Any]) -> str:
     found = record["evaluation"]
-    size = (PARTS / method / model / "model.safetensors").stat().st_size
     low, high = found["tokens_per_pass_interval"]
     return (
         f"{method}, {model}: {record['places']:,} places in {record['steps']:,} steps, "
         f"{record['speed']['places_per_second']:.0f} a second; judged on {found['points']:,} places "
         f"in {found['texts']} texts; chains of likeliest guesses bring "
         f"{found['tokens_per_pass']:.2f} tokens per pass ({low:.2f} to {high:.2f}); "
-        f"{size / 1e6:.1f} MB."
+        f"{size_of(method, model) / 1e6:.1f} MB."
     )

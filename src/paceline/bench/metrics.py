@@ -139,12 +139,10 @@ def summarise(lines: Iterable[Entry | LeftOut]) -> Summary:
         why = f" (left out: {left_out[0].reason})" if left_out else ""
         raise ValueError(f"no trial of plain decoding: there is nothing to compare with{why}")
     calm = {key: cell for key, cell in cells.items() if not _loops(cell)}
-    apart = _summed_up(calm, None, []) if 0 < len(calm) < len(cells) else None
-    return _summed_up(cells, apart, left_out)
-
-
-def _summed_up(cells: Mapping[Key, Cell], calm: Summary | None, left_out: list[LeftOut]) -> Summary:
-    return Summary(_group("overall", cells), _by_task(cells), calm, left_out)
+    apart = None
+    if 0 < len(calm) < len(cells):
+        apart = Summary(_group("overall", calm), _by_task(calm), None, [])
+    return Summary(_group("overall", cells), _by_task(cells), apart, left_out)
 
 
 def by_text(entries: Iterable[Entry]) -> dict[Key, Cell]:

@@ -32,7 +32,7 @@ def chat(
     The turns of a prompt file are sent first, each record as its own conversation. --json writes a
     list of conversations.
     """
-    options, references = request.options(), common.read_references(opening.reference)
+    options, references = request.options(), opening.texts()
     common.check_stdin()
     common.check_writable(output.json_file, opening, kept)
     first = _opening(opening)

@@ -153,11 +153,6 @@ def read_text(path: Path, kind: str) -> str:
         return path.read_text(encoding="utf-8").removeprefix(MARK)
 
 
-def read_references(paths: list[Path] | None) -> list[str]:
-    """The texts of reference files; see `read_text`."""
-    return [read_text(path, "reference file") for path in paths or ()]
-
-
 def check_stdin() -> None:
     """Raise UsageError if there is no standard input at all."""
     if sys.stdin is None:

@@ -68,6 +68,6 @@ def compare(
 
 def _records(prompts: Prompts) -> list[PromptRecord]:
     """The prompts to compare on, each with all references."""
-    references = tuple(common.read_references(prompts.reference))
+    references = tuple(prompts.texts())
     records = prompts.listed() if prompts.prompt is None else prompts.records()
     return [replace(record, references=references + record.references) for record in records]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,18 +130,13 @@ def _texts(path: Path) -> Iterator[str]:
         yield common.read_text(path, "file")
 
 
-def _recorded(path: Path) -> Iterator[str]:
+def _recorded(path: Path) -> list[str]:
     """The answers or texts of a JSONL file; records without any, e.g. prompts, are skipped."""
-    count = 0
-    for _, record in read_records(path, "file"):
-        for field in _FIELDS:
-            value = record.get(field)
-            texts: Sequence[Any] = value if isinstance(value, list) else [value]
-            for text in texts:
-                if isinstance(text, str) and text:
-                    count += 1
-                    yield text
-    if not count:
+    values = [record.get(name) for _, record in read_records(path, "file") for name in _FIELDS]
+    each = (one for value in values for one in (value if isinstance(value, list) else [value]))
+    texts = [one for one in each if isinstance(one, str) and one]
+    if not texts:
         raise UsageError(
             f"no record of {path} has a text: use one of the fields {', '.join(_FIELDS)}"
         )
+    return texts

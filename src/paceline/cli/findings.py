@@ -142,15 +142,12 @@ class Findings:
         return "yes" if method.identical else f"no ({len(self.differences(method))})"
 
     def _prompt_table(self) -> Table:
-        speedups = {
-            label: [method.speedups.get(key) for method in self.methods]
-            for key, label in self.labels.items()
-        }
-        rows = [
-            (label, *("-" if each is None else f"{each:.2f}x" for each in row))
-            for label, row in speedups.items()
-            if any(row)
-        ]
+        rows = []
+        for key, label in self.labels.items():
+            speedups = [method.speedups.get(key) for method in self.methods]
+            if any(speedups):
+                cells = ("-" if each is None else f"{each:.2f}x" for each in speedups)
+                rows.append([label, *cells])
         names = [method.method for method in self.methods]
         return Table("speed-up by prompt", ["prompt", *names], rows)
 

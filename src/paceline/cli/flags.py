@@ -40,7 +40,6 @@ DraftModelOption = Annotated[
 BudgetOption = Annotated[
     int | None, told("Most tokens guessed per round; default: as many as pay off.", panel=DRAFTING)
 ]
-FixedBudgetOption = Annotated[int, told("Most tokens guessed per round.", panel=DRAFTING)]
 JsonOption = Annotated[Path | None, told("Write the result here as JSON.", "--json")]
 AliasOption = Annotated[
     list[str] | None, told("Another name that the model answers to; may be repeated.")

@@ -81,7 +81,7 @@ def generate(
 ) -> None:
     """Write the answer to a prompt, or to each record of a prompt file."""
     options = request.options(constraint=constrained.constraint())
-    records, references = prompts.records(), common.read_references(prompts.reference)
+    records, references = prompts.records(), prompts.texts()
     common.check_writable(output.json_file, prompts, constrained, kept)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     answers: list[dict[str, Any]] = []

@@ -101,6 +101,10 @@ class References(PromptFile):
         None, "Text file the output may resemble; may be repeated.", panel=DRAFTING
     )
 
+    def texts(self) -> list[str]:
+        """The texts that answers may resemble."""
+        return [common.read_text(path, "reference file") for path in self.reference or ()]
+
 
 @dataclass(frozen=True)
 class Prompts(References):

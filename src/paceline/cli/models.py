@@ -40,20 +40,19 @@ def list_() -> None:
 @app.command()
 def pull(name: Name, force: Annotated[bool, told("Fetch it again.")] = False) -> None:
     """Fetch a model, once."""
-    from paceline.models import RichProgress
-    from paceline.models import pull as fetch
+    from paceline import models
 
-    with interruptible(), RichProgress(name) as progress:
-        folder = fetch(name, progress=progress, force=force)
+    with interruptible(), models.RichProgress(name) as progress:
+        folder = models.pull(name, progress=progress, force=force)
     typer.echo(folder)
 
 
 @app.command()
 def path(name: Name) -> None:
     """Print the folder of a model; transformers loads it with gguf_file="model.gguf"."""
-    from paceline.models import path as locate
+    from paceline import models
 
-    typer.echo(locate(name))
+    typer.echo(models.path(name))
 
 
 @app.command()
@@ -79,9 +78,9 @@ def clear() -> None:
 @app.command()
 def remove(name: Name) -> None:
     """Delete a fetched model."""
-    from paceline.models import remove as delete
+    from paceline import models
 
-    freed = delete(name)
+    freed = models.remove(name)
     if not freed:
         raise ModelError(f"{name} is not on this machine: there is nothing to remove")
     note(f"removed {name}, {freed / 1e6:.0f} MB freed")

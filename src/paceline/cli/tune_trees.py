@@ -43,7 +43,7 @@ class TreeStudy:
         assert isinstance(drafter, Ppd)  # noqa: S101 - it was told by its survey
         self.survey = drafter.survey()
         if self.decodes:
-            _verify(self, tryout)
+            self._verify(tryout)
 
     @property
     def best(self) -> FittedTree:
@@ -106,20 +106,21 @@ class TreeStudy:
             for name, figure in figures.items():
                 figure.savefig(folder / name, dpi=120)
 
-
-def _verify(study: TreeStudy, tryout: Tryout) -> None:
-    """Decode with trees around the optimum and plainly, in turns."""
-    place = study.survey.index(study.best)
-    near = study.survey[max(place - _AROUND, 0) : place + _AROUND + 1]
-    # The survey's trees are those of the shape "table".
-    shown = {"size": 0, "shape": "table"}
-    names = {with_settings(study.method, shown | {"width": one.width}): one.width for one in near}
-    repeats = tryout.repeats or _REPEATS
-    found = tryout.of(names, _UNBOUNDED, repeats, "verifying")
-    for repeat in range(repeats):
-        lines = [line for line in found if not isinstance(line, Entry) or line.repeat == repeat]
-        for method in Findings(lines).methods:
-            if method.method in names and method.decode_speedup is not None:
-                width = names[method.method]
-                study.measured.setdefault(width, []).append(method.decode_speedup)
-                study.acceptance_length[width] = method.stats.mean_acceptance_length
+    def _verify(self, tryout: Tryout) -> None:
+        """Decode with trees around the optimum and plainly, in turns."""
+        place = self.survey.index(self.best)
+        near = self.survey[max(place - _AROUND, 0) : place + _AROUND + 1]
+        # The survey's trees are those of the shape "table".
+        shown = {"size": 0, "shape": "table"}
+        names = {
+            with_settings(self.method, shown | {"width": one.width}): one.width for one in near
+        }
+        repeats = tryout.repeats or _REPEATS
+        found = tryout.of(names, _UNBOUNDED, repeats, "verifying")
+        for repeat in range(repeats):
+            lines = [line for line in found if not isinstance(line, Entry) or line.repeat == repeat]
+            for method in Findings(lines).methods:
+                if method.method in names and method.decode_speedup is not None:
+                    width = names[method.method]
+                    self.measured.setdefault(width, []).append(method.decode_speedup)
+                    self.acceptance_length[width] = method.stats.mean_acceptance_length

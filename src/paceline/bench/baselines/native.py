@@ -88,34 +88,6 @@ def _time_passes(model: PreTrainedModel, passes: list[tuple[float, int]]) -> Non
     model.register_forward_hook(end, with_kwargs=True)
 
 
-@torch.inference_mode()
-def _generate(native: Native, request: Request, **settings: Any) -> Trial:
-    """Generate once with transformers' own `generate`."""
-    model, passes, options = native.model, native.passes, request.options
-    ids = torch.tensor([list(request.ids)], device=model.device)
-    settings["do_sample"] = options.temperature > 0
-    if options.temperature > 0:
-        settings |= {
-            name: value
-            for name in ("temperature", "top_p", "min_p")
-            if (value := getattr(options, name)) is not None
-        }
-        settings["top_k"] = options.top_k or 0  # transformers' default is 50
-        torch.manual_seed(options.seed)
-    if native.eos_ids and not options.ignore_eos:
-        # Nothing is padded, but an assistant would skip a pad token in the prompt unless it also
-        # ends a text.
-        settings |= {"eos_token_id": list(native.eos_ids), "pad_token_id": native.eos_ids[0]}
-    passes.clear()
-    began = perf_counter()
-    output = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=options.max_new_tokens, **settings
-    )
-    tokens: list[int] = output[0, ids.shape[1] :].tolist()
-    seconds = perf_counter() - began
-    return Trial(tokens, seconds, pass_stats(passes, len(request.ids), len(tokens)))
-
-
 def pass_stats(passes: Sequence[tuple[float, int]], prompt_tokens: int, tokens: int) -> Stats:
     """Tokens gained per round are not visible from outside, so their histogram stays empty.
 
@@ -145,9 +117,36 @@ class TransformersGenerate(Baseline):
         self._native = native
         _ = native.model
 
+    @torch.inference_mode()
     def generate(self, request: Request) -> Trial:
         """Generate once."""
-        return _generate(self._native, request)
+        native, options = self._native, request.options
+        model, passes, sampled = native.model, native.passes, options.temperature > 0
+        ids = torch.tensor([list(request.ids)], device=model.device)
+        settings: dict[str, Any] = {"max_new_tokens": options.max_new_tokens, "do_sample": sampled}
+        settings |= self._settings()
+        if sampled:
+            settings |= {
+                name: value
+                for name in ("temperature", "top_p", "min_p")
+                if (value := getattr(options, name)) is not None
+            }
+            settings["top_k"] = options.top_k or 0  # transformers' default is 50
+            torch.manual_seed(options.seed)
+        if native.eos_ids and not options.ignore_eos:
+            # Nothing is padded, but an assistant would skip a pad token in the prompt unless it
+            # also ends a text.
+            settings |= {"eos_token_id": list(native.eos_ids), "pad_token_id": native.eos_ids[0]}
+        passes.clear()
+        began = perf_counter()
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+        tokens: list[int] = output[0, ids.shape[1] :].tolist()
+        seconds = perf_counter() - began
+        return Trial(tokens, seconds, pass_stats(passes, len(request.ids), len(tokens)))
+
+    def _settings(self) -> dict[str, Any]:
+        """Arguments of `generate` besides those that requests bring."""
+        return {}
 
 
 @dataclass(eq=False)
@@ -163,9 +162,8 @@ class TransformersLookup(TransformersGenerate):
     def __post_init__(self) -> None:
         at_least(1, k=self.k)
 
-    def generate(self, request: Request) -> Trial:
-        """Generate once."""
-        return _generate(self._native, request, prompt_lookup_num_tokens=self.k)
+    def _settings(self) -> dict[str, Any]:
+        return {"prompt_lookup_num_tokens": self.k}
 
 
 @dataclass(eq=False)
@@ -198,6 +196,5 @@ class TransformersAssisted(TransformersGenerate):
                 "assisted generation needs a draft model with the same tokenizer"
             )
 
-    def generate(self, request: Request) -> Trial:
-        """Generate once."""
-        return _generate(self._native, request, assistant_model=self._assistant)
+    def _settings(self) -> dict[str, Any]:
+        return {"assistant_model": self._assistant}

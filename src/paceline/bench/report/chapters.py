@@ -78,12 +78,14 @@ def _run(run: Run, tunings: Sequence[Tuning]) -> Chapter:
 def _numbers(run: Run, name: str) -> list[Section]:
     overall, twice = run.summary.overall, partial(tables.twice, run.summary)
     speedups = charts.speedups(f"{name}-speed-up", [overall, *run.summary.groups])
-    acceptance: list[Block] = [
-        *charts.acceptance(f"{name}-acceptance", overall),
-        *charts.gains(f"{name}-gains", overall),
-        *twice(tables.acceptance),
-        *twice(tables.positions),
-    ]
+    acceptance: list[Block] = ["No method guessed anything."]
+    if tables.guessing(overall):
+        acceptance = [
+            charts.acceptance(f"{name}-acceptance", overall),
+            charts.gains(f"{name}-gains", overall),
+            *twice(tables.acceptance),
+            *twice(tables.positions),
+        ]
     by_source = twice(tables.sources)
     return [
         Section("All methods", twice(tables.overall)),
@@ -96,7 +98,7 @@ def _numbers(run: Run, name: str) -> list[Section]:
                 *twice(tables.time),
             ],
         ),
-        Section("Acceptance", acceptance or ["No method guessed anything."]),
+        Section("Acceptance", acceptance),
         *([Section("Sources", by_source)] if by_source else []),
     ]
 

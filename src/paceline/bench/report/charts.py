@@ -103,30 +103,23 @@ def _name_rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.5, -0.5)
 
 
-def acceptance(name: str, group: Group) -> list[Plot]:
-    """Share of guesses accepted, by position in the chain."""
-    found = guessing(group)
-    if not found:
-        return []
+def acceptance(name: str, group: Group) -> Plot:
+    """Share of guesses accepted, by position in the chain; some methods must have guessed."""
     hues, deepest = method_hues(group.methods), 1
-    caption = "Guesses accepted, by position, in rounds that guessed that far ahead."
-    plot = Plot(name, caption)
+    plot = Plot(name, "Guesses accepted, by position, in rounds that guessed that far ahead.")
     with chart(plot, 300, "position of the guess", "accepted, %") as axes:
-        for place, one in enumerate(found):
+        for place, one in enumerate(guessing(group)):
             shares = [100 * share for share in one.stats.acceptance_by_position]
             deepest = max(deepest, len(shares))
             _line(axes, dict(enumerate(shares, 1)), place, hues[one.method], folded(one.method))
         axes.set_ylim(0, 103)
         _whole_ticks(axes, deepest)
-    return [plot]
+    return plot
 
 
-def gains(name: str, group: Group) -> list[Plot]:
-    """Tokens gained per round: one histogram per method, on a shared axis."""
-    found = guessing(group)
-    if not found:
-        return []
-    hues = method_hues(group.methods)
+def gains(name: str, group: Group) -> Plot:
+    """Tokens gained per round: one histogram per method that guessed, on a shared axis."""
+    found, hues = guessing(group), method_hues(group.methods)
     plot = Plot(name, "Tokens gained per round: share of rounds.")
     with drawn(plot, _AXIS + 82 * len(found)) as figure:
         panels = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
@@ -147,7 +140,7 @@ def gains(name: str, group: Group) -> list[Plot]:
         more = f" ({_MOST_GAINED}: or more)" if longest > _MOST_GAINED else ""
         panels[-1].set_xlabel(f"tokens gained in a round{more}")
         figure.supylabel("rounds, %", fontsize=11.5)
-    return [plot]
+    return plot
 
 
 def cost(name: str, tuning: Tuning) -> Plot:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from paceline.cli import common, flags
+from paceline.cli import common
 from paceline.cli.bench import shared
+from paceline.cli.flags import DRAFTING, told
 from paceline.cli.groups import Sampling
 
 
 def ablate(
     *,
-    name: Annotated[str, flags.told("anpd-k, anpd-n or llma.", argument=True)],
+    name: Annotated[str, told("anpd-k, anpd-n or llma.", argument=True)],
     suites: shared.SuitesArgument,
     trials: shared.Trials,
     chosen: shared.SuiteTexts,
     sampling: Sampling,
-    budget: flags.FixedBudgetOption = 64,  # planning would cut the grid short
+    # Planning would cut the grid short.
+    budget: Annotated[int, told("Most tokens guessed per round.", panel=DRAFTING)] = 64,
 ) -> None:
     """Run a grid of settings of one method, and write a table and a plot to --out.
 
