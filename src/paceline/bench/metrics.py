@@ -67,7 +67,7 @@ class MethodSummary:
     @property
     def tokens_per_second(self) -> float:
         """Over whole requests, prefill included."""
-        return self.tokens / self.seconds if self.seconds else 0.0
+        return self.tokens / self.seconds
 
     @property
     def prompts(self) -> int:

@@ -76,11 +76,8 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
         text = content[: content.rfind(b"\n") + 1 or None].decode("utf-8-sig")
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line]
     records = [_parse(path, number, line, number == lines[0][0]) for number, line in lines]
-    if (
-        not records
-        or records[0].get("format") != FORMAT
-        or not isinstance(records[0].get("run", {}), dict)
-    ):
+    header = records[0] if records else {}
+    if header.get("format") != FORMAT or not isinstance(header.get("run", {}), dict):
         raise UsageError(f"{path} is not a result file of this version of paceline")
     entries: list[Entry | LeftOut] = []
     for (number, _), record in list(zip(lines, records))[1:]:
@@ -91,7 +88,7 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Entry | LeftOut]]:
                 f"{path}, line {number} is not the result of a trial ({error}): delete the line "
                 "and continue with --resume"
             ) from error
-    return records[0], entries
+    return header, entries
 
 
 def object_in(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:

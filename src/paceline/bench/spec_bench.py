@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -144,7 +144,7 @@ def _choice(
     )
 
 
-def write_answers(path: Path, answers: Sequence[Answer]) -> None:
+def write_answers(path: Path, answers: Iterable[Answer]) -> None:
     """Write an answer file, replacing an existing one. Raises OSError."""
     stamp = {"tstamp": time.time()}
     records = [{**asdict(answer), "answer_id": uuid4().hex, **stamp} for answer in answers]

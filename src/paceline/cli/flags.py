@@ -23,12 +23,9 @@ def told(
     return {"help": text, "flags": flags, "panel": panel, "argument": argument, "limits": limits}
 
 
-def option(
-    default: T, text: str, *flags: str, panel: str | None = None, **limits: int | float
-) -> T:
+def option(default: T, text: str, *flags: str, **more: Any) -> T:
     """Make a field of a group an option; see `told`."""
-    metadata = told(text, *flags, panel=panel) | {"limits": limits}
-    made: T = field(default=default, metadata=metadata)
+    made: T = field(default=default, metadata=told(text, *flags, **more))
     return made
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from paceline.cli import common
-from paceline.cli.flags import SAMPLING, option
+from paceline.cli.flags import SAMPLING, option, told
 from paceline.cli.groups import Choice, Kept, Machine, Output, Prompts, Request
 from paceline.cli.show import print_stream, summary
 from paceline.constraints import Constraint
@@ -21,15 +21,7 @@ if TYPE_CHECKING:
     from paceline.prompts import PromptRecord
     from paceline.session import Completion, Session
 
-
 _CONSTRAINTS = "Constraints"
-
-
-@dataclass(frozen=True)
-class _Request(Request):
-    stop: list[str] | None = option(
-        None, "String that ends the text; may be repeated.", panel=SAMPLING
-    )
 
 
 @dataclass(frozen=True)
@@ -73,14 +65,17 @@ def generate(
     *,
     choice: Choice,
     prompts: Prompts,
-    request: _Request = _Request(max_new_tokens=256),
+    request: Request = Request(max_new_tokens=256),  # noqa: B008
+    stop: Annotated[
+        list[str] | None, told("String that ends the text; may be repeated.", panel=SAMPLING)
+    ] = None,
     constrained: _Constrained,
     machine: Machine,
     kept: Kept,
     output: Output,
 ) -> None:
     """Write the answer to a prompt, or to each record of a prompt file."""
-    options = request.options(constraint=constrained.constraint())
+    options = request.options(stop=stop, constraint=constrained.constraint())
     records, references = prompts.records(), prompts.texts()
     common.check_writable(output.json_file, prompts, constrained, kept)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))

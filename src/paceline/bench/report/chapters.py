@@ -138,10 +138,10 @@ def _ablation(path: Path) -> Chapter:
     """Its picture and its tables, written beside its results; a heading says what it shows."""
     pictures = [each for each in map(path.with_suffix, PICTURE_TYPES) if each.is_file()]
     blocks: list[Block] = [Picture(each) for each in pictures[:1]]
-    tables, title = path.with_suffix(".md"), ""
-    if tables.is_file():
-        with readable(f"{tables}"):
-            text = tables.read_text(encoding="utf-8-sig")
+    beside, title = path.with_suffix(".md"), ""
+    if beside.is_file():
+        with readable(f"{beside}"):
+            text = beside.read_text(encoding="utf-8-sig")
         first = text.partition("\n")[0]
         title = first.lstrip("# ") if first.startswith("# ") else ""
         blocks += _tables(text)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 from paceline.cli import common
 from paceline.cli.bench import shared
-from paceline.cli.flags import option
+from paceline.cli.flags import told
 from paceline.cli.groups import Request
 
 _METHODS = "plain,auto,anpd,llma,pld,transformers,transformers-lookup"
-
-
-@dataclass(frozen=True)
-class _Texts(shared.SuiteTexts):
-    by_category: bool = option(False, "Use the suites' categories, e.g. writing, as tasks.")
 
 
 def run(
@@ -22,7 +17,10 @@ def run(
     suites: shared.SuitesArgument,
     trials: shared.Trials,
     contenders: shared.Contenders = shared.Contenders(_METHODS),  # noqa: B008
-    chosen: _Texts,
+    chosen: shared.SuiteTexts,
+    by_category: Annotated[
+        bool, told("Use the suites' categories, e.g. writing, as tasks.")
+    ] = False,
     request: Request,
 ) -> None:
     """Measure methods and baselines on suites of prompts, in turns, against plain decoding.
@@ -31,7 +29,7 @@ def run(
     """
     options = request.options()
     names = contenders.names()
-    texts = chosen.read(suites, chosen.by_category)
+    texts = chosen.read(suites, by_category)
     asked = {"methods": names, "suites": suites, "limit": chosen.limit, "options": options}
     path, found = trials.measure("run", texts, asked, contenders)
     found.note_exceptions()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,7 +53,7 @@ def export(
             f"{results}: its first line, which describes the run, does not name the model: restore "
             "it from a copy"
         )
-    tokenizer = load_tokenizer(model)
+    decode = partial(load_tokenizer(model).decode, skip_special_tokens=True)
     paths: set[Path] = set()
     for method in dict.fromkeys(entry.method for entry in entries):
         name = f"{model}-{method}"
@@ -60,12 +61,9 @@ def export(
         if path in paths:  # of a method that differs in punctuation alone
             path = out / f"{slug(name)}-{len(paths)}.jsonl"
         paths.add(path)
-        answers = answers_of(
-            entries, method, name, lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
-        )
         with writable(path):
             out.mkdir(parents=True, exist_ok=True)
-            write_answers(path, list(answers))
+            write_answers(path, answers_of(entries, method, name, decode))
         typer.echo(str(path))
 
 
@@ -79,7 +77,6 @@ def show(
     from paceline.bench.spec_bench import compare, read_answers
 
     baseline = read_answers(base)
-    for path in files:
-        answers = read_answers(path)
+    for answers in map(read_answers, files):
         rows = compare(baseline, answers)
         common.print_table(Table.of(answers[0].model_id, _COLUMNS, rows))
