@@ -11,7 +11,7 @@ from tests.tiny import save_tiny_llama
 
 from paceline.cli import main
 from paceline.cli.bench.shared import Contenders
-from paceline.cli.groups import chosen_method
+from paceline.cli.groups import Choice
 from paceline.drafters import add_draft
 from paceline.errors import UsageError
 
@@ -43,20 +43,20 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     ],
 )
 def test_it_becomes_a_setting(method: str | None, draft: str | None, expected: str) -> None:
-    assert chosen_method(method, draft) == expected
+    assert Choice(method=method, draft_model=draft).chosen == expected
 
 
 def test_it_is_refused_where_it_says_nothing() -> None:
     with pytest.raises(UsageError, match="'speculative:draft=a' already names its draft model"):
-        chosen_method("speculative:draft=a", "b")
+        _ = Choice(method="speculative:draft=a", draft_model="b").chosen
     with pytest.raises(UsageError) as caught:
-        chosen_method("anpd:n=4,k=5", "b")
+        _ = Choice(method="anpd:n=4,k=5", draft_model="b").chosen
     assert str(caught.value) == (
         "method anpd:n=4,k=5 takes no draft model: leave out --draft-model, or let the method "
         "draft for the draft model: --method speculative:inner=(anpd:n=4,k=5)"
     )
     with pytest.raises(UsageError, match="unknown method 'anpx'"):
-        chosen_method("anpx", "b")
+        _ = Choice(method="anpx", draft_model="b").chosen
     assert add_draft("plain", "b") is None
 
 

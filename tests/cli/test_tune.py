@@ -230,8 +230,6 @@ def test_what_is_tried_is_planned_by_the_curve_just_measured(
     used: list[CostCurve | None] = []
 
     class Study:
-        decodes = False
-
         def run(self, tryout: shared.Tryout) -> None:
             session = tryout.session
             planner = session.texts._batch._planner

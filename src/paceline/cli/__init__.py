@@ -28,7 +28,7 @@ from paceline.cli import (
     tune,
 )
 from paceline.cli.common import note
-from paceline.cli.groups import App
+from paceline.cli.flags import App
 from paceline.errors import PacelineError
 
 __all__ = ["app", "main"]

@@ -13,10 +13,10 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli import common, flags
+from paceline.cli import common
 from paceline.cli.batch_ray import Answer, RayOptions, Work, on_ray
 from paceline.cli.flags import option, told
-from paceline.cli.groups import Choice, Machine
+from paceline.cli.groups import AliasOption, BudgetOption, Choice, DatastoreOption, Machine
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import AnswersOf, check_custom_ids, read_lines
 from paceline.serve.batch_results import BatchCounts, results_in
@@ -38,11 +38,11 @@ def batch(
     *,
     files: Files,
     choice: Choice,
-    alias: flags.AliasOption = None,
+    alias: AliasOption = None,
     max_batch: Annotated[int, told("Most texts written at once.", min=1)] = 16,
-    budget: flags.BudgetOption = None,
+    budget: BudgetOption = None,
     machine: Machine,
-    datastore: flags.DatastoreOption = None,
+    datastore: DatastoreOption = None,
     ray: RayOptions,
 ) -> None:
     """Answer the requests of a batch file; after an interruption, the same command continues."""

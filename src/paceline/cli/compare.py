@@ -5,22 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-from paceline.cli import common, flags
+from paceline.cli import common
 from paceline.cli.bench import shared
-from paceline.cli.groups import Machine, Prompts, Request
+from paceline.cli.flags import told
+from paceline.cli.groups import JsonOption, Machine, ModelOption, Prompts, Request
 from paceline.defaults import DEFAULT_MODEL
 from paceline.prompts import PromptRecord
 
 
 def compare(
     *,
-    model: flags.ModelOption = DEFAULT_MODEL,
+    model: ModelOption = DEFAULT_MODEL,
     contenders: shared.Contenders,
     prompts: Prompts,
-    repeats: Annotated[int, flags.told("Runs per prompt.", min=1)] = 3,
+    repeats: Annotated[int, told("Runs per prompt.", min=1)] = 3,
     request: Request,
     machine: Machine,
-    json_file: flags.JsonOption = None,
+    json_file: JsonOption = None,
 ) -> None:
     """Run methods side by side on the same prompts, against plain decoding.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paceline.cli import common, flags
-from paceline.cli.flags import told
-from paceline.cli.groups import App
+from paceline.cli import common
+from paceline.cli.flags import App, told
+from paceline.cli.groups import ModelOption
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import StoreError, UsageError
 from paceline.prompts import read_records
@@ -36,7 +36,7 @@ def build(
     files: Annotated[
         list[Path], told("Text files, JSONL files of texts, or folders of either.", argument=True)
     ],
-    model: flags.ModelOption = DEFAULT_MODEL,
+    model: ModelOption = DEFAULT_MODEL,
     out: Annotated[Path | None, told("Folder of the datastore; default: the model's own.")] = None,
     limit: Annotated[
         int | None,
@@ -68,7 +68,7 @@ def build(
 
 
 @app.command()
-def info(folder: Folder = None, model: flags.ModelOption = DEFAULT_MODEL) -> None:
+def info(folder: Folder = None, model: ModelOption = DEFAULT_MODEL) -> None:
     """Show how much a datastore holds."""
     from paceline.datastore import Datastore
 
@@ -77,7 +77,7 @@ def info(folder: Folder = None, model: flags.ModelOption = DEFAULT_MODEL) -> Non
 
 
 @app.command()
-def clear(folder: Folder = None, model: flags.ModelOption = DEFAULT_MODEL) -> None:
+def clear(folder: Folder = None, model: ModelOption = DEFAULT_MODEL) -> None:
     """Delete everything a datastore holds."""
     from paceline.datastore import clear_datastore
 

@@ -1,37 +1,38 @@
-"""Groups of options, as dataclasses: a command that takes one has an option for each field."""
+"""Options of several commands, most of them in groups."""
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
-
-import typer
+from typing import Annotated, Any
 
 from paceline.cli import common
-from paceline.cli.flags import (
-    DRAFTING,
-    MACHINE,
-    SAMPLING,
-    BudgetOption,
-    DatastoreOption,
-    DraftModelOption,
-    JsonOption,
-    ModelOption,
-    option,
-    told,
-)
+from paceline.cli.flags import DRAFTING, MACHINE, SAMPLING, option, told
 from paceline.defaults import DEFAULT_METHOD, DEFAULT_MODEL
 from paceline.errors import UsageError
 from paceline.prompts import PromptRecord, demo_prompts, read_prompts
 
 _DRAFTING = "speculative"
-_NONE = inspect.Parameter.empty
 
-CommandT = TypeVar("CommandT", bound=Callable[..., None])
+ModelOption = Annotated[str, told("Alias, folder, GGUF file or hub id.", "--model", "-m")]
+DraftModelOption = Annotated[
+    str | None,
+    told("Smaller model that drafts: alias, folder, GGUF file or hub id.", panel=DRAFTING),
+]
+BudgetOption = Annotated[
+    int | None, told("Most tokens guessed per round; default: as many as pay off.", panel=DRAFTING)
+]
+JsonOption = Annotated[Path | None, told("Write the result here as JSON.", "--json")]
+AliasOption = Annotated[
+    list[str] | None, told("Another name that the model answers to; may be repeated.")
+]
+DatastoreOption = Annotated[
+    str | None,
+    told(
+        'Datastore to guess from and to add answers to; "own" is the model\'s own.', panel=DRAFTING
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -46,27 +47,23 @@ class Choice:
 
     @property
     def chosen(self) -> str:
-        """See `chosen_method`."""
-        return chosen_method(self.method, self.draft_model)
+        """The method: by default `DEFAULT_METHOD`, or `speculative` with a draft model.
 
+        Raises UsageError for a method that takes no draft model, or has one already.
+        """
+        method = self.method
+        if self.draft_model is None:
+            return DEFAULT_METHOD if method is None else method
+        from paceline.drafters import add_draft
+        from paceline.drafters.settings import bracketed
 
-def chosen_method(method: str | None, draft_model: str | None) -> str:
-    """The method of a command: by default `DEFAULT_METHOD`, or `speculative` with a draft model.
-
-    Raises UsageError for a method that takes no draft model, or has one already.
-    """
-    if draft_model is None:
-        return DEFAULT_METHOD if method is None else method
-    from paceline.drafters import add_draft
-    from paceline.drafters.settings import bracketed
-
-    found = add_draft(_DRAFTING if method is None else method, draft_model)
-    if found is None:
-        raise UsageError(
-            f"method {method} takes no draft model: leave out --draft-model, or let the method "
-            f"draft for the draft model: --method {_DRAFTING}:inner={bracketed(str(method))}"
-        )
-    return found
+        found = add_draft(_DRAFTING if method is None else method, self.draft_model)
+        if found is None:
+            raise UsageError(
+                f"method {method} takes no draft model: leave out --draft-model, or let the method "
+                f"draft for the draft model: --method {_DRAFTING}:inner={bracketed(str(method))}"
+            )
+        return found
 
 
 @dataclass(frozen=True)
@@ -221,76 +218,4 @@ class Machine(Placement):
 
     cache_dtype: str = option(
         "float32", "Type of cached keys and values: float32, float16, int8.", panel=MACHINE
-    )
-
-
-class App(typer.Typer):
-    """Commands with an option for each of their parameters, see `told`, and for the fields of those
-    that are dataclasses. Their defaults come from the parameter's own default, if it has one."""
-
-    def __init__(self, help: str, name: str | None = None, **settings: Any) -> None:
-        super().__init__(name=name, help=help, no_args_is_help=True, **settings)
-
-    def command(self, name: str | None = None, **settings: Any) -> Callable[[CommandT], CommandT]:
-        """See `typer.Typer.command`."""
-        add = super().command(name, **settings)
-
-        def added(command: CommandT) -> CommandT:
-            add(_grouped(command))
-            return command
-
-        return added
-
-
-def _grouped(command: Callable[..., None]) -> Callable[..., None]:
-    shown: list[inspect.Parameter] = []
-    groups: dict[str, type[Any]] = {}
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        kind, default = parameter.annotation, parameter.default
-        if is_dataclass(kind) and isinstance(kind, type):
-            groups[parameter.name] = kind
-            shown += _options_of(kind, default)
-        else:
-            shown.append(_option(parameter.name, kind, default, {}))
-
-    def run(**given: Any) -> None:
-        with common.interruptible():  # what checks its fields may import
-            for name, kind in groups.items():
-                given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
-        command(**given)
-
-    run.__doc__, run.__name__ = command.__doc__, command.__name__
-    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
-    return run
-
-
-def _options_of(group: type[Any], defaults: Any) -> Iterator[inspect.Parameter]:
-    """An option for each field of a dataclass. defaults: an instance, or `inspect.Parameter.empty`
-    for the fields' own."""
-    hints = get_type_hints(group, include_extras=True)
-    for field in fields(group):
-        default = field.default if defaults is _NONE else getattr(defaults, field.name)
-        yield _option(field.name, hints[field.name], default, field.metadata)
-
-
-def _option(name: str, hint: Any, default: Any, metadata: Mapping[str, Any]) -> inspect.Parameter:
-    """The option of a field or parameter. metadata: of the field, see `told`; `hint` may hold the
-    same."""
-    kind, *said = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    about = said[0] if said else metadata
-    flag = f"--{name.replace('_', '-')}"
-    if about.get("either") and kind is bool:
-        flag = f"{flag}/--no-{flag[2:]}"
-    more = {"help": about["help"], "rich_help_panel": about.get("panel"), **about.get("limits", {})}
-    if about.get("argument"):
-        made = typer.Argument(**more)
-    else:
-        made = typer.Option(*(about.get("flags") or [flag]), **more)
-    annotated: Any = Annotated  # of a type known only at run time
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=_NONE if default is MISSING else default,
-        annotation=annotated[str if get_origin(kind) is Literal else kind, made],
     )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paceline.cli.common import interruptible, note, print_table
-from paceline.cli.flags import told
-from paceline.cli.groups import App
+from paceline.cli.flags import App, told
 from paceline.errors import ModelError
 from paceline.tables import Columns, Table
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.cli import common, flags
+from paceline.cli import common
 from paceline.cli.flags import option
-from paceline.cli.groups import Choice, Machine
+from paceline.cli.groups import AliasOption, BudgetOption, Choice, DatastoreOption, Machine
 from paceline.errors import UsageError
 from paceline.serve.logs import log_to_stderr
 from paceline.serve.settings import (
@@ -39,10 +39,10 @@ def serve(
     *,
     choice: Choice,
     listening: Listening,
-    alias: flags.AliasOption = None,
-    budget: flags.BudgetOption = None,
+    alias: AliasOption = None,
+    budget: BudgetOption = None,
     machine: Machine,
-    datastore: flags.DatastoreOption = None,
+    datastore: DatastoreOption = None,
     settings: ServeSettings,
 ) -> None:
     """Serve a model to OpenAI's clients; see docs/serve.md."""

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli.common import note
-from paceline.cli.flags import told
-from paceline.cli.groups import App
+from paceline.cli.flags import App, told
 from paceline.errors import StoreError
 from paceline.tables import count
 

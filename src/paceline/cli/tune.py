@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli import common, flags
+from paceline.cli import common
 from paceline.cli.bench import shared
 from paceline.cli.flags import option
-from paceline.cli.groups import Choice, Placement, PromptFile
+from paceline.cli.groups import Choice, JsonOption, Placement, PromptFile
 from paceline.errors import UsageError, writable
 from paceline.planning.sizing import best_chain
 from paceline.tables import Table, count
@@ -66,7 +66,7 @@ class _Tried(PromptFile):
 
 
 def tune(
-    *, choice: _Tuned, tried: _Tried, placement: Placement, json_file: flags.JsonOption = None
+    *, choice: _Tuned, tried: _Tried, placement: Placement, json_file: JsonOption = None
 ) -> None:
     """Measure what a pass costs on this machine, by the number of tokens it scores.
 
@@ -82,7 +82,7 @@ def tune(
     method, model = choice.wanted, choice.model
     options = tried.options()
     study = _study(method, tried)
-    prompts = tried.listed() if study is not None and study.decodes else []
+    prompts = tried.listed()
     session = common.open_to_measure(model, method or "plain", measure=False, **vars(placement))
     repeats = tried.repeats or _REPEATS
     from paceline.planning.curve_store import save_curve

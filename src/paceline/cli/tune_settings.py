@@ -29,7 +29,6 @@ class SettingsStudy:
     """
 
     method: str
-    decodes: bool = True
     steps: list[Step] = field(default_factory=list)
     last: list[Trial] = field(default_factory=list)
 

@@ -26,13 +26,13 @@ _REPEATS = 7
 class TreeStudy:
     """What trees of a trained drafter promise by width, and what they gain.
 
-    decodes: whether some are measured.
+    verify: whether some are measured.
     measured: width -> decoding speed-ups over plain, one per repetition; acceptance_length: width
     -> tokens gained per pass in these.
     """
 
     method: str
-    decodes: bool = False
+    verify: bool = False
     survey: list[FittedTree] = field(default_factory=list)
     measured: dict[int, list[float]] = field(default_factory=dict)
     acceptance_length: dict[int, float] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class TreeStudy:
         drafter = make_drafter(self.method, tryout.session.host)
         assert isinstance(drafter, Ppd)  # noqa: S101 - it was told by its survey
         self.survey = drafter.survey()
-        if self.decodes:
+        if self.verify:
             self._verify(tryout)
 
     @property

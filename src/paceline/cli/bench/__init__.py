@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.cli.bench import ablate, fetch, report, run, simulate, spec_bench
-from paceline.cli.groups import App
+from paceline.cli.flags import App
 
 __all__ = ["app"]
 

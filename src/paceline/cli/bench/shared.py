@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from paceline.cli import common
-from paceline.cli.flags import DraftModelOption, ModelOption, option, told
-from paceline.cli.groups import Placement, chosen_method
+from paceline.cli.flags import option, told
+from paceline.cli.groups import Choice, DraftModelOption, ModelOption, Placement
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import UsageError
 from paceline.file_locks import alone, lock_beside
@@ -64,7 +64,7 @@ class Contenders:
         names = list(dict.fromkeys([PLAIN, *split_methods(self.methods)]))
         if (draft := self.draft_model) is not None:
             found = [None if is_baseline(name) else add_draft(name, draft) for name in names]
-            more = [] if any(found) else [chosen_method(None, draft)]
+            more = [] if any(found) else [Choice(draft_model=draft).chosen]
             names = [*(drafting or name for drafting, name in zip(found, names)), *more]
         if self.gguf is not None and not any(map(is_baseline, names)):
             raise UsageError("--gguf is for llama.cpp: name it in --methods, or leave --gguf out")

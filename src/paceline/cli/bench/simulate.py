@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from paceline.cli import common, flags
+from paceline.cli import common
 from paceline.cli.bench import shared
 from paceline.cli.flags import option, told
-from paceline.cli.groups import Sampling
+from paceline.cli.groups import BudgetOption, Sampling
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def simulate(
     ] = "plain,auto,anpd,llma,pld",
     chosen: _Recorded,
     sampling: Sampling = Sampling(max_new_tokens=256),  # noqa: B008
-    budget: flags.BudgetOption = None,
+    budget: BudgetOption = None,
 ) -> None:
     """Force methods to follow recorded outputs, while every pass really runs on the model.
 

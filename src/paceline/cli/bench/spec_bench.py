@@ -10,8 +10,7 @@ import typer
 
 from paceline.cli import common
 from paceline.cli.bench.shared import slug
-from paceline.cli.flags import told
-from paceline.cli.groups import App
+from paceline.cli.flags import App, told
 from paceline.errors import UsageError, writable
 from paceline.tables import Columns, Table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.cli.groups import App
+from paceline.cli.flags import App
 from paceline.cli.train import data, trained
 from paceline.training.methods import TRAINED
 

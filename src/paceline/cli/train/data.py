@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from paceline.cli import common, flags
+from paceline.cli import common
 from paceline.cli.flags import told
-from paceline.cli.groups import Placement
+from paceline.cli.groups import ModelOption, Placement
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import writable
 from paceline.tables import count
@@ -23,7 +23,7 @@ def data(
     prompts: Annotated[list[Path], told("JSONL file of prompts, gzip or not; may be repeated.")],
     tokens: Annotated[int, told("New tokens to generate.", min=1)],
     out: Annotated[Path, told("Folder for the data.")],
-    model: flags.ModelOption = DEFAULT_MODEL,
+    model: ModelOption = DEFAULT_MODEL,
     licence: Annotated[
         list[str] | None, told("Licence of the prompts: one for all files or one each.")
     ] = None,

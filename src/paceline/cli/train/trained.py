@@ -8,9 +8,9 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from paceline.cli import common, flags
+from paceline.cli import common
 from paceline.cli.flags import option, told
-from paceline.cli.groups import Device
+from paceline.cli.groups import Device, ModelOption
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import UsageError, writable
 from paceline.training.method import TrainedMethod
@@ -31,7 +31,7 @@ class _Given(Device):
 
     data: Annotated[list[Path], told("Folder made by 'paceline train data'; may be repeated.")]
     out: Annotated[Path, told("Folder for the trained parts.")]
-    model: flags.ModelOption = DEFAULT_MODEL
+    model: ModelOption = DEFAULT_MODEL
     texts: list[Path] | None = option(
         None, "JSONL file of prompts to read without answers; may be repeated.", panel=HOW
     )
