@@ -20,6 +20,7 @@ from paceline.cli.groups import AliasOption, BudgetOption, Choice, DatastoreOpti
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import AnswersOf, check_custom_ids, read_lines
 from paceline.serve.batch_results import BatchCounts, results_in
+from paceline.serve.logs import log_to_stderr
 from paceline.serve.settings import public_name
 
 
@@ -88,7 +89,6 @@ def _checked(files: Files) -> int:
 def _here(given: AnswersOf) -> Iterator[Answer]:
     """Answer with a session of this process."""
     from paceline.serve.batch_run import batch_server, run_batch
-    from paceline.serve.logs import log_to_stderr
 
     log_to_stderr(logging.ERROR)
     session = common.open_session(

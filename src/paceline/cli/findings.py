@@ -139,7 +139,7 @@ class Findings:
     def _identical(self, method: MethodSummary) -> str:
         if method.lossy:
             return "lossy"
-        return "yes" if method.identical else f"no ({len(self.differences(method))})"
+        return "yes" if method.identical else f"no ({len(method.places)})"
 
     def _prompt_table(self) -> Table:
         rows = []
