@@ -55,9 +55,8 @@ class TreePlanner:
         self._drafting = DraftingTime()
         self._usual = PlannedText.usual
         self._together = 1
-        self._beside = (
-            0  # prompt rows in the next pass: its own, or probably as many as in the last
-        )
+        # Prompt rows in the next pass: its own, or probably as many as in the last.
+        self._beside = 0
         self._ahead = 0  # prompt rows of the texts in this pass
 
     def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
