@@ -10,16 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError
-from paceline.models.gguf_header import (
-    MAGIC,
-    STRING,
-    DamageError,
-    FormatError,
-    GgufArray,
-    GgufHeader,
-    GgufTensor,
-    NoModelError,
-)
+from paceline.models.gguf_header import MAGIC, STRING, GgufArray, GgufHeader, GgufTensor
 
 if TYPE_CHECKING:
     import torch
@@ -50,18 +41,9 @@ class GgufFile:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
-        try:
-            header = GgufHeader(self._map)
-            self.metadata = header.metadata
-            self.architecture = header.architecture
-            self.tensors = header.tensors
-        except DamageError as damage:
-            raise ModelError(f"{path} is damaged ({damage}): download or copy it again") from None
-        except FormatError as error:
-            raise ModelError(f"{path} cannot be read ({error}): use another file") from None
-        except NoModelError as what:
-            raise ModelError(f"{path} {what}") from None
-        self._header_size = header.position
+        header = GgufHeader(self._map, path)
+        self.metadata, self.architecture = header.metadata, header.architecture
+        self.tensors, self._header_size = header.tensors, header.position
 
     def mark(self) -> str:
         """64 hex digits for the header, the file's size and the tensors in `SETTINGS`: files that

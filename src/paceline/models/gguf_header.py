@@ -11,6 +11,9 @@ import struct
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
+from pathlib import Path
+
+from paceline.errors import ModelError
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -66,79 +69,76 @@ class GgufTensor:
         return prod(self.shape)
 
 
-class DamageError(Exception):
-    """What is wrong with a file, in a few words."""
-
-
-class FormatError(Exception):
-    """The file may be whole, but has something that is not read here."""
-
-
-class NoModelError(Exception):
-    """The file is no whole model; the message says what it is, and what to do."""
-
-
 class GgufHeader:
     """Reads a header once, from first to last byte.
 
     metadata: by key. architecture: the family of models, e.g. "llama". tensors: by name. position:
     the end of the header.
 
-    Raises DamageError, FormatError and NoModelError.
+    path: for messages. Raises ModelError if the file is damaged, no whole model, or has something
+    that is not read here.
     """
 
-    def __init__(self, data: mmap.mmap) -> None:
-        self._data = data
+    def __init__(self, data: mmap.mmap, path: Path) -> None:
+        self._data, self._path = data, path
         self._size = len(data)
         self.position = len(MAGIC)
         version = self._number(_U32)
         if version & 0xFFFF == 0:
-            raise FormatError("it is big-endian, which paceline does not read")
+            raise self._unread("it is big-endian, which paceline does not read")
         if version not in _VERSIONS:
             known = " and ".join(map(str, _VERSIONS))
-            raise FormatError(f"it has version {version}, but paceline reads {known}")
+            raise self._unread(f"it has version {version}, but paceline reads {known}")
         tensor_count = self._count("tensors", _LEAST_TENSOR)
         pairs = self._count("keys", _LEAST_PAIR)
         self.metadata: dict[str, Value] = {}
         for _ in range(pairs):
             key = self._name("a key")
             if key in self.metadata:
-                raise DamageError(f"it has the key {key!r} twice")
+                raise self._damage(f"it has the key {key!r} twice")
             self.metadata[key] = self._value(self._number(_U32))
         self._check_model()  # first: such files name no architecture, and are not damaged
         architecture = self.metadata.get("general.architecture")
         if not isinstance(architecture, str):
-            raise DamageError("it names no architecture")
+            raise self._damage("it names no architecture")
         self.architecture = architecture
         self.tensors = self._tensors(tensor_count)
+
+    def _damage(self, what: str) -> ModelError:
+        return ModelError(f"{self._path} is damaged ({what}): download or copy it again")
+
+    def _unread(self, what: str) -> ModelError:
+        return ModelError(f"{self._path} cannot be read ({what}): use another file")
 
     def _check_model(self) -> None:
         parts, kind = (self.metadata.get(key) for key in ("split.count", "general.type"))
         if isinstance(parts, int) and parts > 1:
-            raise NoModelError(
-                f"is one of {parts} parts: join them with 'llama-gguf-split --merge' first"
+            raise ModelError(
+                f"{self._path} is one of {parts} parts: join them with 'llama-gguf-split --merge' "
+                "first"
             )
         if isinstance(kind, str) and kind in _BESIDE:
-            raise NoModelError(f"is {_BESIDE[kind]}, not a model: name the model's own file")
+            what = f"{_BESIDE[kind]}, not a model: name the model's own file"
+            raise ModelError(f"{self._path} is {what}")
 
     def _tensors(self, count: int) -> dict[str, GgufTensor]:
         alignment = self.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
-            raise DamageError("its alignment is not a power of two of at least 8")
+            raise self._damage("its alignment is not a power of two of at least 8")
         entries = [self._entry() for _ in range(count)]
         begin = -(-self.position // alignment) * alignment
         found: dict[str, GgufTensor] = {}
         for entry in entries:
             if entry.name in found:
-                raise DamageError(f"it has the tensor {entry.name!r} twice")
+                raise self._damage(f"it has the tensor {entry.name!r} twice")
             if entry.start % alignment:
-                raise DamageError(f"the tensor {entry.name!r} is not aligned")
+                raise self._damage(f"the tensor {entry.name!r} is not aligned")
             if begin + entry.start + entry.nbytes > self._size:
-                raise DamageError(f"it ends before the tensor {entry.name!r} does")
+                raise self._damage(f"it ends before the tensor {entry.name!r} does")
             found[entry.name] = replace(entry, start=begin + entry.start)
         for first, second in pairwise(sorted(found.values(), key=lambda tensor: tensor.start)):
             if first.start + first.nbytes > second.start:
-                raise DamageError(f"the tensors {first.name!r} and {second.name!r} overlap")
+                raise self._damage(f"the tensors {first.name!r} and {second.name!r} overlap")
         return found
 
     def _entry(self) -> GgufTensor:
@@ -148,7 +148,7 @@ class GgufHeader:
         name = self._name("a tensor's name")
         dimensions = self._number(_U32)
         if dimensions > _MOST_DIMENSIONS:
-            raise DamageError(f"the tensor {name!r} has {dimensions} dimensions")
+            raise self._damage(f"the tensor {name!r} has {dimensions} dimensions")
         # The file lists the fastest-moving dimension first.
         shape = tuple(reversed([self._number(_U64) for _ in range(dimensions)])) or (1,)
         kind, start = self._number(_U32), self._number(_U64)
@@ -156,11 +156,11 @@ class GgufHeader:
             block = GGMLQuantizationType(kind)
             elements, size = GGML_QUANT_SIZES[block]
         except (ValueError, KeyError):
-            raise FormatError(f"the tensor {name!r} has the unknown type number {kind}") from None
+            raise self._unread(f"the tensor {name!r} has the unknown type number {kind}") from None
         if 0 in shape:
-            raise DamageError(f"the tensor {name!r} is empty")
+            raise self._damage(f"the tensor {name!r} is empty")
         if shape[-1] % elements:
-            raise DamageError(f"rows of the tensor {name!r} are not whole blocks of {block.name}")
+            raise self._damage(f"rows of the tensor {name!r} are not whole blocks of {block.name}")
         return GgufTensor(name, block.name, shape, start, prod(shape) // elements * size)
 
     def _value(self, kind: int, nested: int = 0) -> Value:
@@ -171,12 +171,12 @@ class GgufHeader:
             return self._text().decode(errors="replace")
         if kind == _ARRAY:
             return self._array(nested + 1)
-        raise DamageError(f"it has a value of the unknown type number {kind}")
+        raise self._damage(f"it has a value of the unknown type number {kind}")
 
     def _array(self, nested: int) -> GgufArray:
         """Skip an array with all its elements."""
         if nested > _MOST_NESTED:
-            raise DamageError("it has arrays that are nested too deeply")
+            raise self._damage("it has arrays that are nested too deeply")
         kind = self._number(_U32)
         if kind in _NUMBERS:
             count = self._count("values", _NUMBERS[kind].size)
@@ -188,11 +188,11 @@ class GgufHeader:
                 self._value(kind, nested)
             return array
         if count > _MOST_STRINGS:
-            raise DamageError(f"it has an array of too many strings ({count})")
+            raise self._damage(f"it has an array of too many strings ({count})")
         position, last, read = self.position, self._size - _U64.size, _U64.unpack_from
         for _ in range(count):
             if position > last:
-                raise DamageError("it ends inside its header")
+                raise self._damage("it ends inside its header")
             position += _U64.size + read(self._data, position)[0]
         self._take(position - self.position)
         return array
@@ -201,14 +201,14 @@ class GgufHeader:
         """A count of things that take at least `least` bytes each."""
         count: int = self._number(_U64)
         if count * least > self._size - self.position:
-            raise DamageError(f"it claims to hold {count} {what}, more than it has room for")
+            raise self._damage(f"it claims to hold {count} {what}, more than it has room for")
         return count
 
     def _name(self, what: str) -> str:
         try:
             return self._text().decode()
         except UnicodeDecodeError:
-            raise DamageError(f"{what} is not UTF-8 text") from None
+            raise self._damage(f"{what} is not UTF-8 text") from None
 
     def _text(self) -> bytes:
         length = self._number(_U64)
@@ -223,6 +223,6 @@ class GgufHeader:
         """Advance by `count` bytes and return where they begin."""
         start = self.position
         if count > self._size - start:
-            raise DamageError("it ends inside its header")
+            raise self._damage("it ends inside its header")
         self.position += count
         return start
