@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from paceline.models import description_cache, prepared_cache
+from paceline.models import cache
 from paceline.planning import first_curve
 from tests.shared_folder import shared_folder
 
@@ -47,7 +47,7 @@ def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     user's cache folder."""
     folder = shared_folder(tmp_path_factory, "paceline-cache")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (first_curve, description_cache, prepared_cache):
+        for module in (first_curve, cache):
             patch.setattr(
                 module, "cache_root", lambda: Path(os.environ.get("PACELINE_CACHE") or folder)
             )

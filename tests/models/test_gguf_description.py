@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from paceline.models.gguf_file import GgufFile
 
 @pytest.fixture(autouse=True)
 def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(kept, "cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "gguf"
 
 
@@ -114,7 +115,7 @@ def edit_record(entry: Path, **changes: Any) -> None:
 def test_the_longest_unused_go_first(
     describer: Describer, tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_MOST", 2)
+    monkeypatch.setattr(kept, "_CACHE", replace(kept._CACHE, most=2))
     first, second, third = (
         save_tiny_gguf(tmp_path / f"{family}.gguf", family=family) for family in ("a", "bb", "ccc")
     )

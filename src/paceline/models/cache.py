@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from errno import ENOLCK
 from pathlib import Path
 
@@ -82,49 +83,67 @@ def held(
         lock.release()
 
 
-@contextmanager
-def scratch_in(root: Path) -> Iterator[Path]:
-    """A new folder in a cache's folder, deleted after the body; the cache's lock is held meanwhile.
+@dataclass(frozen=True)
+class FolderCache:
+    """Folders in a folder of the cache, each made once, of which the last used ones are kept.
 
-    Entries are made there before they are moved to their places. No other process is in such a
-    folder: any that is there was left by one that was killed, and is deleted first. Raises OSError
-    if nothing can be written, or another process holds the lock for longer than `PATIENCE`.
+    name: of the cache's folder. holds: a file in each folder. most: folders that are kept. files:
+    that the cache has beside them.
     """
-    with held(root / LOCK, patience=PATIENCE):
-        for left in root.glob(f"{_SCRATCH}*"):
-            shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH) as scratch:
-            yield Path(scratch)
 
+    name: str
+    holds: str
+    most: int
+    files: tuple[str, ...] = ()
 
-def clear_folder(root: Path, holds: str, *files: str) -> int:
-    """Delete a cache's own folders, see `place_newest`, and these files of its folder; returns the
-    bytes freed. Anything else there may be the user's. Raises ModelError if that fails."""
-    if not root.is_dir():
-        return 0
-    freed = 0
-    with explain_os_errors(root), held(root / LOCK):
-        for path in root.iterdir():
-            named = path.name.startswith(_SCRATCH) or _OURS.fullmatch(path.name)
-            if path.is_dir() and not path.is_symlink() and (named or (path / holds).is_file()):
-                freed += folder_size(path)
-                shutil.rmtree(path)
-            elif path.name in files:
-                freed += path.stat().st_size
-                path.unlink()
-    return freed
+    @property
+    def root(self) -> Path:
+        """The cache's own folder, made or not."""
+        return cache_root() / self.name
 
+    @contextmanager
+    def making(self, name: str) -> Iterator[Path]:
+        """An empty folder, moved to its place in one step after the body, unless that raises.
 
-def place_newest(new: Path, place: Path, holds: str, most: int) -> None:
-    """Move a folder from `scratch_in` to its place in one step. Of the cache's folders that have a
-    file named `holds`, the `most` last used ones are kept."""
-    if place.exists():
-        place.replace(new.with_name("old"))
-    new.replace(place)
-    # The new one stays even if the clock was set back.
-    others = [each for each in place.parent.iterdir() if each != place and (each / holds).is_file()]
-    for each in sorted(others, key=lambda one: -one.stat().st_mtime)[most - 1 :]:
-        shutil.rmtree(each, ignore_errors=True)
+        The cache's lock is held meanwhile: what else is being made was left by a killed process,
+        and is deleted. Raises OSError if nothing can be written, or another process holds the lock
+        for longer than `PATIENCE`.
+        """
+        root = self.root
+        with held(root / LOCK, patience=PATIENCE):
+            for left in root.glob(f"{_SCRATCH}*"):
+                shutil.rmtree(left, ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=root, prefix=_SCRATCH) as scratch:
+                new, place = Path(scratch, "new"), root / name
+                new.mkdir()
+                yield new
+                if place.exists():
+                    place.replace(Path(scratch, "old"))
+                new.replace(place)
+                # The new one stays even if the clock was set back.
+                others = [each for each in root.iterdir() if each != place and self._is_own(each)]
+                for each in sorted(others, key=lambda one: -one.stat().st_mtime)[self.most - 1 :]:
+                    shutil.rmtree(each, ignore_errors=True)
+
+    def clear(self) -> int:
+        """Delete all folders and files of the cache; returns the bytes freed. Anything else there
+        may be the user's. Raises ModelError if that fails."""
+        root, freed = self.root, 0
+        if not root.is_dir():
+            return 0
+        with explain_os_errors(root), held(root / LOCK):
+            for path in root.iterdir():
+                named = path.name.startswith(_SCRATCH) or _OURS.fullmatch(path.name)
+                if path.is_dir() and not path.is_symlink() and (named or self._is_own(path)):
+                    freed += folder_size(path)
+                    shutil.rmtree(path)
+                elif path.name in self.files:
+                    freed += path.stat().st_size
+                    path.unlink()
+        return freed
+
+    def _is_own(self, folder: Path) -> bool:
+        return (folder / self.holds).is_file()
 
 
 def was_used(place: Path) -> None:

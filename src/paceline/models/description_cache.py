@@ -18,28 +18,18 @@ from typing import Any
 
 from paceline.errors import ModelError
 from paceline.json_files import json_bytes, read_json, replace_file
-from paceline.models.cache import (
-    LOCK,
-    PATIENCE,
-    cache_root,
-    clear_folder,
-    hash_file,
-    held,
-    place_newest,
-    sampled,
-    scratch_in,
-    was_used,
-)
+from paceline.models.cache import LOCK, PATIENCE, FolderCache, hash_file, held, sampled, was_used
 from paceline.models.gguf_description import describe_gguf
 from paceline.models.gguf_file import GgufFile
 from paceline.models.progress import ProgressCallback, ignore_progress
 
 _RECORD = "paceline.json"
 _FORMAT = 4  # increased whenever descriptions of the same file change
-_MOST = 32  # descriptions
 _MOST_HASHES = 128
 _DIGITS = 32
 _PARTS = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+_HASHES = "hashes.json"
+_CACHE = FolderCache("gguf", holds=_RECORD, most=32, files=(_HASHES,))
 
 
 @contextmanager
@@ -49,7 +39,7 @@ def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> I
     If the cache folder cannot be written, it is made just for this body. Raises whatever
     transformers raises if it cannot read the file.
     """
-    place = _root() / file.mark()[:_DIGITS]
+    place = _CACHE.root / file.mark()[:_DIGITS]
     if _is_sound(place):
         was_used(place)
         yield place
@@ -62,11 +52,10 @@ def described(file: GgufFile, progress: ProgressCallback = ignore_progress) -> I
         files = {path.name: hash_file(path) for path in sorted(made.iterdir())}
         (made / _RECORD).write_bytes(json_bytes({**_versions(), "files": files}))
         # A full disk, a read-only folder, or another file by now: it is made again next time.
-        with suppress(OSError), scratch_in(_root()) as staging:
+        with suppress(OSError), _CACHE.making(place.name) as new:
             if GgufFile(file.path).mark() != file.mark():
                 raise OSError("it was replaced meanwhile")
-            new = Path(shutil.copytree(made, staging / "new"))
-            place_newest(new, place, _RECORD, _MOST)
+            shutil.copytree(made, new, dirs_exist_ok=True)
         yield made
 
 
@@ -77,17 +66,20 @@ def hash_of(path: Path) -> str:
     """
     path = path.resolve()
     place, seen = str(path), _seen(path)
-    known = _read(_root() / "hashes.json").get(place)
+    known = _read(_CACHE.root / _HASHES).get(place)
     if isinstance(known, list) and known[:-1] == seen and isinstance(known[-1], str):
         return known[-1]
     found = hash_file(path)
     if _seen(path) != seen:  # replaced meanwhile
         return found
-    with suppress(OSError), held(_root() / LOCK, patience=PATIENCE):  # else it is computed again
-        hashes = _read(_root() / "hashes.json")
+    with (
+        suppress(OSError),
+        held(_CACHE.root / LOCK, patience=PATIENCE),
+    ):  # else it is computed again
+        hashes = _read(_CACHE.root / _HASHES)
         hashes.pop(place, None)
         kept = list(hashes.items())[1 - _MOST_HASHES :]
-        replace_file(_root() / "hashes.json", json_bytes(dict(kept) | {place: [*seen, found]}))
+        replace_file(_CACHE.root / _HASHES, json_bytes(dict(kept) | {place: [*seen, found]}))
     return found
 
 
@@ -97,12 +89,8 @@ def _seen(path: Path) -> list[Any]:
 
 
 def clear_descriptions() -> int:
-    """Delete all descriptions and hashes; returns the bytes freed, see `clear_folder`."""
-    return clear_folder(_root(), _RECORD, "hashes.json")
-
-
-def _root() -> Path:
-    return cache_root() / "gguf"
+    """Delete all descriptions and hashes; returns the bytes freed, see `FolderCache.clear`."""
+    return _CACHE.clear()
 
 
 def _is_sound(place: Path) -> bool:

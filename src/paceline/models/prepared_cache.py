@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.json_files import json_bytes, parse_json
-from paceline.models.cache import cache_root, clear_folder, place_newest, scratch_in, was_used
+from paceline.models.cache import FolderCache, was_used
 
 if TYPE_CHECKING:
     import torch
 
 _TENSORS, _RECORD, _HASHES = "tensors.safetensors", "record.json", "hashes.json"
-_MOST = 8  # models
+_CACHE = FolderCache("prepared", holds=_HASHES, most=8)
 _SPARE = 4  # a model is kept only if this many times its size is free
 _READERS, _AT_ONCE = 4, 1 << 20  # threads, bytes
 _KINDS = {"U8": "uint8", "F32": "float32", "I64": "int64", "I32": "int32"}
@@ -34,7 +34,7 @@ Tensors = Mapping[str, "torch.Tensor"]
 
 def find_prepared(mark: str) -> tuple[dict[str, Any], Tensors] | None:
     """The record and the tensors kept under a mark; None if missing or damaged."""
-    place = _root() / mark
+    place = _CACHE.root / mark
     try:
         hashes = parse_json((place / _HASHES).read_text(encoding="utf-8"))
         text = (place / _RECORD).read_bytes()
@@ -53,26 +53,19 @@ def keep_prepared(mark: str, record: Mapping[str, Any], tensors: Tensors) -> Non
     if not all(_kind_of(each) in _KINDS.values() for each in tensors.values()):
         return
     needed = sum(each.nbytes for each in tensors.values())
-    with suppress(OSError), scratch_in(_root()) as scratch:
-        if shutil.disk_usage(_root()).free < _SPARE * needed:
-            return
-        new = scratch / "new"
-        new.mkdir()
+    with suppress(OSError), _CACHE.making(mark) as new:
+        if shutil.disk_usage(new).free < _SPARE * needed:
+            raise OSError("the disk is too full")
         text = json_bytes(record)
         (new / _RECORD).write_bytes(text)
         digest = _write_tensors(new / _TENSORS, tensors)
         hashes = {_TENSORS: digest, _RECORD: hashlib.sha256(text).hexdigest()}
         (new / _HASHES).write_bytes(json_bytes(hashes))
-        place_newest(new, _root() / mark, _HASHES, _MOST)
 
 
 def clear_prepared() -> int:
-    """Delete all prepared models; returns the bytes freed, see `clear_folder`."""
-    return clear_folder(_root(), _HASHES)
-
-
-def _root() -> Path:
-    return cache_root() / "prepared"
+    """Delete all prepared models; returns the bytes freed, see `FolderCache.clear`."""
+    return _CACHE.clear()
 
 
 def _write_tensors(path: Path, tensors: Tensors) -> str:
