@@ -16,21 +16,10 @@ from paceline.models.source import ModelSource
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-_UNFIT = "the weights of {name} do not fit its config.json: download it again"
+_UNFIT = "do not fit its config.json: download it again"
 # A GGUF file has no config.json, and sizes that transformers' model of the family cannot have.
-_UNFIT_GGUF = (
-    "the weights of {name} have other sizes than transformers' model of its family: use the model "
-    "as safetensors"
-)
-
-_LACKING = (
-    "{name} lacks a file that it needs, or has no weights in safetensors format: use another "
-    "revision or model ({reason})"
-)
-# Many repositories of the hub hold nothing else.
-_LACKING_ON_HUB = (
-    "{name} lacks a file that it needs, or has no weights in safetensors format: name a GGUF file "
-    "in it as {repo}:FILE.gguf, or use another revision or model ({reason})"
+_UNFIT_FILE = (
+    "have other sizes than transformers' model of its family: use the model as safetensors"
 )
 
 # What the libraries say, and what it means for the user. They raise plain OSError, ValueError or
@@ -55,7 +44,10 @@ _MEANINGS = {
         "cannot reach the model hub to get {name}: check the connection, or name a model that is "
         "on this machine"
     ),
-    r"EntryNotFoundError|no file named|does not appear to have (a|any) file": _LACKING,
+    r"EntryNotFoundError|no file named|does not appear to have (a|any) file": (
+        "{name} lacks a file that it needs, or has no weights in safetensors format: {in_repo}use "
+        "another revision or model ({reason})"
+    ),
     r"couldn't instantiate the backend tokenizer": (
         "{name} has no tokenizer that can be read: put its tokenizer.json into the folder, or "
         "install the package its tokenizer needs"
@@ -71,7 +63,7 @@ _MEANINGS = {
     r"unrecognized configuration class": (
         "{name} is not a causal language model: use one that writes text"
     ),
-    r"ignore_mismatched_sizes|size mismatch": _UNFIT,
+    r"ignore_mismatched_sizes|size mismatch": "the weights of {name} {unfit}",
     r"SafetensorError|struct\.error|cannot reshape array|buffer is smaller|mmap length": (
         "the weights of {name} are damaged: download or copy them again ({reason})"
     ),
@@ -111,6 +103,13 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
         if type(link).__name__ == "HfHubHTTPError" and isinstance(code, int):
             advice = _ANSWERS.get(code, _OTHER_ANSWER)
             return f"the hub answered {code} when asked for {part}{source.name}: {advice}"
+    file = source.gguf_file is not None and not source.described
+    words = {
+        "name": source.name,
+        # Many repositories of the hub hold nothing else.
+        "in_repo": f"name a GGUF file in it as {source.repo}:FILE.gguf, or " if source.repo else "",
+        "unfit": _UNFIT_FILE if file else _UNFIT,
+    }
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0].rstrip(".:") if lines else type(error).__name__
     for link in _links(error):
@@ -120,12 +119,8 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
         text = re.sub(name, "", f"{kind}: {link}")
         for pattern, sentence in _MEANINGS.items():
             if re.search(pattern, text, re.IGNORECASE):
-                if sentence is _UNFIT and source.gguf_file is not None and not source.described:
-                    sentence = _UNFIT_GGUF
-                if sentence is _LACKING and source.repo is not None:
-                    sentence = _LACKING_ON_HUB
-                return sentence.format(name=source.name, repo=source.repo, reason=reason)
-    if source.gguf_file is not None and not source.described:
+                return sentence.format(**words, reason=reason)
+    if file:
         advice = "use another file, or the model as safetensors"
         return f"cannot load {part}{source.name} ({reason}): {advice}"
     return f"cannot load {part}{source.name}: {reason}"
