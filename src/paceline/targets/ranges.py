@@ -39,7 +39,9 @@ class Ranges:
         return None
 
     def give(self, start: int, slots: int) -> None:
-        """Free a stretch."""
+        """Free a stretch, which may be empty."""
+        if not slots:
+            return
         insort(self._free, (start, start + self.rounded(slots)))
         merged: list[tuple[int, int]] = []
         for begin, end in self._free:
@@ -51,10 +53,8 @@ class Ranges:
 
     def grow(self, slots: int) -> None:
         """Grow the pool at its end, so that `take` finds `slots` slots."""
-        more = self.size_after(slots) - self.size
-        if more:
-            self.size += more
-            self.give(self.size - more, more)
+        before, self.size = self.size, self.size_after(slots)
+        self.give(before, self.size - before)
 
     def size_after(self, slots: int) -> int:
         """Size of the pool after `grow(slots)`."""

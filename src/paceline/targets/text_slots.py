@@ -114,7 +114,7 @@ class TextSlots:
         """See `Target.close`."""
         text = self._open.pop(slot)
         if not text.cached:
-            self._give_back(text)
+            self._ranges.give(text.start, text.capacity)
             if not self.cache.slot_bytes and self._ranges.free == self._ranges.size:
                 # Perhaps there was not memory for so many slots, but is for fewer.
                 self._ranges = Ranges(self._ranges.grain)
@@ -122,17 +122,16 @@ class TextSlots:
             return
         for other in list(self._kept):
             if other.cached == text.cached[: len(other.cached)]:  # the new one has all of it
-                self._kept.remove(other)
-                self._give_back(other)
+                self._evict(other)
         self._kept.append(text)
         # The last one stays whatever its size: its next turn, or a correction, is likeliest next.
         while len(self._kept) > 1 and self._is_full:
-            self._evict()
+            self._evict(self._kept[0])
 
     def forget(self) -> None:
         """See `Target.forget`."""
         while self._kept:
-            self._evict()
+            self._evict(self._kept[0])
 
     def make_room(self, rows: Mapping[int, int]) -> None:
         """Make room in the stretches for `rows` beyond what is cached, by slot."""
@@ -161,8 +160,7 @@ class TextSlots:
         self.cache.take(self.cache, text.start, start, len(text.cached))
         old = text.start, text.capacity
         text.start, text.capacity = start, capacity  # first: an interruption may only lose slots
-        if old[1]:
-            self._ranges.give(*old)
+        self._ranges.give(*old)
 
     def rewind(self, slot: int, kept: int, tokens: Sequence[int]) -> TextSlot:
         """Keep the first `kept` tokens of a text, then append these; leaves at least the last token
@@ -228,14 +226,14 @@ class TextSlots:
         while start is None:
             kept = bool(self._kept) and self._kept[0] is not sparing
             if kept and self._ranges.size >= self._limit:
-                self._evict()
+                self._evict(self._kept[0])
             else:
                 try:
                     self._grow(slots + self._ranges.size // 4)
                 except torch.OutOfMemoryError:
                     if not kept:
                         raise
-                    self._evict()
+                    self._evict(self._kept[0])
             start = self._ranges.take(slots)
         return start, self._ranges.rounded(slots)
 
@@ -254,9 +252,6 @@ class TextSlots:
         self.cache.reserve(self._ranges.size_after(more))
         self._ranges.grow(more)
 
-    def _evict(self) -> None:
-        self._give_back(self._kept.pop(0))
-
-    def _give_back(self, text: TextSlot) -> None:
-        if text.capacity:
-            self._ranges.give(text.start, text.capacity)
+    def _evict(self, text: TextSlot) -> None:
+        self._kept.remove(text)
+        self._ranges.give(text.start, text.capacity)
