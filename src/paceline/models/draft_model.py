@@ -173,17 +173,14 @@ def _load(
     try:
         with muted():
             draft, report = type(base).from_pretrained(None, output_loading_info=True, **options)
+        wrong = sorted({*report["missing_keys"], *report["unexpected_keys"]} - {f"{head}.bias"})
+        if wrong:
+            raise ValueError(f"{wrong[0]} is missing or unexpected")
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise ModelError(
             f"the weights of the draft model do not fit its layers: {reason}"
         ) from error
-    wrong = sorted({*report["missing_keys"], *report["unexpected_keys"]} - {f"{head}.bias"})
-    if wrong:
-        raise ModelError(
-            f"the weights of the draft model do not fit its layers: {wrong[0]} is missing or "
-            "unexpected"
-        )
     model: PreTrainedModel = draft
     return model
 
