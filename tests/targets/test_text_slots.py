@@ -16,36 +16,7 @@ from paceline.records import Path
 from paceline.targets import kv_cache
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.kv_cache import TreeCache
-from paceline.targets.ranges import Ranges
 from paceline.targets.text_slots import TextSlots
-
-
-@settings(max_examples=200)
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 70)), max_size=40), st.integers(1, 16))
-def test_stretches_never_overlap_and_come_back(steps: list[tuple[int, int]], grain: int) -> None:
-    ranges, taken = Ranges(grain), list[tuple[int, int]]()
-    for kind, slots in steps:
-        if kind == 0 and taken:
-            ranges.give(*taken.pop(slots % len(taken)))
-        elif kind == 1 and taken:
-            start, length = taken.pop()
-            end = start + ranges.rounded(length)
-            more = 0 if ranges.take(slots, at=end) is None else slots
-            taken.append((start, ranges.rounded(length) + ranges.rounded(more) if more else length))
-        else:
-            start_found = ranges.take(slots)
-            if start_found is None:
-                ranges.grow(slots)
-                start_found = ranges.take(slots)
-            assert start_found is not None and start_found % grain == 0
-            taken.append((start_found, slots))
-        spans = sorted((start, start + ranges.rounded(length)) for start, length in taken)
-        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-        assert not spans or spans[-1][1] <= ranges.size
-    for stretch in taken:
-        ranges.give(*stretch)
-    if ranges.size:
-        assert ranges.take(ranges.size) == 0
 
 
 class Written:
@@ -66,12 +37,41 @@ class Written:
         text.have_read(count)
 
     def check(self) -> None:
-        for text in [*self.texts._open.values(), *self.texts._kept]:
+        texts = [*self.texts._open.values(), *self.texts._kept]
+        spans = sorted((text.start, text.start + text.capacity) for text in texts if text.capacity)
+        assert all(place % self.texts._grain == 0 for span in spans for place in span)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+        assert not spans or spans[-1][1] <= self.texts.as_json()["slots"] <= self.texts.cache.slots
+        for text in texts:
             if text.cached:
                 assert self.layer.keys is not None
                 held = self.layer.keys[0, 0, text.start : text.start + len(text.cached), 0]
                 assert held.tolist() == text.cached
                 assert len(text.cached) <= text.capacity
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 700)), max_size=40))
+def test_stretches_never_overlap_and_come_back(steps: list[tuple[int, int]]) -> None:
+    cache, going, token = Written(0), list[int](), 0
+    for kind, slots in steps:
+        if kind == 0 and going:
+            cache.texts.close(going.pop(slots % len(going)))
+        elif kind == 1 and going:
+            cache.texts[going[-1]].pending += [token] * slots
+            cache.read(going[-1], slots)
+        else:
+            token += 1  # texts that share nothing
+            going.append(cache.texts.open([token] * slots))
+            cache.read(going[-1], slots - 1)
+        cache.check()
+    for slot in going:
+        cache.texts.close(slot)
+    cache.texts.forget()
+    if size := cache.texts.as_json()["slots"]:
+        slot = cache.texts.open([0] * (size + 1))
+        cache.read(slot, size)
+        assert (cache.texts[slot].start, cache.texts.as_json()["slots"]) == (0, size)
 
 
 @pytest.mark.parametrize("kept_slots", [0, 200, 100_000])

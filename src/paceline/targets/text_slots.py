@@ -16,7 +16,6 @@ import torch
 from paceline.prefix import common_prefix
 from paceline.records import Path
 from paceline.targets.kv_cache import TreeCache
-from paceline.targets.ranges import Ranges
 
 KEPT_BYTES = 512 << 20
 
@@ -64,7 +63,8 @@ class TextSlots:
         self.cache = TreeCache(layers, hidden_size)
         self._kept_bytes = kept_bytes
         self._first_room = room
-        self._ranges = Ranges(max(grain, _GRAIN))
+        self._grain = max(grain, _GRAIN)  # stretches begin and end at multiples of it
+        self._size = 0  # slots of the pool
         self._open: dict[int, TextSlot] = {}
         self._kept: list[TextSlot] = []  # least recently used first
         self._opened = 0
@@ -76,7 +76,7 @@ class TextSlots:
     def as_json(self) -> dict[str, int]:
         """Report the pool's slots, how many of them open texts have, and the bytes of a slot."""
         in_use = sum(text.capacity for text in list(self._open.values()))
-        return {"slot_bytes": self.cache.slot_bytes, "slots": self._ranges.size, "in_use": in_use}
+        return {"slot_bytes": self.cache.slot_bytes, "slots": self._size, "in_use": in_use}
 
     def take_over(self, others: TextSlots) -> None:
         """Open the open texts of `others` under the same numbers, to be read again in full."""
@@ -114,33 +114,31 @@ class TextSlots:
         """See `Target.close`."""
         text = self._open.pop(slot)
         if not text.cached:
-            self._ranges.give(text.start, text.capacity)
-            if not self.cache.slot_bytes and self._ranges.free == self._ranges.size:
+            if not self.cache.slot_bytes and self._gaps() == {0: self._size}:
                 # Perhaps there was not memory for so many slots, but is for fewer.
-                self._ranges = Ranges(self._ranges.grain)
+                self._size = 0
                 self.cache.restart()
             return
-        for other in list(self._kept):
-            if other.cached == text.cached[: len(other.cached)]:  # the new one has all of it
-                self._evict(other)
-        self._kept.append(text)
+        # The new one has all that its beginnings have.
+        others = [each for each in self._kept if each.cached != text.cached[: len(each.cached)]]
+        self._kept = [*others, text]
         # The last one stays whatever its size: its next turn, or a correction, is likeliest next.
         while len(self._kept) > 1 and self._is_full:
-            self._evict(self._kept[0])
+            del self._kept[0]
 
     def forget(self) -> None:
         """See `Target.forget`."""
-        while self._kept:
-            self._evict(self._kept[0])
+        self._kept.clear()
 
     def make_room(self, rows: Mapping[int, int]) -> None:
         """Make room in the stretches for `rows` beyond what is cached, by slot."""
         new = sum(
-            self._ranges.rounded(len(self._open[slot].cached) + more)
+            self._rounded(len(self._open[slot].cached) + more)
             for slot, more in rows.items()
             if not self._open[slot].capacity
         )
-        if new > self._ranges.free:  # grow once, since growing moves the whole pool
+        free = sum(end - start for start, end in self._gaps().items()) if new else 0
+        if new > free:  # grow once, since growing moves the whole pool
             with suppress(torch.OutOfMemoryError):  # then texts grow it one by one, as they can
                 self._grow(new)
         for slot, more in rows.items():
@@ -151,16 +149,13 @@ class TextSlots:
         needed = len(text.cached) + rows
         if needed <= text.capacity:
             return
-        more = self._ranges.rounded(needed) - text.capacity
-        end = text.start + text.capacity
-        if text.capacity and self._ranges.take(more, at=end) is not None:
-            text.capacity += more
+        end, length = text.start + text.capacity, self._rounded(needed)
+        if text.capacity and self._gaps()[end] >= text.start + length:
+            text.capacity = length
             return
         start, capacity = self._room(needed + int(needed * _SPARE) if text.capacity else needed)
         self.cache.take(self.cache, text.start, start, len(text.cached))
-        old = text.start, text.capacity
-        text.start, text.capacity = start, capacity  # first: an interruption may only lose slots
-        self._ranges.give(*old)
+        text.start, text.capacity = start, capacity
 
     def rewind(self, slot: int, kept: int, tokens: Sequence[int]) -> TextSlot:
         """Keep the first `kept` tokens of a text, then append these; leaves at least the last token
@@ -222,20 +217,21 @@ class TextSlots:
     def _room(self, slots: int, sparing: TextSlot | None = None) -> tuple[int, int]:
         """Take a stretch; returns its start and length. Evicts closed texts once the pool is as
         large as it may grow for their sake."""
-        start = self._ranges.take(slots)
-        while start is None:
+        length = self._rounded(slots)
+        while True:
+            for start, end in self._gaps().items():
+                if end - start >= length:
+                    return start, length
             kept = bool(self._kept) and self._kept[0] is not sparing
-            if kept and self._ranges.size >= self._limit:
-                self._evict(self._kept[0])
-            else:
-                try:
-                    self._grow(slots + self._ranges.size // 4)
-                except torch.OutOfMemoryError:
-                    if not kept:
-                        raise
-                    self._evict(self._kept[0])
-            start = self._ranges.take(slots)
-        return start, self._ranges.rounded(slots)
+            if kept and self._size >= self._limit:
+                del self._kept[0]
+                continue
+            try:
+                self._grow(slots + self._size // 4)
+            except torch.OutOfMemoryError:
+                if not kept:
+                    raise
+                del self._kept[0]
 
     @property
     def _limit(self) -> int:
@@ -248,10 +244,19 @@ class TextSlots:
         # Growing moves the pool, and a GPU's captures are lost: closed texts get all their room at
         # once. Before the first pass the bytes of a slot are unknown.
         if self._kept and self.cache.slot_bytes:
-            more = max(more, self._limit - self._ranges.size)
-        self.cache.reserve(self._ranges.size_after(more))
-        self._ranges.grow(more)
+            more = max(more, self._limit - self._size)
+        size = max(self._size, max(self._gaps()) + self._rounded(more))
+        self.cache.reserve(size)
+        self._size = size
 
-    def _evict(self, text: TextSlot) -> None:
-        self._kept.remove(text)
-        self._ranges.give(text.start, text.capacity)
+    def _rounded(self, slots: int) -> int:
+        """Length of a stretch for `slots` slots."""
+        return -(-slots // self._grain) * self._grain
+
+    def _gaps(self) -> dict[int, int]:
+        """Start -> end of what no text has, perhaps nothing, before the first stretch, between each
+        two, and after the last."""
+        texts = [*self._kept, *self._open.values()]
+        held = sorted((text.start, text.start + text.capacity) for text in texts if text.capacity)
+        starts, ends = [start for start, _ in held], [end for _, end in held]
+        return dict(zip([0, *ends], [*starts, self._size]))
