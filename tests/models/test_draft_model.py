@@ -33,7 +33,7 @@ from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.prepare import prepare
-from paceline.targets.support import differences
+from paceline.targets.trials import differences
 from paceline.targets.weights import weight_bytes
 from paceline.training.cutting import cut
 from paceline.tree import Tree

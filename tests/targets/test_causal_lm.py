@@ -33,7 +33,7 @@ from paceline.protocols import Drafter
 from paceline.records import Path
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
-from paceline.targets import causal_lm, support
+from paceline.targets import causal_lm, support, trials
 from paceline.targets.engines import open_target
 from paceline.tree import EMPTY, ROOT, Tree
 
@@ -750,14 +750,14 @@ def test_a_row_that_is_no_number_in_one_trial_fails_the_self_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However good the others are."""
-    trials = 0
+    count = 0
 
     def gaps(*arguments: Any, **settings: Any) -> torch.Tensor:
-        nonlocal trials
-        trials += 1
-        return torch.tensor([0.0, float("nan") if trials == 2 else 0.0])
+        nonlocal count
+        count += 1
+        return torch.tensor([0.0, float("nan") if count == 2 else 0.0])
 
-    monkeypatch.setattr(support, "_gaps", gaps)
+    monkeypatch.setattr(trials, "_gaps", gaps)
     with pytest.raises(ModelError, match="a tree pass of LlamaForCausalLM"):
         new_target(new_model("llama", "sdpa", torch.bfloat16))
 
@@ -765,7 +765,7 @@ def test_a_row_that_is_no_number_in_one_trial_fails_the_self_check(
 def test_autocast_is_the_rounding_that_the_self_check_allows_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(support, "_gaps", lambda *args, first: torch.tensor([0.05]))
+    monkeypatch.setattr(trials, "_gaps", lambda *args, first: torch.tensor([0.05]))
     with pytest.raises(ModelError, match="a tree pass of LlamaForCausalLM"):
         new_target(new_model("llama"))
     with torch.autocast("cpu", torch.bfloat16):
@@ -780,8 +780,8 @@ def test_a_self_check_of_quantised_weights_ends_when_it_is_settled(
     monkeypatch: pytest.MonkeyPatch, gaps: list[float], needed: int
 ) -> None:
     left = iter(gaps)
-    monkeypatch.setattr(support, "is_quantised", lambda model: True)
-    monkeypatch.setattr(support, "_gaps", lambda *args, first: torch.tensor([0.0, next(left)]))
+    monkeypatch.setattr(trials, "is_quantised", lambda model: True)
+    monkeypatch.setattr(trials, "_gaps", lambda *args, first: torch.tensor([0.0, next(left)]))
     new_target(new_model("llama"))
     assert len(list(left)) == len(gaps) - needed
 

@@ -23,7 +23,7 @@ from paceline.targets.kv_cache import TreeCache
 from paceline.targets.one_call import device_pass
 from paceline.targets.one_call.device_pass import device_steps
 from paceline.targets.one_call.recording import UnfitError
-from paceline.targets.support import self_check
+from paceline.targets.trials import self_check
 from paceline.testing import check_target
 from paceline.tree import Tree
 

@@ -72,10 +72,8 @@ def hash_of(path: Path) -> str:
     found = hash_file(path)
     if _seen(path) != seen:  # replaced meanwhile
         return found
-    with (
-        suppress(OSError),
-        held(_CACHE.root / LOCK, patience=PATIENCE),
-    ):  # else it is computed again
+    # Otherwise it is computed again.
+    with suppress(OSError), held(_CACHE.root / LOCK, patience=PATIENCE):
         hashes = _read(_CACHE.root / _HASHES)
         hashes.pop(place, None)
         kept = list(hashes.items())[1 - _MOST_HASHES :]

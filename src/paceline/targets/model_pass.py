@@ -23,7 +23,8 @@ from paceline.targets.one_call.compiled_pass import ChainPass, CompiledPass, com
 from paceline.targets.one_call.device_pass import DevicePass, device_steps
 from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
-from paceline.targets.support import attention_windows, narrow_windows, self_check
+from paceline.targets.support import attention_windows
+from paceline.targets.trials import narrow_windows, self_check
 from paceline.targets.virtual_tokens import VirtualTokens
 from paceline.targets.weights import on_one_gpu
 

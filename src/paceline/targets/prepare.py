@@ -33,7 +33,8 @@ from paceline.targets.float_arithmetic import (
 from paceline.targets.layer_replacement import KINDS, Layer, LayerReplacement
 from paceline.targets.linear_watch import watching
 from paceline.targets.preparation import NATIVE, Preparation
-from paceline.targets.support import check_supported, compare, trial
+from paceline.targets.support import check_supported
+from paceline.targets.trials import compare, trial
 from paceline.targets.weights import is_quantised, layers_in_blocks
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.errors import ModelError, UsageError
 from paceline.models.draft_model import assemble, head_tensors, layers_of, own_tensors
-from paceline.targets.support import differences, narrow_windows
+from paceline.targets.trials import differences, narrow_windows
 
 # Configuration lists with an entry per layer.
 _BY_LAYER = ("layer_types", "mlp_layer_types", "no_rope_layers", "layer_rope_theta")
