@@ -21,7 +21,7 @@ from paceline.models.memory import bytes_needed, check_memory
 from paceline.models.placement import placement
 from paceline.models.progress import ProgressCallback, ignore_progress, loading, muted
 from paceline.models.source import ModelSource, resolve
-from paceline.models.store import ModelStore
+from paceline.models.store import ModelStore, damaged
 
 if TYPE_CHECKING:
     import torch
@@ -166,10 +166,7 @@ def _opened(source: ModelSource) -> GgufFile:
     except ModelError as error:
         if source.alias is None:
             raise
-        raise ModelError(
-            f"the files of {source.name} are damaged: run 'paceline models remove {source.name}' "
-            f"and 'paceline models pull {source.name}'"
-        ) from error
+        raise damaged(source.name) from error
 
 
 def _load_weights(

@@ -24,6 +24,14 @@ from paceline.models.record import RECORD_NAME, find_damage, write_record
 from paceline.models.registry import ALIASES, Alias, ModelInfo
 
 
+def damaged(name: str, how: str = "") -> ModelError:
+    """The error for a pulled model whose files cannot be used."""
+    return ModelError(
+        f"the files of {name} are damaged{how}: run 'paceline models remove {name}' and "
+        f"'paceline models pull {name}'"
+    )
+
+
 @dataclass(frozen=True)
 class ModelStore:
     """The aliases below one cache root. Safe to use from several processes at once."""
@@ -50,10 +58,7 @@ class ModelStore:
             raise ModelError(f"{name} is not on this machine: run 'paceline models pull {name}'")
         damage = find_damage(folder, alias)
         if damage is not None:
-            raise ModelError(
-                f"the files of {name} are damaged ({damage}): run 'paceline models remove {name}' "
-                f"and 'paceline models pull {name}'"
-            )
+            raise damaged(name, f" ({damage})")
         return folder
 
     def is_pulled(self, name: str) -> bool:

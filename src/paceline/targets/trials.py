@@ -142,8 +142,6 @@ def differences(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tens
 def _tolerance(model: PreTrainedModel) -> float:
     if is_quantised(model):
         return _QUANTISED  # a last bit may decide which step a value is rounded to
-    if is_rough(model):
-        return _ROUGH[torch.bfloat16]
     kinds = _rounded_to(model)
     if model.dtype == torch.float32 and torch.get_float32_matmul_precision() != "highest":
         kinds.add(torch.float16)  # products may use TF32, with as many mantissa bits
@@ -152,6 +150,8 @@ def _tolerance(model: PreTrainedModel) -> float:
 
 def _rounded_to(model: PreTrainedModel) -> set[torch.dtype]:
     """What numbers of a pass are rounded to."""
+    if is_rough(model):
+        return {torch.bfloat16}
     return {model.dtype, autocast_dtype(model) or model.dtype}
 
 
@@ -198,7 +198,7 @@ def compare(model: PreTrainedModel, before: torch.Tensor, weights: str, quantise
         ) from error
     found, spread = differences(after, before)
     gap = float(found.norm() / spread.norm().clamp(min=1e-6))
-    kinds = {torch.bfloat16} if is_rough(model) else _rounded_to(model)
+    kinds = _rounded_to(model)
     limit = _QUANTISED if quantised else max(_PREPARED.get(kind, 1e-3) for kind in kinds)
     if not gap <= limit:
         raise ModelError(
