@@ -64,7 +64,6 @@ class TextSlots:
         self._kept_bytes = kept_bytes
         self._first_room = room
         self._grain = max(grain, _GRAIN)  # stretches begin and end at multiples of it
-        self._size = 0  # slots of the pool
         self._open: dict[int, TextSlot] = {}
         self._kept: list[TextSlot] = []  # least recently used first
         self._opened = 0
@@ -76,7 +75,7 @@ class TextSlots:
     def as_json(self) -> dict[str, int]:
         """Report the pool's slots, how many of them open texts have, and the bytes of a slot."""
         in_use = sum(text.capacity for text in list(self._open.values()))
-        return {"slot_bytes": self.cache.slot_bytes, "slots": self._size, "in_use": in_use}
+        return {"slot_bytes": self.cache.slot_bytes, "slots": self.cache.slots, "in_use": in_use}
 
     def take_over(self, others: TextSlots) -> None:
         """Open the open texts of `others` under the same numbers, to be read again in full."""
@@ -114,9 +113,8 @@ class TextSlots:
         """See `Target.close`."""
         text = self._open.pop(slot)
         if not text.cached:
-            if not self.cache.slot_bytes and self._gaps() == {0: self._size}:
+            if not self.cache.slot_bytes and self._gaps() == {0: self.cache.slots}:
                 # Perhaps there was not memory for so many slots, but is for fewer.
-                self._size = 0
                 self.cache.restart()
             return
         # The new one has all that its beginnings have.
@@ -223,11 +221,11 @@ class TextSlots:
                 if end - start >= length:
                     return start, length
             kept = bool(self._kept) and self._kept[0] is not sparing
-            if kept and self._size >= self._limit:
+            if kept and self.cache.slots >= self._limit:
                 del self._kept[0]
                 continue
             try:
-                self._grow(slots + self._size // 4)
+                self._grow(slots + self.cache.slots // 4)
             except torch.OutOfMemoryError:
                 if not kept:
                     raise
@@ -244,10 +242,8 @@ class TextSlots:
         # Growing moves the pool, and a GPU's captures are lost: closed texts get all their room at
         # once. Before the first pass the bytes of a slot are unknown.
         if self._kept and self.cache.slot_bytes:
-            more = max(more, self._limit - self._size)
-        size = max(self._size, max(self._gaps()) + self._rounded(more))
-        self.cache.reserve(size)
-        self._size = size
+            more = max(more, self._limit - self.cache.slots)
+        self.cache.reserve(max(self._gaps()) + self._rounded(more))
 
     def _rounded(self, slots: int) -> int:
         """Length of a stretch for `slots` slots."""
@@ -259,4 +255,4 @@ class TextSlots:
         texts = [*self._kept, *self._open.values()]
         held = sorted((text.start, text.start + text.capacity) for text in texts if text.capacity)
         starts, ends = [start for start, _ in held], [end for _, end in held]
-        return dict(zip([0, *ends], [*starts, self._size]))
+        return dict(zip([0, *ends], [*starts, self.cache.slots]))
