@@ -24,14 +24,11 @@ _LONGEST_HEADER = 100_000_000  # of a safetensors file, as in the library
 # Parameters in these formats are converted to the requested one; others stay as stored.
 _CONVERTED = frozenset({"F64", "F32", "F16", "BF16"})
 
-# Where Linux reports a control group's memory limit and usage: version 2, then version 1. Cached
-# files count as used, though they make room when it is needed.
+# Where Linux reports a control group's memory limit and usage: version 2, then version 1; and what
+# the names of its cached files begin with.
 _GROUPS = (
-    ("", "memory.max", "memory.current", ("active_file", "inactive_file")),
-    (
-        *("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ("total_active_file", "total_inactive_file"),
-    ),
+    ("", "memory.max", "memory.current", ""),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
 
 
@@ -79,12 +76,14 @@ def free_memory(root: Path = Path("/")) -> int | None:
     if kilobytes is not None:
         known.append(kilobytes * 1024)
     # The process's own control group and its ancestors.
-    for controller, limit, usage, files in _GROUPS:
+    for controller, limit, usage, prefix in _GROUPS:
         for folder in control_groups(root, controller):
             most, used = (_read(folder / name).strip() for name in (limit, usage))
             if most.isdecimal() and used.isdecimal():  # "max" is no limit
+                # Cached files count as used, though they make room when it is needed.
                 kept = _table(folder / "memory.stat")
-                known.append(int(most) - int(used) + sum(kept.get(name, 0) for name in files))
+                files = (kept.get(f"{prefix}{kind}_file", 0) for kind in ("active", "inactive"))
+                known.append(int(most) - int(used) + sum(files))
     return max(0, min(known)) if known else None
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
-from typing import Literal, Protocol
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -26,11 +26,9 @@ _LABELS: dict[Stage, str] = {
 }
 
 
-class ProgressCallback(Protocol):
-    """Receives the progress of loading: what is fetched, made and measured."""
-
-    def __call__(self, stage: Stage, done: int, total: int | None) -> None:
-        """Take note of the current stage and its bytes done; `total` is None if unknown."""
+ProgressCallback = Callable[[Stage, int, int | None], None]
+"""Receives what is fetched, made or measured: the stage, its bytes done, and how many there are;
+None if unknown."""
 
 
 def ignore_progress(stage: Stage, done: int, total: int | None) -> None:
