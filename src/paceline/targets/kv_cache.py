@@ -106,8 +106,8 @@ class TreeCache(Cache):  # type: ignore[misc]
     def _use_pool(self, pool: torch.Tensor) -> None:
         self._pool = pool
         for number, layer in enumerate(self.layers):
-            keys, values = pool[:, number].permute(1, 2, 0, 3)[:, None]
-            layer.show(keys, values)
+            layer.keys, layer.values = pool[:, number].permute(1, 2, 0, 3)[:, None]
+            layer.is_initialized = True
 
     def tensors(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Keys and values of all layers that have any."""
@@ -175,7 +175,6 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     def __init__(self, plan: _Plan) -> None:
         super().__init__()
         self._plan = plan
-        self._room = 0  # slots asked for; later ones were never written
 
     @property
     def slot_bytes(self) -> int:
@@ -189,16 +188,10 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def grow(self, slots: int) -> None:
         """Make room for `slots` slots, if anything is allocated yet."""
-        if self.keys is not None and self.values is not None and slots > self._room:
+        if self.keys is not None and self.values is not None and slots > self.values.shape[2]:
             # One after the other, to hold old and new copies of only one at a time.
-            self.keys = _grown(self.keys, self._room, slots)
-            self.values = _grown(self.values, self._room, slots)
-            self._room = slots
-
-    def show(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Be these parts of a pool, [1, heads, slots, head_dim] each."""
-        self.keys, self.values, self._room = keys, values, keys.shape[2]
-        self.is_initialized = True
+            self.keys = _grown(self.keys, self._plan.slots, slots)
+            self.values = _grown(self.values, self._plan.slots, slots)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Take shape and format of the first pass's states; `hold` then makes room for slots."""
@@ -282,9 +275,10 @@ def _allocate(states: torch.Tensor, slots: int) -> torch.Tensor:
 
 
 def _grown(states: torch.Tensor, known: int, slots: int) -> torch.Tensor:
-    """Return a tensor with room for `slots` slots that keeps the first `known`."""
+    """Return a tensor with room for `slots` slots that keeps the first `known`; others were never
+    written."""
     if slots <= states.shape[2]:
         return states
-    grown = _allocate(states, slots)
-    grown[:, :, :known] = states[:, :, :known]
+    grown, kept = _allocate(states, slots), states[:, :, :known]
+    grown[:, :, : kept.shape[2]] = kept
     return grown
