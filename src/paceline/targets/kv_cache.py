@@ -76,8 +76,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         self._plan.slots = 0
 
     def allocate(self, sizes: Mapping[int, tuple[int, int, int]], dtype: CacheDtype) -> None:
-        """Allocate memory for all layers, as compiled passes read it. sizes: heads, size of a key
-        and of a value, by layer."""
+        """Allocate all layers as compiled passes read them. sizes: by layer: heads, key, value."""
         none = torch.empty(0, dtype=dtype.element, device="cpu")
         for number, (heads, *each) in sizes.items():
             keys, values = (none.new_empty(1, heads, 0, dtype.width(size)) for size in each)
@@ -129,8 +128,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         self._states.write(states[:, None], states[:, None, :, :0])
 
     def states(self, start: int, length: int) -> torch.Tensor:
-        """States [length, hidden] of the slots from `start`, as a view that the next pass may
-        change."""
+        """States [length, hidden] of the slots from `start`; the next pass may change them."""
         if self._states.keys is None:
             return torch.zeros(0, self._hidden_size, dtype=torch.float32, device="cpu")
         return self.all_states().narrow(0, start, length)

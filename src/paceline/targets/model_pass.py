@@ -83,8 +83,7 @@ class ModelPass:
         return device_of_table(self._model) if place is None else torch.device(place)
 
     def compile(self) -> None:
-        """Run passes in one call, or on a GPU in few operators, from now on, if the model allows
-        it."""
+        """Run passes in one call, or on a GPU in few operators, if the model allows it."""
         try:
             if on_one_gpu(self._model):
                 self.use_on_device(device_steps(self._model, self.windows))
@@ -94,8 +93,7 @@ class ModelPass:
             self.own_forward = str(reason)
 
     def use_on_device(self, steps: Lowered) -> None:
-        """Run passes by these steps on the model's device from now on. Raises UnfitError if it has
-        no operators for them."""
+        """Run passes by these steps on the model's device. Raises UnfitError if torch cannot."""
         table = self._model.get_input_embeddings().weight.detach()
         self.on_device, self.own_forward = DevicePass(steps, table, self._virtual), ""
         self.on_device.keep_outputs(self.kept)

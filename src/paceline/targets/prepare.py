@@ -137,8 +137,7 @@ def _of_draft(linears: list[Layer]) -> str:
 
 
 def _linear_layers(model: nn.Module, done: Preparation) -> list[Layer]:
-    """Find the layers that compute weight @ x + bias and nothing else; the reasons against others
-    go to the report."""
+    """The layers that compute weight @ x + bias and nothing else; `done` gets others' reasons."""
     found = []
     for module in model.modules():
         if any(own.dim() > 2 for own in module.parameters(recurse=False)):

@@ -22,8 +22,7 @@ _ATTENTION = ("sdpa", "eager", GROUPED)
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Raises ModelError, naming the reason, for a model whose cache or attention cannot handle
-    trees."""
+    """Raises ModelError, with the reason, if a model's cache or attention cannot handle trees."""
     name = type(model).__name__
     config = model.config.get_text_config()
     if model.config.is_encoder_decoder:

@@ -156,8 +156,7 @@ class TextSlots:
         text.start, text.capacity = start, capacity
 
     def rewind(self, slot: int, kept: int, tokens: Sequence[int]) -> TextSlot:
-        """Keep the first `kept` tokens of a text, then append these; leaves at least the last token
-        to read."""
+        """Keep the first `kept` tokens of a text, append these, and leave at least one to read."""
         text = self._open[slot]
         cached = min(kept, len(text.cached), kept + len(tokens) - 1)
         text.pending = [*[*text.cached[cached:], *text.pending][: kept - cached], *tokens]
@@ -250,8 +249,7 @@ class TextSlots:
         return -(-slots // self._grain) * self._grain
 
     def _gaps(self) -> dict[int, int]:
-        """Start -> end of what no text has, perhaps nothing, before the first stretch, between each
-        two, and after the last."""
+        """Start -> end of what is free, perhaps nothing: before, between and after stretches."""
         texts = [*self._kept, *self._open.values()]
         held = sorted((text.start, text.start + text.capacity) for text in texts if text.capacity)
         starts, ends = [start for start, _ in held], [end for _, end in held]

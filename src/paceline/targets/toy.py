@@ -136,8 +136,7 @@ class ToyTarget(Target):
         return TargetInfo("ToyTarget", dtype="float32")
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """See `Target`. Nothing is kept: every id has its own logits here, whatever its
-        embedding."""
+        """See `Target`. Nothing is kept: logits follow from ids, whatever their embeddings."""
         return self.vocab_size
 
     def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:

@@ -53,8 +53,7 @@ class VirtualTokens:
         return first
 
     def check(self, largest: int) -> None:
-        """Raises UsageError if the id `largest` has no embedding: on a GPU the lookup would end the
-        process."""
+        """Raises UsageError if the id `largest` has no embedding: a GPU would end the process."""
         if largest >= self.first + len(self):
             raise UsageError(
                 f"the tree holds the virtual token id {largest}, but only {len(self)} ids from "
