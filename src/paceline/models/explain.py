@@ -103,12 +103,12 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
         if type(link).__name__ == "HfHubHTTPError" and isinstance(code, int):
             advice = _ANSWERS.get(code, _OTHER_ANSWER)
             return f"the hub answered {code} when asked for {part}{source.name}: {advice}"
-    file = source.gguf_file is not None and not source.described
+    is_file = source.gguf_file is not None and not source.described
     words = {
         "name": source.name,
         # Many repositories of the hub hold nothing else.
         "in_repo": f"name a GGUF file in it as {source.repo}:FILE.gguf, or " if source.repo else "",
-        "unfit": _UNFIT_FILE if file else _UNFIT,
+        "unfit": _UNFIT_FILE if is_file else _UNFIT,
     }
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0].rstrip(".:") if lines else type(error).__name__
@@ -120,7 +120,7 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
         for pattern, sentence in _MEANINGS.items():
             if re.search(pattern, text, re.IGNORECASE):
                 return sentence.format(**words, reason=reason)
-    if file:
+    if is_file:
         advice = "use another file, or the model as safetensors"
         return f"cannot load {part}{source.name} ({reason}): {advice}"
     return f"cannot load {part}{source.name}: {reason}"
