@@ -32,7 +32,14 @@ from paceline.protocols import LAST_STATES
 from paceline.targets.one_call.arithmetic import Arithmetic
 from paceline.targets.one_call.emitter import Emitter
 from paceline.targets.one_call.positions import PositionTables
-from paceline.targets.one_call.recording import Attended, Node, Recording, Stored, UnfitError
+from paceline.targets.one_call.recording import (
+    Attended,
+    Node,
+    Recording,
+    Stored,
+    UnfitError,
+    tensors_in,
+)
 from paceline.targets.one_call.values import (
     CONSTANTS,
     MOVES,
@@ -89,7 +96,7 @@ class _Lowering:
 
     def take(self, node: Node) -> None:
         """Lower the next node."""
-        coded = [each for each in _tensors(node.inputs) if id(each) in self._codes]
+        coded = [each for each in tensors_in(node.inputs) if id(each) in self._codes]
         if isinstance(node.what, Stored):
             self._store(node)
         elif isinstance(node.what, Attended):
@@ -100,16 +107,8 @@ class _Lowering:
             self._module(node)
         elif coded and not all(isinstance(each, torch.Tensor) for each in node.outputs):
             raise UnfitError(f"its code reads a number out of a tensor ({node.what})")
-        elif node.what.overloadpacket in CONSTANTS:
-            pass
-        elif coded and node.what in MOVES:
-            self._move(node)
-        elif coded and all(self._is_place(each) for each in coded):
-            self._tables.nodes.append(node)
-            for output in node.outputs:
-                self._define_place(output)
-        elif coded:
-            self._define(node.outputs[0], *self._arithmetic.value(node))
+        elif coded and node.what.overloadpacket not in CONSTANTS:
+            self._operator(node, of_places=all(map(self._is_place, coded)))
         for layer, output in enumerate(self._recording.outputs, start=1):
             if any(output is each for each in node.outputs):
                 self._keep(output, layer)
@@ -121,24 +120,26 @@ class _Lowering:
         for each in tensors:
             self._codes.pop(id(each), None)
 
-    # Operators that only move elements, or depend only on positions.
+    def _operator(self, node: Node, of_places: bool) -> None:
+        """of_places: it depends only on positions."""
+        if of_places:
+            self._tables.nodes.append(node)
+        if node.what in MOVES:
+            self._move(node)
+        elif of_places:
+            for output in node.outputs:
+                self._define_place(output)
+        else:
+            self._define(node.outputs[0], *self._arithmetic.value(node))
 
     def _move(self, node: Node) -> None:
-        if all(self._is_place(each) for each in _tensors(node.inputs) if id(each) in self._codes):
-            self._tables.nodes.append(node)
+        def codes_of(tensor: torch.Tensor) -> Codes:
+            if id(tensor) not in self._codes:
+                raise UnfitError(f"{node.what} reads a constant")
+            return self._codes[id(tensor)]
 
-        def coded(given: Any) -> Any:
-            if isinstance(given, torch.Tensor):
-                if id(given) not in self._codes:
-                    raise UnfitError(f"{node.what} reads a constant")
-                return self._codes[id(given)]
-            if isinstance(given, list | tuple) and any(map(torch.is_tensor, given)):
-                return [coded(each) for each in given]
-            return given
-
-        found = MOVES[node.what](*map(coded, node.inputs), **node.options)
-        outputs = found if isinstance(found, tuple | list) else [found]
-        for output, codes in zip(node.outputs, outputs, strict=True):
+        found = node.replay(MOVES[node.what], codes_of)
+        for output, codes in zip(node.outputs, found, strict=True):
             if output.shape != codes.shape:
                 raise UnfitError(f"{node.what} has an output of unexpected shape")
             self._codes[id(output)] = codes
@@ -256,7 +257,7 @@ class _Lowering:
 
 
 def _seen_by(node: Node) -> list[torch.Tensor]:
-    return _tensors([*node.inputs, *node.outputs])
+    return tensors_in([node.inputs, node.outputs])
 
 
 def _last_uses(recording: Recording) -> dict[int, Node | None]:
@@ -266,14 +267,6 @@ def _last_uses(recording: Recording) -> dict[int, Node | None]:
     }
     last[id(recording.logits)] = None
     return last
-
-
-def _tensors(given: Any) -> list[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        return [given]
-    if isinstance(given, list | tuple):
-        return [each for part in given for each in _tensors(part)]
-    return []
 
 
 def _table_of(module: Any) -> dict[str, Any]:

@@ -3,8 +3,6 @@ position embeddings."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from paceline.kernels.programs.steps import Value
@@ -72,17 +70,8 @@ class PositionTables:
 
     @torch.no_grad()
     def _play(self, node: Node, known: dict[int, torch.Tensor]) -> None:
-        def now(given: Any) -> Any:
-            if isinstance(given, torch.Tensor):
-                return known.get(id(given), given)
-            if isinstance(given, list | tuple):
-                return type(given)(now(each) for each in given)
-            return given
-
         try:
-            found = node.what(*map(now, node.inputs), **node.options)
+            found = node.replay(node.what, lambda tensor: known.get(id(tensor), tensor))
         except (RuntimeError, IndexError) as error:
             raise UnfitError(f"its position values cannot be tabulated ({error})") from error
-        outputs = found if isinstance(found, tuple | list) else (found,)
-        for output, one in zip(node.outputs, outputs, strict=True):
-            known[id(output)] = one
+        known.update(zip(map(id, node.outputs), found, strict=True))

@@ -7,7 +7,7 @@ attention and cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 from transformers.cache_utils import Cache
 
 from paceline.kernels.block_layers import BlockLinear
@@ -80,7 +81,13 @@ class Node:
     what: Any
     inputs: tuple[Any, ...]
     options: Mapping[str, Any]
-    outputs: tuple[torch.Tensor, ...]
+    outputs: Sequence[torch.Tensor]
+
+    def replay(self, function: Callable[..., Any], on: Callable[[torch.Tensor], Any]) -> Any:
+        """Call `function` as this was called, but with `on(tensor)` for every tensor; returns as
+        many things as there are outputs."""
+        inputs = tree_map_only(torch.Tensor, on, self.inputs)
+        return _each_of(function(*inputs, **self.options))
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,16 @@ class Recording:
     logits: torch.Tensor
 
 
+def tensors_in(given: Any) -> list[torch.Tensor]:
+    """All tensors, in order."""
+    return [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
+
+
+def _each_of(found: Any) -> Sequence[Any]:
+    """What an operator returned, as a sequence."""
+    return found if isinstance(found, tuple | list) else (found,)
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what runs, except inside modules recorded as a whole."""
 
@@ -109,8 +126,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         if not self.inside:
-            outputs = tuple(found) if isinstance(found, tuple | list) else (found,)
-            self.nodes.append(Node(func, tuple(args), dict(kwargs or {}), outputs))
+            self.nodes.append(Node(func, tuple(args), dict(kwargs or {}), _each_of(found)))
         return found
 
     def enter(self, *_: Any) -> None:
