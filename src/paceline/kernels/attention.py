@@ -7,7 +7,7 @@ whenever there is a mask, because CUDA's kernels need it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 GROUPED = "paceline_grouped"
 
+# Several threads may borrow one model: the last one switches it back.
+_switching = Lock()
+_borrowed: WeakKeyDictionary[PreTrainedModel, tuple[int, Sequence[tuple[Any, Any]]]] = (
+    WeakKeyDictionary()
+)
+"""How many borrow a model, and its configurations with what they called their attention before."""
+
 # With fewer rows, torch's kernel sums in another order: a row would get other bits in a narrow pass
 # than in a wide one.
 _LEAST_ROWS = 4
@@ -33,10 +40,6 @@ _LEAST_ROWS = 4
 RowsSeen = Mapping[int, SlotsSeen]
 """What the rows of a pass see, by the address of the mask that stands for it: layers with windows
 get another mask."""
-
-
-_Names = tuple[tuple[Any, Any], ...]
-"""Configurations and the names of their attention."""
 
 
 def grouped_attention(
@@ -136,7 +139,7 @@ def attending_by_text(model: PreTrainedModel) -> Iterator[None]:
     with _switching:
         users, before = _borrowed.get(model, (0, ()))
         if not users:
-            own = tuple((each, each._attn_implementation) for each in _configs(model.config))
+            own = [(each, each._attn_implementation) for each in _configs(model.config)]
             before = own if use_grouped_attention(model) else ()
         _borrowed[model] = users + 1, before
     try:
@@ -158,8 +161,3 @@ def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
     for name in config.sub_configs:
         if (inner := getattr(config, name, None)) is not None:
             yield from _configs(inner)
-
-
-# Several threads may borrow one model: the last one switches it back.
-_switching = Lock()
-_borrowed: WeakKeyDictionary[PreTrainedModel, tuple[int, _Names]] = WeakKeyDictionary()

@@ -27,11 +27,8 @@ class BlockLinear(FastLinear):
     def __init__(
         self, matrix: BlockMatrix, bias: torch.Tensor | None, in_features: int | None = None
     ) -> None:
-        nn.Module.__init__(self)
+        super().__init__((matrix.outputs, in_features or matrix.inputs), matrix.nbytes, bias)
         self.matrix = matrix
-        self.in_features = in_features or matrix.inputs
-        self.out_features = matrix.outputs
-        self.weight_bytes = matrix.nbytes + (0 if bias is None else bias.nbytes)
         self.bias = None if bias is None else bias.detach().float()
         self._missing = matrix.inputs - self.in_features
 

@@ -7,7 +7,7 @@ much as one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -30,10 +30,10 @@ class FastLinear(nn.Module):
 
     min_rows = 1
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, shape: Sequence[int], nbytes: int, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+        self.out_features, self.in_features = shape
+        self.weight_bytes = nbytes + (0 if bias is None else bias.nbytes)
 
     def extra_repr(self) -> str:
         """Sizes, as `nn.Linear` shows them."""
@@ -44,7 +44,7 @@ class PlainLinear(FastLinear):
     """`nn.Linear` on a given weight; fused projections use it where nothing is packed."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        super().__init__(weight, bias)
+        super().__init__(weight.shape, weight.nbytes, bias)
         self.weight = weight.detach()
         self.bias = None if bias is None else bias.detach()
 
@@ -65,7 +65,7 @@ class PackedLinear(FastLinear):
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         _check_packable(weight)
-        super().__init__(weight, bias)
+        super().__init__(weight.shape, weight.nbytes, bias)
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), self.min_rows)
         self._product = torch.ops.mkldnn._linear_pointwise.default
         self._held = packed, None if bias is None else bias.detach(), "none", list[float](), ""

@@ -26,6 +26,7 @@ from paceline.kernels.programs.steps import (
     Step,
     Value,
 )
+from paceline.kernels.stand_in import stacked_biases
 
 _GRAIN = 256
 _FEW = 8  # rows
@@ -245,7 +246,7 @@ def layer_of(
 
 
 def merged(kind: type[BlockLinear], layers: Sequence[nn.Linear]) -> BlockLinear:
-    """The same for linear layers; either all have biases or none has."""
-    biases = [layer.bias.detach().float() for layer in layers if layer.bias is not None]
-    bias = torch.cat(biases) if biases else None
+    """The same for linear layers."""
+    sizes = [layer.out_features for layer in layers]
+    bias = stacked_biases([layer.bias for layer in layers], sizes)
     return layer_of(kind, [layer.weight for layer in layers], bias)

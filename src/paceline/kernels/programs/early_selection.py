@@ -28,11 +28,11 @@ def select_early(lowered: Lowered) -> Lowered:
         return lowered
     made = [step.out for step in late if step.out is not None]
     read = dict.fromkeys(value for step in late for value in step.reads() if value not in made)
-    kept = {value: Value(value.number, value.count, Kind.KEPT) for value in [*read, *made]}
+    kept: dict[Value | None, Value] = {
+        value: Value(value.number, value.count, Kind.KEPT) for value in [*read, *made]
+    }
     selects = [Step(Op.SELECT, each.count, kept[each], (Operand.all_of(each),)) for each in read]
-    selected, out = select.of[0].value, select.out
-    if selected is not None and out is not None:
-        kept[out] = kept[selected]
+    kept[select.out] = kept[select.of[0].value]
     early = [step for step in before if step not in late]
     steps = [*early, *selects, *(_with(kept, step) for step in [*late, *after])]
     return replace(lowered, steps=steps)
@@ -51,10 +51,7 @@ def _late(steps: Sequence[Step], select: Step) -> list[Step]:
     return [step for step in steps if step in late]
 
 
-def _with(kept: Mapping[Value, Value], step: Step) -> Step:
+def _with(kept: Mapping[Value | None, Value], step: Step) -> Step:
     """The step on the values of kept rows."""
-    of = [
-        each if each.value is None else replace(each, value=kept.get(each.value, each.value))
-        for each in step.of
-    ]
-    return replace(step, of=of, out=None if step.out is None else kept.get(step.out, step.out))
+    of = [replace(each, value=kept.get(each.value, each.value)) for each in step.of]
+    return replace(step, of=of, out=kept.get(step.out, step.out))

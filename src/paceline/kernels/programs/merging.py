@@ -3,12 +3,15 @@ product with the sum that it is added to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from paceline.kernels.programs.steps import Function, Join, Op, Operand, Step, Value, readers_of
+
+Readers = Mapping[Value | None, list[Step]]
+"""The steps that read each value, in order."""
 
 
 @dataclass(eq=False)
@@ -43,32 +46,27 @@ class Merged:
 
     steps: Sequence[Step]
     blocks: dict[Step, Block]
-    places: dict[Value, tuple[Block, int]]
+    places: dict[Value | None, tuple[Block, int]]
     added: dict[Step, Step]
 
     def adjoin(self, of: Sequence[Operand]) -> bool:
         """Whether the second of two operands lies right after the first in a block."""
-        first, second = (
-            self.places.get(each.value) if each.whole and each.value else None for each in of
-        )
-        if first is None or second is None:
-            return False
-        block, at = first
-        return second == (block, at + of[0].period)
+        first, second = (self.places.get(each.value) if each.whole else None for each in of)
+        return first is not None and second == (first[0], first[1] + of[0].period)
 
 
 def merged(steps: Iterable[Step]) -> Merged:
     """Find what runs together."""
     steps = list(steps)
     blocks, readers = _blocks(steps), readers_of(steps)
-    places: dict[Value, tuple[Block, int]] = {}
+    places: dict[Value | None, tuple[Block, int]] = {}
     left_out = {step for block in blocks.values() for step in block.products[1:]}
     for block in blocks.values():
         block.turned = _rotations(block, readers)
         places.update({value: (block, begin) for value, begin, _ in block.parts()})
         left_out.update(block.turned)
     added: dict[Step, Step] = {}
-    changed: set[Value | None] = set()  # in place, by sums
+    changed = set[Value | None]()  # in place, by sums
     for step in steps:
         product = _added(step, readers, blocks)
         # It runs later than its place among the steps: its rows must still be what they were.
@@ -89,17 +87,16 @@ def _blocks(steps: Sequence[Step]) -> dict[Step, Block]:
     return {block.products[0]: block for block in by_rows.values()}
 
 
-def _rotations(block: Block, readers: dict[Value, list[Step]]) -> list[Step]:
+def _rotations(block: Block, readers: Readers) -> list[Step]:
     """Rotations of the block's first outputs that turn alike; nobody else may read these."""
     found: list[Step] = []
     for product in block.products:
-        reading = readers.get(product.out, []) if product.out else []
-        step = reading[0] if len(reading) == 1 else None
-        if step is None or step.op != Op.ROTATE or not step.of[0].whole:
+        reading = readers.get(product.out, [])
+        if [each.op for each in reading] != [Op.ROTATE] or not reading[0].of[0].whole:
             break
-        if found and not _alike(found[0], step):
+        if found and not _alike(found[0], reading[0]):
             break
-        found.append(step)
+        found += reading
     return found
 
 
@@ -109,7 +106,7 @@ def _alike(one: Step, other: Step) -> bool:
     return one.size == other.size and torch.equal(one.order, other.order)
 
 
-def _added(step: Step, readers: dict[Value, list[Step]], blocks: dict[Step, Block]) -> Step | None:
+def _added(step: Step, readers: Readers, blocks: dict[Step, Block]) -> Step | None:
     """The product that can be added in place to the other operand of a sum, which nobody reads
     later; None if there is none."""
     if step.op != Op.MAP or step.join != Join.PLUS or step.function != Function.SAME:
@@ -119,7 +116,6 @@ def _added(step: Step, readers: dict[Value, list[Step]], blocks: dict[Step, Bloc
         if product not in blocks or len(blocks[product].products) > 1 or own is None:
             continue
         fresh = own.op == Op.EMBED or (own.op == Op.MAP and own.join != Join.ALONE)
-        read_by = [readers[each.value] for each in (part, total) if each.value is not None]
-        if read_by[0] == [step] and read_by[1][-1] is step and fresh:
+        if fresh and readers[part.value] == [step] and readers[total.value][-1] is step:
             return product
     return None

@@ -163,8 +163,7 @@ class Program:
             setattr(made, name, self._operand(operand))
         if step.out is not None:
             made.of_kept = step.out.kind == Kind.KEPT
-            logits = step.out is self._lowered.logits
-            made.out_buffer = -1 if logits else self._places[step.out]
+            made.out_buffer = self._places.get(step.out, -1)  # logits have no place
             made.out_stride = step.out.count
         if step.order is not None:
             made.order = step.order.data_ptr()
@@ -179,16 +178,17 @@ class Program:
         return made
 
     def _operand(self, operand: Operand) -> native.Operand:
-        table, value = _OF_ROWS, operand.value
-        made = native.Operand(at=operand.at, period=operand.period, each=operand.each)
+        value = operand.value
+        made = native.Operand(
+            table=_OF_ROWS, at=operand.at, period=operand.period, each=operand.each
+        )
         if operand.data is not None:
             made.data = operand.data.data_ptr()
         elif value is not None and value.kind == Kind.PLACE:
-            table = self._lowered.tables.number_of(value)
+            made.table = self._lowered.tables.number_of(value)
         elif value is not None:
-            table = _OF_KEPT if value.kind == Kind.KEPT else _OF_ROWS
+            made.table = _OF_KEPT if value.kind == Kind.KEPT else _OF_ROWS
             made.buffer, made.stride = self._places[value], value.count
-        made.table = table
         return made
 
 

@@ -99,12 +99,8 @@ class Operand:
     @property
     def whole(self) -> bool:
         """Whether it is all of a value, in order."""
-        return (
-            self.value is not None
-            and self.at == 0
-            and self.each == 1
-            and self.period == self.value.count
-        )
+        of = self.value
+        return of is not None and (self.at, self.each, self.period) == (0, 1, of.count)
 
     @property
     def source(self) -> Step | None:
@@ -176,9 +172,9 @@ class Lowered:
     tables: Tables
 
 
-def readers_of(steps: Iterable[Step]) -> dict[Value, list[Step]]:
+def readers_of(steps: Iterable[Step]) -> dict[Value | None, list[Step]]:
     """The steps that read each value, in order."""
-    found: dict[Value, list[Step]] = {}
+    found: dict[Value | None, list[Step]] = {}
     for step in steps:
         for value in dict.fromkeys(step.reads()):
             found.setdefault(value, []).append(step)

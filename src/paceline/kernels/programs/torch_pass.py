@@ -92,9 +92,8 @@ class Operands:
 
     def _made(self, table: torch.Tensor, signs: Sequence[int]) -> torch.Tensor:
         if signs:
-            table = table * torch.tensor(signs, device=table.device).repeat(
-                table.shape[1] // len(signs)
-            )
+            repeated = torch.tensor(signs, device=table.device).repeat(table.shape[1] // len(signs))
+            table = table * repeated
         return table.to(self.device, self.dtype)
 
     def rows(self, number: int, positions: torch.Tensor) -> torch.Tensor:
