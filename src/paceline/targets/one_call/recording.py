@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 from transformers.cache_utils import Cache
 
 from paceline.kernels.block_layers import BlockLinear
@@ -86,8 +85,7 @@ class Node:
     def replay(self, function: Callable[..., Any], on: Callable[[torch.Tensor], Any]) -> Any:
         """Call `function` as this was called, but with `on(tensor)` for every tensor; returns as
         many things as there are outputs."""
-        inputs = tree_map_only(torch.Tensor, on, self.inputs)
-        return _each_of(function(*inputs, **self.options))
+        return _each_of(function(*_mapped(self.inputs, on), **self.options))
 
 
 @dataclass(frozen=True)
@@ -106,8 +104,21 @@ class Recording:
 
 
 def tensors_in(given: Any) -> list[torch.Tensor]:
-    """All tensors, in order."""
-    return [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
+    """All tensors, also those in lists, in order."""
+    if isinstance(given, torch.Tensor):
+        return [given]
+    if isinstance(given, list | tuple):
+        return [each for part in given for each in tensors_in(part)]
+    return []
+
+
+def _mapped(given: Any, on: Callable[[torch.Tensor], Any]) -> Any:
+    """The same with `on(tensor)` for every tensor."""
+    if isinstance(given, torch.Tensor):
+        return on(given)
+    if isinstance(given, list | tuple):
+        return type(given)(_mapped(each, on) for each in given)
+    return given
 
 
 def _each_of(found: Any) -> Sequence[Any]:

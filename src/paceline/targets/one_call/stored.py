@@ -13,16 +13,7 @@ from typing import Any
 import torch
 
 from paceline.kernels.blocks import BlockMatrix
-from paceline.kernels.programs.steps import (
-    Function,
-    Join,
-    Kind,
-    Lowered,
-    Op,
-    Operand,
-    Step,
-    Value,
-)
+from paceline.kernels.programs.steps import Function, Join, Kind, Lowered, Op, Operand, Step, Value
 
 _MOST_TABLES = 160 << 20  # bytes
 
