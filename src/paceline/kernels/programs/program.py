@@ -185,7 +185,7 @@ class Program:
         if operand.data is not None:
             made.data = operand.data.data_ptr()
         elif value is not None and value.kind == Kind.PLACE:
-            made.table = self._lowered.tables.number_of(value)
+            made.table = self._lowered.tables.values.index(value)
         elif value is not None:
             made.table = _OF_KEPT if value.kind == Kind.KEPT else _OF_ROWS
             made.buffer, made.stride = self._places[value], value.count

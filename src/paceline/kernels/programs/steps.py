@@ -152,14 +152,12 @@ class Step:
 
 
 class Tables(Protocol):
-    """Tables of values by position."""
+    """Tables of values by position. values: what they hold, in order."""
 
-    def number_of(self, value: Value) -> int:
-        """The number of a value's table."""
-        ...
+    values: Sequence[Value]
 
     def extend_to(self, positions: int) -> list[torch.Tensor]:
-        """Tables [at least `positions`, numbers] in the order of their numbers."""
+        """Tables [at least `positions`, numbers] of the values."""
         ...
 
 

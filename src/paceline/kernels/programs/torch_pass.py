@@ -75,7 +75,8 @@ class Operands:
 
     def add(self, value: Value, signs: torch.Tensor | None = None) -> int:
         """The number under which `rows` gives a value, multiplied by `signs`, which repeat."""
-        wanted = self._source.number_of(value), () if signs is None else tuple(signs.tolist())
+        number = self._source.values.index(value)
+        wanted = number, () if signs is None else tuple(signs.tolist())
         return self._wanted.setdefault(wanted, len(self._wanted))
 
     def reserve(self, positions: int) -> None:

@@ -92,7 +92,10 @@ class _Lowering:
         logits = self._emit.operand(features_of(codes))
         if logits.value is None or not logits.whole or logits.value.kind != Kind.KEPT:
             raise UnfitError("its logits are not the output of the last step")
-        return Lowered(live_steps(self._emit.steps, logits.value), logits.value, self._tables)
+        steps = live_steps(self._emit.steps, logits.value)
+        read = dict.fromkeys(value for step in steps for value in step.reads())
+        self._tables.values = [value for value in read if value.kind == Kind.PLACE]
+        return Lowered(steps, logits.value, self._tables)
 
     def take(self, node: Node) -> None:
         """Lower the next node."""

@@ -3,6 +3,8 @@ position embeddings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from paceline.kernels.programs.steps import Value
@@ -15,26 +17,19 @@ class PositionTables:
     """Tables of values by position, made by replaying the model's own operators.
 
     positions: as recorded. limit: how many there are. nodes: the operators. defined: tensors of the
-    recording that show values, with the axes of their rows.
+    recording that show values, with the axes of their rows. values: those that have tables.
     """
 
     def __init__(self, positions: torch.Tensor, limit: int | None) -> None:
         self._positions, self._limit = positions, limit
         self.nodes: list[Node] = []
         self.defined: dict[Value, tuple[torch.Tensor, int]] = {}
+        self.values: Sequence[Value] = ()
         self._tables: list[torch.Tensor] = []
-        self._used: list[Value] = []
         self._length = 0
 
-    def number_of(self, value: Value) -> int:
-        """The number of a value's table, which is kept from now on."""
-        if value not in self._used:
-            self._used.append(value)
-            self._length = 0
-        return self._used.index(value)
-
     def extend_to(self, positions: int) -> list[torch.Tensor]:
-        """Return tables [positions or more, numbers], by their numbers."""
+        """See `Tables`."""
         length = -(-positions // _GRAIN) * _GRAIN
         length = min(length, self._limit or length)
         if length > self._length:
@@ -50,7 +45,7 @@ class PositionTables:
             rows = self._played(first, length - 1)
             if not grown:
                 grown = [each.new_empty(length, each.shape[1]) for each in rows]
-                for table, known in zip(grown, self._tables if self._length else [], strict=False):
+                for table, known in zip(grown, self._tables):
                     table[: self._length] = known
             for table, each in zip(grown, rows, strict=True):
                 table[first:end] = each[: end - first]
@@ -63,7 +58,7 @@ class PositionTables:
         known = {id(self._positions): at}
         for node in self.nodes:
             self._play(node, known)
-        found = (self.defined[value] for value in self._used)
+        found = (self.defined[value] for value in self.values)
         return [
             known[id(output)].movedim(axis, 0).reshape(ROWS, -1).float() for output, axis in found
         ]

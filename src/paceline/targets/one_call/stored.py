@@ -7,7 +7,7 @@ tables of positions suffice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -20,19 +20,16 @@ _MOST_TABLES = 160 << 20  # bytes
 Tensors = dict[str, torch.Tensor]
 
 
+@dataclass
 class StoredTables:
-    """Tables of values by position that do not grow; see `PositionTables`."""
+    """Tables that do not grow; see `Tables`."""
 
-    def __init__(self, values: Sequence[Value], tables: Sequence[torch.Tensor]) -> None:
-        self._values, self._tables = [*values], [*tables]
-
-    def number_of(self, value: Value) -> int:
-        """The number of a value's table."""
-        return self._values.index(value)
+    values: Sequence[Value]
+    tables: list[torch.Tensor]
 
     def extend_to(self, positions: int) -> list[torch.Tensor]:
-        """Return the tables [positions or more, numbers], by their numbers."""
-        return self._tables
+        """See `Tables`."""
+        return self.tables
 
 
 def written_steps(
@@ -41,20 +38,16 @@ def written_steps(
     """Write steps for `read_steps`: a JSON object, and tensors by name. None if the tables of all
     `positions` would be too large. Tensors that are one in memory are written once, under their
     name in `known` if they are there."""
-    writing = _Writing(known or {})
+    writing, places = _Writing(known or {}), steps.tables.values
     written = [writing.step(step) for step in steps.steps]
-    places = [value for value in writing.values if value.kind == Kind.PLACE]
     numbers = sum(value.count for value in places)
     if positions is None or 4 * numbers * positions > _MOST_TABLES:
         return None
-    found = [steps.tables.number_of(value) for value in places]
-    tables = steps.tables.extend_to(positions)
+    tables = zip(places, steps.tables.extend_to(positions), strict=True)
     return {
         "steps": written,
         "logits": steps.logits.number,
-        "tables": [
-            [value.number, writing.tensor(tables[number])] for value, number in zip(places, found)
-        ],
+        "tables": [[value.number, writing.tensor(table)] for value, table in tables],
         "values": [[value.number, value.count, value.kind] for value in writing.values],
     }, writing.tensors
 
