@@ -60,11 +60,12 @@ class Rotary:
 
     def extend_to(self, positions: int) -> list[torch.Tensor]:
         """See `Tables`."""
-        if not self._tables or len(self._tables[0]) < positions:
+        tables = self._tables  # threads share them: another one may replace them meanwhile
+        if not tables or len(tables[0]) < positions:
             places = torch.arange(-(-positions // _GRAIN) * _GRAIN, device="cpu")
             angles = places[:, None] * self._speeds.repeat(2)
-            self._tables = [angles.cos(), angles.sin()]
-        return self._tables
+            self._tables = tables = [angles.cos(), angles.sin()]
+        return tables
 
 
 class Builder:

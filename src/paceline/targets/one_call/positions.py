@@ -26,27 +26,27 @@ class PositionTables:
         self.defined: dict[Value, tuple[torch.Tensor, int]] = {}
         self.values: Sequence[Value] = ()
         self._tables: list[torch.Tensor] = []
-        self._length = 0
 
     def extend_to(self, positions: int) -> list[torch.Tensor]:
         """See `Tables`."""
         length = -(-positions // _GRAIN) * _GRAIN
         length = min(length, self._limit or length)
-        if length > self._length:
-            self._tables = self._grown(length)
-            self._length = length
-        return self._tables
+        tables = self._tables  # threads share them: another one may replace them meanwhile
+        if not tables or length > len(tables[0]):
+            self._tables = tables = self._grown(tables, length)
+        return tables
 
-    def _grown(self, length: int) -> list[torch.Tensor]:
-        """Extend the tables to `length` positions, in place, as they may be long."""
+    def _grown(self, known: list[torch.Tensor], length: int) -> list[torch.Tensor]:
+        """Extend tables to `length` positions, written in place, as they may be long."""
+        begin = len(known[0]) if known else 0
         grown: list[torch.Tensor] = []
-        for first in range(self._length, length, ROWS):
+        for first in range(begin, length, ROWS):
             end = min(first + ROWS, length)
             rows = self._played(first, length - 1)
             if not grown:
                 grown = [each.new_empty(length, each.shape[1]) for each in rows]
-                for table, known in zip(grown, self._tables):
-                    table[: self._length] = known
+                for table, old in zip(grown, known):
+                    table[:begin] = old
             for table, each in zip(grown, rows, strict=True):
                 table[first:end] = each[: end - first]
         return grown
