@@ -123,6 +123,8 @@ class _Lowering:
         for each in tensors:
             self._codes.pop(id(each), None)
 
+    # Operators.
+
     def _operator(self, node: Node, of_places: bool) -> None:
         """of_places: it depends only on positions."""
         if of_places:
