@@ -10,9 +10,9 @@ from typing import Any
 class Buffer:
     """Memory for numbers of one C type; it grows as needed."""
 
-    def __init__(self, number: Any, room: int = 64) -> None:
+    def __init__(self, number: Any) -> None:
         self._number = number
-        self._allocate(room)
+        self._allocate(64)
 
     def put(self, numbers: Sequence[float]) -> int:
         """Copy these numbers; returns their address, which is valid until the next call."""

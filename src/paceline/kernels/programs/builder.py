@@ -53,7 +53,7 @@ class Rotary:
         self.size = size
         self.cosines = Value(-1, size, Kind.PLACE)
         self.sines = Value(-2, size, Kind.PLACE)
-        self.values = self.cosines, self.sines
+        self.values: Sequence[Value] = (self.cosines, self.sines)
         steps = torch.arange(size // 2, dtype=torch.float32, device="cpu")
         self._speeds = base ** (-steps / (size // 2))
         self._tables: list[torch.Tensor] = []
