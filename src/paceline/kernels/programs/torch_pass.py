@@ -68,15 +68,14 @@ class Operands:
     def __init__(self, tables: Tables, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
         self._source = tables
-        self._wanted: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._wanted: dict[tuple[Value, tuple[int, ...]], int] = {}
         self._tables: list[torch.Tensor] = []
         self._reached = 0
         self.moves = 0
 
     def add(self, value: Value, signs: torch.Tensor | None = None) -> int:
         """The number under which `rows` gives a value, multiplied by `signs`, which repeat."""
-        number = self._source.values.index(value)
-        wanted = number, () if signs is None else tuple(signs.tolist())
+        wanted = value, () if signs is None else tuple(signs.tolist())
         return self._wanted.setdefault(wanted, len(self._wanted))
 
     def reserve(self, positions: int) -> None:
@@ -84,8 +83,8 @@ class Operands:
         if positions <= self._reached or not self._wanted:
             return
         wanted = max(positions, 2 * self._reached, _FIRST)
-        found = self._source.extend_to(wanted)
-        self._tables = [self._made(found[number], signs) for number, signs in self._wanted]
+        found = dict(zip(self._source.values, self._source.extend_to(wanted), strict=True))
+        self._tables = [self._made(found[value], signs) for value, signs in self._wanted]
         self._reached = min(map(len, self._tables))
         self.moves += 1
         if positions > self._reached:
