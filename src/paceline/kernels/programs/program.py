@@ -33,13 +33,9 @@ class CacheLayer:
 
     def as_native(self) -> native.Layer:
         """Addresses and strides in bytes."""
-        keys, values = self.keys, self.values
-        return native.Layer(
-            keys.data_ptr(),
-            values.data_ptr(),
-            *(each * keys.element_size() for each in keys.stride()[1:3]),
-            *(each * values.element_size() for each in values.stride()[1:3]),
-        )
+        both = self.keys, self.values
+        strides = [each * of.element_size() for of in both for each in of.stride()[1:3]]
+        return native.Layer(*(of.data_ptr() for of in both), *strides)
 
 
 class TableAddresses:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch.nn import functional as F
@@ -54,28 +54,17 @@ class TorchProgram:
     def _block(self, block: Block) -> Run:
         """Products of the same rows as one, and rotations of their outputs."""
         weight, bias = self._weights(block.products)
-        read, turn = self.operands.read(block.products[0].of[0]), self._turn(block)
-        parts = block.parts()
+        read, parts = self.operands.read(block.products[0].of[0]), block.parts()
+        turned = rotation(self.operands, block.turned[0]) if block.turned else None
+        width = sum(step.count for step in block.turned)
 
         def run(now: TorchPass) -> None:
             whole = F.linear(read(now), weight, bias)
-            if turn is not None:
-                turn(now, whole)
+            if turned is not None:
+                heads = whole[:, :width].view(len(whole), -1, block.turned[0].size)
+                turned(now, heads, heads)
             for value, begin, end in parts:
                 now.values[value] = whole[:, begin:end]
-
-        return run
-
-    def _turn(self, block: Block) -> Callable[[TorchPass, torch.Tensor], None] | None:
-        """Rotate the block's first outputs in place."""
-        if not block.turned:
-            return None
-        width = sum(step.count for step in block.turned)
-        size, turned = block.turned[0].size, rotation(self.operands, block.turned[0])
-
-        def run(now: TorchPass, whole: torch.Tensor) -> None:
-            heads = whole[:, :width].view(len(whole), -1, size)
-            turned(now, heads, heads)
 
         return run
 

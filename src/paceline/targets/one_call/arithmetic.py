@@ -9,7 +9,7 @@ import torch
 
 from paceline.kernels.programs.steps import Function, Join, Kind, Operand, Value
 from paceline.targets.one_call.emitter import Emitter
-from paceline.targets.one_call.recording import Node, Recording, UnfitError
+from paceline.targets.one_call.recording import Node, Recording, UnfitError, tensors_in
 from paceline.targets.one_call.values import Codes, features_of
 
 _ATEN = torch.ops.aten
@@ -102,12 +102,8 @@ class Arithmetic:
 
     def _has_views(self, tensor: torch.Tensor) -> bool:
         place = tensor.untyped_storage().data_ptr()
-        alike = {
-            id(each)
-            for node in self._recording.nodes
-            for each in node.outputs
-            if isinstance(each, torch.Tensor) and each.untyped_storage().data_ptr() == place
-        }
+        made = tensors_in([node.outputs for node in self._recording.nodes])
+        alike = {id(each) for each in made if each.untyped_storage().data_ptr() == place}
         return len(alike) > 1
 
 

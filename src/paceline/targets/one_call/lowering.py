@@ -61,10 +61,12 @@ def lower(
     """Lower a recording of `model`. table: the embeddings [vocabulary, hidden], if it has none.
     Raises UnfitError, naming the reason."""
     lowering = _Lowering(model, recording, table)
-    last = _last_uses(recording)
-    for node in recording.nodes:
+    seen = [tensors_in([node.inputs, node.outputs]) for node in recording.nodes]
+    last = {id(each): place for place, tensors in enumerate(seen) for each in tensors}
+    last[id(recording.logits)] = len(seen)
+    for place, (node, tensors) in enumerate(zip(recording.nodes, seen, strict=True)):
         lowering.take(node)
-        lowering.forget(each for each in _seen_by(node) if last[id(each)] is node)
+        lowering.forget(each for each in tensors if last[id(each)] == place)
     return lowering.finish()
 
 
@@ -259,19 +261,6 @@ class _Lowering:
 
     def _define(self, tensor: torch.Tensor, value: Value, axis: int) -> None:
         self._codes[id(tensor)] = new_codes(value.number, tensor.shape, axis)
-
-
-def _seen_by(node: Node) -> list[torch.Tensor]:
-    return tensors_in([node.inputs, node.outputs])
-
-
-def _last_uses(recording: Recording) -> dict[int, Node | None]:
-    """Map tensors' ids to the last node that sees them; None for the logits."""
-    last: dict[int, Node | None] = {
-        id(each): node for node in recording.nodes for each in _seen_by(node)
-    }
-    last[id(recording.logits)] = None
-    return last
 
 
 def _table_of(module: Any) -> dict[str, Any]:

@@ -51,22 +51,19 @@ class PositionTables:
                 table[first:end] = each[: end - first]
         return grown
 
+    @torch.no_grad()
     def _played(self, first: int, last: int) -> list[torch.Tensor]:
         """Compute the values at positions from `first` on, clamped to `last`, [ROWS, numbers]
         each."""
         at = torch.arange(first, first + ROWS, device="cpu").clamp(max=last)[None]
         known = {id(self._positions): at}
-        for node in self.nodes:
-            self._play(node, known)
+        try:
+            for node in self.nodes:
+                now = node.replay(node.what, lambda tensor: known.get(id(tensor), tensor))
+                known.update(zip(map(id, node.outputs), now, strict=True))
+        except (RuntimeError, IndexError) as error:
+            raise UnfitError(f"its position values cannot be tabulated ({error})") from error
         found = (self.defined[value] for value in self.values)
         return [
             known[id(output)].movedim(axis, 0).reshape(ROWS, -1).float() for output, axis in found
         ]
-
-    @torch.no_grad()
-    def _play(self, node: Node, known: dict[int, torch.Tensor]) -> None:
-        try:
-            found = node.replay(node.what, lambda tensor: known.get(id(tensor), tensor))
-        except (RuntimeError, IndexError) as error:
-            raise UnfitError(f"its position values cannot be tabulated ({error})") from error
-        known.update(zip(map(id, node.outputs), found, strict=True))
