@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 
@@ -17,6 +18,8 @@ from paceline.stopping import Stopping, cut_off_reason
 from paceline.tree import Tree
 from paceline.typical import Typical, check_typical, typical_walk
 from paceline.verify import walk
+
+T = TypeVar("T")
 
 _MOST_FORCED = 64
 """Most forced tokens in a round in which the drafter is not asked."""
@@ -133,10 +136,7 @@ class Generation:
         if not asked:
             return tree if self._scout is None else self._scout.forced(min(_MOST_FORCED, most))
         if not self._chains_only and self.error is None:
-            try:
-                return self.drafter.complete(tree).clip(most)
-            except BaseException as error:
-                self.blame(error)
+            return self.attempt(lambda: self.drafter.complete(tree).clip(most), tree)
         return tree
 
     def walk(self, tree: Tree, logits: torch.Tensor) -> Path:
@@ -179,11 +179,16 @@ class Generation:
         self.drafter.observe(round)
         return round
 
-    def blame(self, error: BaseException) -> None:
-        """Abort the text for an error of its own. Raises an interruption, which is the thread's."""
-        if isinstance(error, INTERRUPTIONS):
-            raise error
-        self.fail(error)
+    def attempt(self, work: Callable[[], T], otherwise: T) -> T:
+        """What `work` returns. If it fails, that aborts the text, and this is `otherwise`. Raises
+        an interruption, which is the thread's."""
+        try:
+            return work()
+        except INTERRUPTIONS:
+            raise
+        except BaseException as error:
+            self.fail(error)
+            return otherwise
 
     def fail(self, error: BaseException) -> None:
         """Abort the text, for an error or an interruption."""

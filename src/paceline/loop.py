@@ -18,7 +18,7 @@ import torch
 from paceline.errors import INTERRUPTIONS
 from paceline.generation import Generation
 from paceline.prompt_reading import PREFILL_ALONE, BatchText, pieces_within, sorted_texts
-from paceline.protocols import Drafter, Planner, Propose, Target
+from paceline.protocols import Planner, Propose, Target
 from paceline.records import Path, Round, Seconds
 from paceline.tree import Tree
 
@@ -36,16 +36,10 @@ _keys = count()  # unique within the process, so that batches may share a planne
 
 
 @dataclass(frozen=True)
-class FixedBudget:
+class FixedBudget(Planner):
     """The planner that plans nothing: at most `budget` nodes in every round."""
 
     budget: int
-
-    def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
-        """Nothing to prepare."""
-
-    def drop(self, key: int) -> None:
-        """Nothing to forget."""
 
     def plan(self, proposals: Mapping[int, Propose], ahead: int = 0) -> dict[int, Tree]:
         """Whatever the drafters propose."""
@@ -54,9 +48,6 @@ class FixedBudget:
     def prefill(self, rows: int, texts: int, tokens: int) -> int:
         """A few tens of tokens."""
         return _PREFILL_BESIDE
-
-    def observe(self, rounds: Sequence[Round]) -> None:
-        """Nothing to learn."""
 
 
 class Batch:
@@ -113,13 +104,8 @@ class Batch:
         text = self._texts.pop(key, None)
         if text is not None:
             self._planner.drop(key)
-            drafter, close = text.generation.drafter, partial(self.target.close, text.slot)
-            ends: tuple[Callable[[], None], ...] = (close, drafter.stop)
-            for end in ends:
-                try:
-                    end()
-                except BaseException as error:
-                    text.generation.blame(error)
+            text.generation.attempt(partial(self.target.close, text.slot), None)
+            text.generation.attempt(text.generation.drafter.stop, None)
 
     def close(self) -> None:
         """Remove all texts."""
@@ -188,22 +174,15 @@ class Batch:
 
     def _walk(self, key: int, trees: Mapping[int, Tree], scores: _Scores) -> Path | None:
         generation = self._texts[key].generation
-        try:
-            return generation.walk(trees[key], scores[key])
-        except BaseException as error:
-            generation.blame(error)
-            return None
+        return generation.attempt(partial(generation.walk, trees[key], scores[key]), None)
 
     def _observe(
         self, key: int, trees: Mapping[int, Tree], scores: _Scores, path: Path, beside: bool
     ) -> Round | None:
         """beside: whether the pass read prompts, too, so that its time says little."""
         text, prefill = self._texts[key].generation, self._texts[key].has_read or beside
-        try:
-            return text.observe(key, trees[key], scores[key], path, prefill)
-        except BaseException as error:
-            text.blame(error)
-            return None
+        observe = partial(text.observe, key, trees[key], scores[key], path, prefill)
+        return text.attempt(observe, None)
 
     @contextmanager
     def _all_or_none(self, keys: Collection[int]) -> Iterator[None]:

@@ -53,16 +53,12 @@ class BatchText:
         """The function a planner calls; a text whose drafter fails proposes nothing and ends."""
         drafter = self.generation.drafter
 
-        def ask(budget: int) -> Tree:
-            try:
-                if HIDDEN_STATES in drafter.requires:
-                    drafter.offer_states(partial(target.states, self.slot))
-                return self.generation.propose(budget)
-            except BaseException as error:
-                self.generation.blame(error)
-                return EMPTY
+        def guess(budget: int) -> Tree:
+            if HIDDEN_STATES in drafter.requires:
+                drafter.offer_states(partial(target.states, self.slot))
+            return self.generation.propose(budget)
 
-        return ask
+        return lambda budget: self.generation.attempt(partial(guess, budget), EMPTY)
 
 
 def sorted_texts(

@@ -242,7 +242,7 @@ class Target(ABC):
         return UsageError(f"{type(self).__name__} has no {what}: choose another method or target")
 
 
-class Planner(Protocol):
+class Planner(ABC):
     """Decides how much is guessed in each round. No decision can change a text."""
 
     def add(self, key: int, drafter: Drafter, budget: int | None = None) -> None:
@@ -251,10 +251,12 @@ class Planner(Protocol):
     def drop(self, key: int) -> None:
         """Forget a text, finished or not."""
 
+    @abstractmethod
     def plan(self, proposals: Mapping[int, Propose], ahead: int = 0) -> dict[int, Tree]:
         """Choose the trees of the next pass. proposals: ask the drafter of each text in it. ahead:
         tokens that it reads before the roots of these texts."""
 
+    @abstractmethod
     def prefill(self, rows: int, texts: int, tokens: int) -> int:
         """How many prompt tokens, at least 1, to read in a pass of `rows` rows without making its
         texts wait long. `texts` prompts are waiting, with `tokens` tokens in all."""

@@ -17,7 +17,7 @@ from paceline.planning.planned_text import PlannedText
 from paceline.planning.running_time import DraftingTime
 from paceline.planning.sizing import best_count, best_first
 from paceline.planning.text_calibration import new_calibration
-from paceline.protocols import Drafter, Propose
+from paceline.protocols import Drafter, Planner, Propose
 from paceline.records import Round
 from paceline.tree import EMPTY, Tree
 
@@ -36,8 +36,8 @@ many texts that a few rows each are more than were measured."""
 _STALE, _SOON, _LOOK = 64, 4, 2.0
 
 
-class TreePlanner:
-    """Sizes the trees of one method on one target; see `paceline.protocols.Planner`.
+class TreePlanner(Planner):
+    """Sizes the trees of one method on one target.
 
     curve: measured pass costs, if known; every pass corrects them. Costs are kept for good;
     acceptance is kept as an expectation that the next texts soon correct.
