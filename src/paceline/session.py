@@ -16,10 +16,9 @@ from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import Host, Opener, make_drafter
-from paceline.encoding import Encoder
 from paceline.errors import UsageError
 from paceline.generation import Generation
-from paceline.messages import Message, Prompt, Reference, as_messages, parts_of, query_of
+from paceline.messages import Encoder, Message, Prompt, Reference, as_messages, parts_of, query_of
 from paceline.models.vocabulary import vocabulary_mark
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
