@@ -155,8 +155,11 @@ class Stream(Iterator[Chunk]):
             unkept=self._unkept,
         )
 
-    def finish(self, raise_errors: bool = True) -> Completion:
-        """Close the text and remember the answer, unless it was cut off."""
+    def _end(self, raise_errors: bool = True) -> Completion:
+        """No round follows: close the text, and remember the answer unless it was cut off."""
+        if self._text is not None and not self._ended:
+            self._expect(len(self._text.text.generation.output))
+        self._ended = True
         self._leave()
         completion = self.completion
         if completion.error is not None:
@@ -232,13 +235,6 @@ class Stream(Iterator[Chunk]):
         if not goes_on:
             self._end()
         self._release()
-
-    def _end(self, raise_errors: bool = True) -> Completion:
-        """No round follows."""
-        if self._text is not None and not self._ended:
-            self._expect(len(self._text.text.generation.output))
-        self._ended = True
-        return self.finish(raise_errors)
 
     def _release(self) -> None:
         try:
