@@ -40,18 +40,18 @@ class Tokenizer(Protocol):
 
 def special_ids(tokenizer: Tokenizer, strings: Sequence[str]) -> frozenset[int]:
     """The ids of those strings that are special tokens, which have no text in an output."""
-    added = getattr(tokenizer, "added_tokens_decoder", {}).items()
-    return frozenset(token for token, each in added if each.special and each.content in strings)
+    return frozenset(token for token, text in _special(tokenizer).items() if text in strings)
 
 
 @lru_cache(16)
 def hidden_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """The ids of special tokens, which have no text in an output, but for the marks of tool
-    calls."""
+    """The ids of all special tokens but the marks of tool calls."""
+    return frozenset(_special(tokenizer)) - special_ids(tokenizer, CALL_MARKS)
+
+
+def _special(tokenizer: Tokenizer) -> dict[int, str]:
     added = getattr(tokenizer, "added_tokens_decoder", {}).items()
-    return frozenset(
-        token for token, each in added if each.special and each.content not in CALL_MARKS
-    )
+    return {token: each.content for token, each in added if each.special}
 
 
 @lru_cache(16)
