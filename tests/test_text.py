@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from paceline.text import CALL_MARKS, OutputText, hidden_ids, tail_of
+from paceline.text import CALL_MARKS, OutputText, hidden_ids
 from tests.tiny import EOS, byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
@@ -209,7 +209,7 @@ def fallback_tokenizer() -> PreTrainedTokenizerFast:
 @pytest.mark.parametrize("said", [[256], [*"లు".encode(), 256], [256, *"లు".encode()]])
 def test_a_tail_that_begins_inside_a_character_spoils_nothing(said: list[int]) -> None:
     tokenizer, prompt = fallback_tokenizer(), [*"తెలుగు".encode()]
-    output = OutputText(tokenizer, before=tail_of(prompt))
+    output = OutputText(tokenizer, before=prompt)
     for token in said:
         output.push(token)
     output.finish()
@@ -217,7 +217,7 @@ def test_a_tail_that_begins_inside_a_character_spoils_nothing(said: list[int]) -
     assert whole == "తెలుగు" + output.text
     assert output.text in (" hi", "లు hi", " hiలు")
     *half, last = "🚲".encode()
-    output = OutputText(tokenizer, before=tail_of([*prompt[:3], *half]))
+    output = OutputText(tokenizer, before=[*prompt[:3], *half])
     assert [output.push(token) for token in (last, 256)] == [False, False]
     assert output.text == "🚲 hi"
 

@@ -14,6 +14,7 @@ from torch import nn
 from paceline.constraints import Constraint
 from paceline.errors import UsageError, meant
 from paceline.sampling import LogitsProcessor, Sampler
+from paceline.stopping import Stopping
 from paceline.typical import Typical, check_typical
 
 MOST_LOGPROBS = 20
@@ -68,8 +69,7 @@ class Options:
 
     def __post_init__(self) -> None:
         self._fill_in()
-        if self.max_new_tokens < 1:
-            raise UsageError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        Stopping(self.max_new_tokens)  # refuses what is below 1
         check_budget(self.budget)
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         wanted = "stop must be a text or a list of texts"

@@ -28,7 +28,7 @@ from paceline.sampling import Sampler
 from paceline.shared_batch import Texts
 from paceline.stopping import Stopping
 from paceline.stream import Begun, Chunk, Store, Stream
-from paceline.text import OutputText, Tokenizer, special_ids, tail_of
+from paceline.text import OutputText, Tokenizer
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]
 
@@ -196,9 +196,7 @@ class Session(Encoder):
         conditions: list[Callable[[int], bool]] = []
         ends = self._ends(options)
         if options.stop:
-            special = special_ids(self.tokenizer, options.stop)
-            output = OutputText(self.tokenizer, options.stop, before, ends)
-            conditions = [output.push, special.__contains__]
+            conditions.append(OutputText(self.tokenizer, options.stop, before, ends).push)
         matcher = None
         if options.constraint is not None:
             matcher = self._grammars.matcher(options.constraint)
@@ -256,7 +254,7 @@ class Session(Encoder):
             # Only guesses, so it, or its encoder, may fail; the stream says if it keeps nothing.
             with suppress(Exception):
                 likely += self.encode_references([entry.output for entry in store.search(query)])
-        before = () if chat or messages else tail_of(ids)
+        before = () if chat or messages else ids
         output = OutputText(self.tokenizer, options.stop, before, self._ends(options))
         begun = self.texts.begin(self.texts_of(options, ids, likely, before=before))
         keeps: list[Callable[[str, list[int]], None]] = []

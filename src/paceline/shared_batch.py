@@ -115,14 +115,9 @@ class Texts:
         # Its last round may be another thread's, which drops the text before handing it out.
         return rounds + self._during(partial(self._take, text)), False
 
-    @property
-    def _inside(self) -> bool:
-        """Whether this thread is in the middle of a round of these texts."""
-        return self._busy and self.turn.mine
-
     def _during(self, work: Callable[[], T]) -> T:
         """Do this in a turn. Raises UsageError in the middle of a round of these texts."""
-        if self._inside:
+        if self._busy and self.turn.mine:
             raise UsageError(
                 "a session was used from inside one of its own rounds (a processor or a stop "
                 "condition): do that between rounds, or with another session"

@@ -16,6 +16,7 @@ _MOST_SILENT = 64
 _LONGEST_CHARACTER = 4
 """Most tokens that one character takes: it has at most four bytes."""
 _TAIL = 8
+"""Tokens of a prompt that the text after it may depend on."""
 CALL_MARKS = "<tool_call>", "</tool_call>"
 """Text, even where they are special tokens: without them, calls could not be found."""
 
@@ -38,15 +39,15 @@ class Tokenizer(Protocol):
         """A conversation as text in the form that the model was trained on."""
 
 
-def special_ids(tokenizer: Tokenizer, strings: Sequence[str]) -> frozenset[int]:
-    """The ids of those strings that are special tokens, which have no text in an output."""
-    return frozenset(token for token, text in _special(tokenizer).items() if text in strings)
-
-
 @lru_cache(16)
 def hidden_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """The ids of all special tokens but the marks of tool calls."""
-    return frozenset(_special(tokenizer)) - special_ids(tokenizer, CALL_MARKS)
+    return frozenset(_special(tokenizer)) - _special_ids(tokenizer, CALL_MARKS)
+
+
+def _special_ids(tokenizer: Tokenizer, strings: Sequence[str]) -> frozenset[int]:
+    """The ids of those strings that are special tokens, which have no text in an output."""
+    return frozenset(token for token, text in _special(tokenizer).items() if text in strings)
 
 
 def _special(tokenizer: Tokenizer) -> dict[int, str]:
@@ -57,12 +58,7 @@ def _special(tokenizer: Tokenizer) -> dict[int, str]:
 @lru_cache(16)
 def _left_out(tokenizer: Tokenizer) -> frozenset[int] | None:
     """The ids to leave out before decoding; None if the tokenizer itself leaves out just these."""
-    return hidden_ids(tokenizer) if special_ids(tokenizer, CALL_MARKS) else None
-
-
-def tail_of(prompt: Sequence[int]) -> Sequence[int]:
-    """What an output that continues a prompt's text has to know of it, see `OutputText`."""
-    return prompt[-_TAIL:]
+    return hidden_ids(tokenizer) if _special_ids(tokenizer, CALL_MARKS) else None
 
 
 class Piece(NamedTuple):
@@ -90,9 +86,10 @@ class Chunk:
 class OutputText:
     """The text of one output, fed token by token.
 
-    stop: strings that end the text; the first of them and what follows is not part of it.
-    before: the last tokens of a text that this one continues: after them, a first token keeps the
-    space that it begins with, which some decoders drop at the beginning of a text.
+    stop: strings, or special tokens, that end the text; the first of them and what follows is not
+    part of it.
+    before: tokens of a text that this one continues: after them, a first token keeps the space that
+    it begins with, which some decoders drop at the beginning of a text.
     ends: tokens that end texts: they are not part of them, special or not.
 
     `push` is a condition for `Stopping`. `release` hands out only what is certain: no partial
@@ -112,8 +109,9 @@ class OutputText:
         self._skips_special = left_out is None
         self._left_out = frozenset(ends).union(left_out or ())
         self._stop = tuple(stop)
+        self._stop_ids = _special_ids(tokenizer, stop) if stop else frozenset[int]()
         self._stopped = False
-        self._ids = list(before)
+        self._ids = list(before[-_TAIL:])
         # Decoding starts a little before the undecoded tokens: a token's text may depend on the
         # one before it.
         self._anchor = 0
@@ -125,13 +123,13 @@ class OutputText:
         self._matched = 0
 
     def push(self, token: int) -> bool:
-        """Take one token; True if it completes a stop string."""
+        """Take one token; True if it is, or completes, a stop string."""
         if not self._ends:  # not before: only now it is known that these are the model's tokens
             self._ids = self._whole(self._ids)
             self._decoded = len(self._ids)
         self._ids.append(token)
         self._extend(self._decode(complete=True))
-        return self._stopped
+        return self._stopped or token in self._stop_ids
 
     def finish(self) -> None:
         """End the text: a partial character at the end becomes a replacement character."""
