@@ -11,7 +11,7 @@ import torch
 from paceline.drafters.plain import Plain
 from paceline.generation import Generation
 from paceline.loop import Batch, FixedBudget
-from paceline.prompt_reading import BatchText
+from paceline.prompt_reading import begin_alike
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 from paceline.tree import Tree
@@ -133,11 +133,11 @@ class Watched(list[int]):
 
 def test_prompts_that_part_after_a_long_prefix_are_not_compared_from_the_start() -> None:
     system = DRAW.choices(range(16), k=4000)
-    one, two, same = (BatchText(text([*system, *own]), 0) for own in ([1] * 50, [2] * 50, [1] * 50))
-    watched = one.generation.context = Watched(one.generation.context)
-    assert not two.begins_like(one, 4016) and not one.begins_like(two, 4016)
+    one, two, same = ([*system, *own] for own in ([1] * 50, [2] * 50, [1] * 50))
+    watched = Watched(one)
+    assert not begin_alike(two, watched, 4016) and not begin_alike(watched, two, 4016)
     assert watched.taken < 100
-    assert same.begins_like(one, 4016) and two.begins_like(one, 4000)
-    assert not same.begins_like(one, 4050), "the last token is a root"
-    early = BatchText(text([(system[0] + 1) % 16, *system[1:], *[1] * 50]), 0)
-    assert not early.begins_like(one, 4016)
+    assert begin_alike(same, one, 4016) and begin_alike(two, one, 4000)
+    assert not begin_alike(same, one, 4050), "the last token is a root"
+    early = [(system[0] + 1) % 16, *system[1:], *[1] * 50]
+    assert not begin_alike(early, one, 4016)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -36,8 +37,13 @@ class Generation:
     matcher: says which tokens may come next; its `push` is a condition of `stopping`.
     logprobs: alternatives reported with each token's log-probability; None reports neither.
     record: see `TextStart`.
-    reused: prompt tokens found in the target's cache, known once the text has joined a batch.
     error: why the text was aborted.
+
+    Known once the text has joined a batch:
+    slot: in the target. reused: prompt tokens found in the target's cache.
+    ahead: tokens that the next pass must read before its root. has_read: whether the time of its
+    next round is also that of its prompt. has_begun: whether it has had a round. reading: seconds
+    spent on its prompt before that. follows: it waits for another text to read a shared prefix.
 
     Raises UsageError for an empty prompt, and for a sampler or a constraint that typical acceptance
     cannot use.
@@ -54,8 +60,14 @@ class Generation:
     logprobs: int | None = None
     record: bool = True
     context: list[int] = field(init=False)
-    reused: int = field(init=False, default=0)
     error: BaseException | None = field(init=False, default=None)
+    slot: int = field(init=False, repr=False)
+    reused: int = field(init=False, default=0)
+    ahead: int = field(init=False, repr=False, default=0)
+    has_read: bool = field(init=False, repr=False, default=False)
+    has_begun: bool = field(init=False, repr=False, default=False)
+    reading: float = field(init=False, repr=False, default=0.0)
+    follows: bool = field(init=False, repr=False, default=False)
     _path_logprobs: tuple[TokenLogprob, ...] = field(init=False, repr=False, default=())
     _vocab_size: int = field(init=False, repr=False)
     _chains_only: bool = field(init=False, repr=False)
@@ -117,9 +129,11 @@ class Generation:
         if HIDDEN_STATES in self.drafter.requires:
             target.keep_states(self.drafter.layers)
 
-    def propose(self, budget: int) -> Tree:
+    def propose(self, target: Target, budget: int) -> Tree:
         """The drafter's tree with forced tokens added, without guesses that the constraint forbids
         or beyond the token limit: they could never be accepted, nor fit the model's context."""
+        if HIDDEN_STATES in self.drafter.requires:
+            self.drafter.offer_states(partial(target.states, self.slot))
         self._asked = True
         tree = self.drafter.propose(budget)
         if self._scout is not None:

@@ -17,10 +17,10 @@ import torch
 
 from paceline.errors import INTERRUPTIONS
 from paceline.generation import Generation
-from paceline.prompt_reading import PREFILL_ALONE, BatchText, pieces_within, sorted_texts
+from paceline.prompt_reading import PREFILL_ALONE, pieces_within, sorted_texts, tokens_read
 from paceline.protocols import Planner, Propose, Target
 from paceline.records import Path, Round, Seconds
-from paceline.tree import Tree
+from paceline.tree import EMPTY, Tree
 
 __all__ = ["DEFAULT_BUDGET", "Batch", "Clock", "FixedBudget", "Generation", "decode"]
 
@@ -63,7 +63,7 @@ class Batch:
         self.target = target
         self._planner = planner
         self._clock = clock
-        self._texts: dict[int, BatchText] = {}
+        self._texts: dict[int, Generation] = {}
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -74,15 +74,15 @@ class Batch:
     def add(self, generation: Generation) -> int:
         """Add a text and return its key. Raises UsageError if it does not fit the target."""
         generation.fit(self.target)
-        key, text = next(_keys), BatchText(generation, self.target.open(generation.context))
+        key, generation.slot = next(_keys), self.target.open(generation.context)
         try:
-            generation.reused = text.known(self.target)
+            generation.reused = tokens_read(generation, self.target)
             generation.drafter.start(generation.start_as(key))
             self._planner.add(key, generation.drafter, generation.budget)
         except BaseException:
-            self.target.close(text.slot)
+            self.target.close(generation.slot)
             raise
-        self._texts[key] = text
+        self._texts[key] = generation
         return key
 
     def rewrite(self, key: int) -> None:
@@ -91,21 +91,21 @@ class Batch:
         text = self._texts[key]
         self.target.close(text.slot)
         try:
-            text.slot = self.target.open(text.generation.context)
+            text.slot = self.target.open(text.context)
         except BaseException:
             del self._texts[key]
             self._planner.drop(key)
-            text.generation.drafter.stop()
+            text.drafter.stop()
             raise
-        text.generation.drafter.resume(text.generation.start_as(key))
+        text.drafter.resume(text.start_as(key))
 
     def drop(self, key: int) -> None:
         """Remove a text, finished or not; does nothing if it has left already."""
         text = self._texts.pop(key, None)
         if text is not None:
             self._planner.drop(key)
-            text.generation.attempt(partial(self.target.close, text.slot), None)
-            text.generation.attempt(text.generation.drafter.stop, None)
+            text.attempt(partial(self.target.close, text.slot), None)
+            text.attempt(text.drafter.stop, None)
 
     def close(self) -> None:
         """Remove all texts."""
@@ -122,9 +122,9 @@ class Batch:
         taking_part = {k: t for k, t in self._texts.items() if keys is None or k in keys}
         writing, waiting = sorted_texts(taking_part, self.target)
         ahead = sum(text.ahead for text in writing.values())
-        proposals = {key: text.propose(self.target) for key, text in writing.items()}
+        proposals = {key: partial(self._propose, text) for key, text in writing.items()}
         plans = self._planner.plan(proposals, ahead)
-        trees = {key: writing[key].generation.complete(tree) for key, tree in plans.items()}
+        trees = {key: writing[key].complete(tree) for key, tree in plans.items()}
         room = PREFILL_ALONE
         if waiting and trees:
             rows = sum(1 + len(tree) for tree in trees.values())
@@ -145,15 +145,19 @@ class Batch:
             self._planner.observe(timed)
             rounds = timed
         for key, text in taking_part.items():
-            if text.generation.finished:
+            if text.finished:
                 self.drop(key)
         return rounds
+
+    def _propose(self, text: Generation, budget: int) -> Tree:
+        """The text's tree; one whose drafter fails proposes nothing and ends."""
+        return text.attempt(partial(text.propose, self.target, budget), EMPTY)
 
     def _score(
         self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
     ) -> dict[int, torch.Tensor]:
         """Raw logits of every text's tree, by key. A text that the target refuses fails alone."""
-        trees = {k: tree for k, tree in trees.items() if not self._texts[k].generation.finished}
+        trees = {k: tree for k, tree in trees.items() if not self._texts[k].finished}
         if not (trees or pieces):
             return {}
         slots = {self._texts[key].slot: key for key in trees}
@@ -164,7 +168,7 @@ class Batch:
             )
         except Exception as error:
             if len(trees) + len(pieces) == 1:
-                self._texts[next(iter([*trees, *pieces]))].generation.fail(error)
+                self._texts[next(iter([*trees, *pieces]))].fail(error)
                 return {}
             # Scoring them one by one shows which one is at fault.
             alone = [self._score({key: tree}, {}) for key, tree in trees.items()]
@@ -173,14 +177,15 @@ class Batch:
         return {slots[slot]: rows for slot, rows in scores.items()}
 
     def _walk(self, key: int, trees: Mapping[int, Tree], scores: _Scores) -> Path | None:
-        generation = self._texts[key].generation
-        return generation.attempt(partial(generation.walk, trees[key], scores[key]), None)
+        text = self._texts[key]
+        return text.attempt(partial(text.walk, trees[key], scores[key]), None)
 
     def _observe(
         self, key: int, trees: Mapping[int, Tree], scores: _Scores, path: Path, beside: bool
     ) -> Round | None:
         """beside: whether the pass read prompts, too, so that its time says little."""
-        text, prefill = self._texts[key].generation, self._texts[key].has_read or beside
+        text = self._texts[key]
+        prefill = text.has_read or beside
         observe = partial(text.observe, key, trees[key], scores[key], path, prefill)
         return text.attempt(observe, None)
 
@@ -193,7 +198,7 @@ class Batch:
             yield
         except BaseException as error:
             for key in keys:  # all first, as dropping takes long enough to be interrupted
-                self._texts[key].generation.fail(error)
+                self._texts[key].fail(error)
             for key in keys:
                 self.drop(key)
             if not keys or isinstance(error, INTERRUPTIONS):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 from paceline.generation import Generation
-from paceline.protocols import HIDDEN_STATES, Propose, Target
-from paceline.tree import EMPTY, Tree
+from paceline.protocols import Target
 
 PREFILL_ALONE = 1024
 """Most prompt tokens read in one pass while no text waits for its next token."""
@@ -19,51 +16,9 @@ _FEW_PENDING = 8
 _WORTH_WAITING = 16
 
 
-@dataclass
-class BatchText:
-    """A text of a batch.
-
-    ahead: tokens that the next pass must read before its root. has_read: whether the time of its next
-    round is also that of its prompt. reading: seconds spent on its prompt before its first round.
-    follows: it waits for another text to read a shared prefix.
-    """
-
-    generation: Generation
-    slot: int
-    ahead: int = 0
-    has_read: bool = False
-    has_begun: bool = False
-    reading: float = 0.0
-    follows: bool = False
-
-    def begins_like(self, other: BatchText, count: int) -> bool:
-        """Whether both texts begin with the same `count` tokens, none of them a root."""
-        one, two = self.generation.context, other.generation.context
-        if count >= min(len(one), len(two)):
-            return False
-        # The last of them first: texts with a common system prompt usually part right after it.
-        last = slice(max(0, count - _WORTH_WAITING), count)
-        return one[last] == two[last] and one[:count] == two[:count]
-
-    def known(self, target: Target) -> int:
-        """How many of its tokens are read."""
-        return len(self.generation.context) - 1 - target.pending(self.slot)
-
-    def propose(self, target: Target) -> Propose:
-        """The function a planner calls; a text whose drafter fails proposes nothing and ends."""
-        drafter = self.generation.drafter
-
-        def guess(budget: int) -> Tree:
-            if HIDDEN_STATES in drafter.requires:
-                drafter.offer_states(partial(target.states, self.slot))
-            return self.generation.propose(budget)
-
-        return lambda budget: self.generation.attempt(partial(guess, budget), EMPTY)
-
-
 def sorted_texts(
-    texts: Mapping[int, BatchText], target: Target
-) -> tuple[dict[int, BatchText], dict[int, BatchText]]:
+    texts: Mapping[int, Generation], target: Target
+) -> tuple[dict[int, Generation], dict[int, Generation]]:
     """The texts that draft in the next pass, and those whose prompts must be read first.
 
     Until a text has begun, none waits for its next token: the rest of the prompts is read with the
@@ -81,7 +36,7 @@ def sorted_texts(
     return writing, {key: text for key, text in ready.items() if key not in writing}
 
 
-def pieces_within(room: int, waiting: Mapping[int, BatchText]) -> dict[int, int]:
+def pieces_within(room: int, waiting: Mapping[int, Generation]) -> dict[int, int]:
     """How much to read of each prompt, `room` tokens in all, first come, first served."""
     pieces = {}
     for key, text in waiting.items():
@@ -91,34 +46,48 @@ def pieces_within(room: int, waiting: Mapping[int, BatchText]) -> dict[int, int]
     return pieces
 
 
-def _without_followers(texts: Mapping[int, BatchText], target: Target) -> dict[int, BatchText]:
+def tokens_read(text: Generation, target: Target) -> int:
+    """How many of the text's tokens are in the cache."""
+    return len(text.context) - 1 - target.pending(text.slot)
+
+
+def begin_alike(one: Sequence[int], two: Sequence[int], count: int) -> bool:
+    """Whether both texts begin with the same `count` tokens, none of them a root."""
+    if count >= min(len(one), len(two)):
+        return False
+    # The last of them first: texts with a common system prompt usually part right after it.
+    last = slice(max(0, count - _WORTH_WAITING), count)
+    return one[last] == two[last] and one[:count] == two[:count]
+
+
+def _without_followers(texts: Mapping[int, Generation], target: Target) -> dict[int, Generation]:
     """All texts but those that share a prefix with one whose prompt is being read: these wait until
     that prefix is read, and then take it over."""
-    leaders: list[tuple[BatchText, int]] = []
+    leaders: list[tuple[Generation, int]] = []
     kept = {}
     for key, text in texts.items():
         if target.pending(text.slot) >= _WORTH_WAITING:
-            known = text.known(target)
+            known = tokens_read(text, target)
             if any(
-                text.begins_like(leader, max(known, read) + _WORTH_WAITING)
+                begin_alike(text.context, leader.context, max(known, read) + _WORTH_WAITING)
                 for leader, read in leaders
             ):
                 text.follows = True
                 continue
             if text.follows:
                 _open_again(text, target)
-            leaders.append((text, text.known(target)))
+            leaders.append((text, tokens_read(text, target)))
         kept[key] = text
     return kept
 
 
-def _open_again(text: BatchText, target: Target) -> None:
+def _open_again(text: Generation, target: Target) -> None:
     """Take over what other texts have read since this one was opened."""
     text.follows = False
     try:
-        slot = target.open(text.generation.context)
+        slot = target.open(text.context)
     except Exception:  # it reads its prompt itself: if that fails, too, it fails alone
         return
     old, text.slot = text.slot, slot
     target.close(old)
-    text.generation.reused = text.known(target)
+    text.reused = tokens_read(text, target)
