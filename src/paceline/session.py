@@ -220,11 +220,6 @@ class Session(Encoder):
         """What to hold so that texts with this constraint begin at once; None if they cannot."""
         return self._grammars.kept(constraint)
 
-    def record(self, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Add an answer to the datastore, if there is one, with the last tokens of its prompt."""
-        if self.host.datastore is not None:
-            self.host.datastore.add([[*prompt[-PROMPT_TOKENS:], *output]])
-
     def use_curve(self, curve: CostCurve | None) -> None:
         """Plan with the pass costs of this curve from now on; no text may be open."""
         planner = TreePlanner(curve)
@@ -260,8 +255,9 @@ class Session(Encoder):
         keeps: list[Callable[[str, list[int]], None]] = []
         if options.record and store is not None:
             keeps.append(lambda output, _: store.add(query, output))
-        if options.record:
-            keeps.append(lambda _, tokens: self.record(ids, tokens))
+        datastore = self.host.datastore
+        if options.record and datastore is not None:
+            keeps.append(lambda _, tokens: datastore.add([[*ids[-PROMPT_TOKENS:], *tokens]]))
         return Begun(self.texts, begun, output, keeps)
 
     def _ends(self, options: Options) -> Sequence[int]:
