@@ -20,7 +20,6 @@ from paceline.models.draft_folder import RECORD, is_shared_draft, open_draft, re
 from paceline.models.explain import explained
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.memory import check_room
-from paceline.models.progress import ignore_progress
 from paceline.models.source import resolve
 from paceline.protocols import Target
 from paceline.targets.causal_lm import CausalLMTarget
@@ -45,7 +44,7 @@ _SMALLER = 0.8
 _FILES = (RECORD, "config.json", "model.safetensors")
 
 
-def find_own_draft(name: str, progress: ProgressCallback = ignore_progress) -> Path | None:
+def find_own_draft(name: str, progress: ProgressCallback) -> Path | None:
     """The folder of a draft model that shares its base's embeddings; None for any other model. One
     in a repository of the hub is known by its record, and then fetched.
 
