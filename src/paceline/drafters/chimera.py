@@ -24,7 +24,7 @@ from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.ngram_cache import Encode, Ngram, NgramCache, State
-from paceline.drafters.parts import check_parts, find_parts
+from paceline.drafters.parts import find_parts
 from paceline.drafters.settings import whole
 from paceline.drafters.trained_heads import ChimeraParts
 
@@ -39,17 +39,13 @@ class ChimeraSettings(BeamSettings):
     dictionary: number of common n-grams whose states are made beforehand, if the parts name any.
     spill: a file for the last 65,536 states evicted from memory, which other parts may share; ""
     discards them. Drafters of a host share the store.
-
-    Raises UsageError for a setting out of range; ModelError for a folder without such parts.
     """
+
+    kind = ChimeraParts
 
     cache: int = whole(8192, 0)
     dictionary: int = whole(0, 0)
     spill: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_parts(ChimeraParts, self.parts)
 
 
 class Chimera(LevelDrafter):

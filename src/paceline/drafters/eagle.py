@@ -25,7 +25,7 @@ from paceline.drafters.eagle_graphs import levels_of
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.drafters.level_tree import BeamSettings
-from paceline.drafters.parts import check_parts, find_parts
+from paceline.drafters.parts import find_parts
 from paceline.drafters.settings import whole
 from paceline.drafters.trained_heads import EagleParts
 from paceline.planning.draft_length import LONGEST
@@ -34,16 +34,11 @@ from paceline.protocols import LAYER_OUTPUTS
 
 @dataclass(frozen=True)
 class EagleSettings(BeamSettings):
-    """Settings of `Eagle`: those of `BeamSettings`, with a depth of at most 32.
+    """Settings of `Eagle`: those of `BeamSettings`, with a depth of at most 32."""
 
-    Raises UsageError for a setting out of range; ModelError for a folder without such parts.
-    """
+    kind = EagleParts
 
     depth: int = whole(0, 0, LONGEST)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_parts(EagleParts, self.parts)
 
 
 class Eagle(LevelDrafter):

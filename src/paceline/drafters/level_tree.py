@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from paceline.drafters.guesses import Guesses
 from paceline.drafters.head_configs import HeadWeights
-from paceline.drafters.settings import MOST_RANKS, Settings, whole
+from paceline.drafters.parts import PartsSettings
+from paceline.drafters.settings import MOST_RANKS, whole
 from paceline.errors import UsageError
 from paceline.tree import ROOT
 
 
 @dataclass(frozen=True)
-class BeamSettings(Settings):
-    """Where trained parts come from, and how their trees grow.
+class BeamSettings(PartsSettings):
+    """How trees grow by trained parts, and the settings of `PartsSettings`.
 
-    parts: a folder made by `paceline train`, a hub id, or "" for those that come with this package.
     depth: levels of a tree; 0 for as many as pay, see `DraftLength`.
     ranks: guesses to consider after each node.
     beam: most nodes of each level to continue from, 1 to 256; 1 gives one chain with runners-up.
@@ -24,11 +24,8 @@ class BeamSettings(Settings):
     followers would not be worth a row, see `ChainEnd.worth`.
     context: most tokens of a prompt to read, the last ones; 0 for all.
     weights: of the linear layers, see `HeadWeights`.
-
-    Raises UsageError for a setting out of range.
     """
 
-    parts: str = ""
     depth: int = whole(0, 0)
     ranks: int = whole(10, 1, MOST_RANKS)
     beam: int = whole(2, 1, 256)  # memory for the logits of so many rows is kept

@@ -16,8 +16,8 @@ from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.head_configs import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.medusa_heads import MedusaPrograms
-from paceline.drafters.parts import check_parts, find_parts
-from paceline.drafters.settings import MOST_RANKS, Settings, whole
+from paceline.drafters.parts import PartsSettings, find_parts
+from paceline.drafters.settings import MOST_RANKS, whole
 from paceline.drafters.trained_heads import MedusaParts
 from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.planning.candidate_tree import likeliest
@@ -27,27 +27,20 @@ from paceline.tree import EMPTY, Tree
 
 
 @dataclass(frozen=True)
-class MedusaSettings(Settings):
-    """Settings of `Medusa`.
+class MedusaSettings(PartsSettings):
+    """Settings of `Medusa`, and those of `PartsSettings`.
 
-    parts: a folder made by `paceline train medusa`, a hub id, or "" for the heads that come with
-    this package.
     ranks: guesses of each head to consider.
     shape: what selects the guesses of the tree: the heads' confidence in this round, or the
     acceptance table next to the weights, which gives every round the same tree (the paper's).
     weights: of the linear layers, see `HeadWeights`.
-
-    Raises UsageError for a setting out of range; ModelError for a folder without such heads.
     """
 
-    parts: str = ""
+    kind = MedusaParts
+
     ranks: int = whole(10, 1, MOST_RANKS)
     shape: Literal["confidence", "table"] = "confidence"
     weights: HeadWeights = "fastest"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_parts(MedusaParts, self.parts)
 
 
 class Medusa(Drafter):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
+from paceline.drafters.settings import Settings
 from paceline.drafters.trained_parts import CONFIG, FILES, TRAINING, TrainedParts
 from paceline.errors import ModelError
 from paceline.json_files import read_json
@@ -16,19 +18,30 @@ from paceline.json_files import read_json
 PartsT = TypeVar("PartsT", bound=TrainedParts[Any])
 
 
+@dataclass(frozen=True)
+class PartsSettings(Settings):
+    """Settings of a method with trained parts of this kind.
+
+    parts: a folder made by `paceline train`, a hub id, or "" for those that come with this package.
+    A folder is read now, to report errors early.
+
+    Raises UsageError for a setting out of range; ModelError for what is neither a folder nor could
+    be a hub id, or if the folder holds no usable parts.
+    """
+
+    kind: ClassVar[type[TrainedParts[Any]]]
+
+    parts: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parts and _folder(self.kind, self.parts) is not None:
+            _read(self.kind, self.parts)
+
+
 def shipped(method: str) -> Path:
     """This package's folder for a method, which has a folder of parts per model."""
     return Path(str(files("paceline").joinpath("data", method)))
-
-
-def check_parts(kind: type[TrainedParts[Any]], parts: str) -> None:
-    """Read the parts in a folder, to report errors early; "" and hub ids are left for later.
-
-    Raises ModelError for what is neither a folder nor could be a hub id, or if the folder holds no
-    usable parts of this kind.
-    """
-    if parts and _folder(kind, parts) is not None:
-        _read(kind, parts)
 
 
 def find_parts(kind: type[PartsT], parts: str, fingerprint: str) -> PartsT:

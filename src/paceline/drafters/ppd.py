@@ -25,12 +25,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from paceline.drafters.host import Host
-from paceline.drafters.parts import check_parts, find_parts
+from paceline.drafters.parts import PartsSettings, find_parts
 from paceline.drafters.prompt_tokens import PromptGuesses, PromptTokens, acceptance_of
-from paceline.drafters.settings import Settings, at_least
+from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
-from paceline.planning.ppd.dynamic_tree import lay_out
 from paceline.planning.ppd.round_tree import best_tree
 from paceline.planning.ppd.tree_search import FittedTree
 from paceline.planning.sizing import MOST_WHOLE
@@ -40,10 +39,9 @@ from paceline.tree import EMPTY, Tree
 
 
 @dataclass(frozen=True)
-class PpdSettings(Settings):
-    """Settings of `Ppd`.
+class PpdSettings(PartsSettings):
+    """Settings of `Ppd`, and those of `PartsSettings`.
 
-    parts: folder or hub id of the prompt tokens; "" for those that come with this package.
     size: most guesses and prompt tokens of a tree, without the root and the prompt tokens after it,
     as the paper counts; 0 takes the size that promises most on this machine.
     width: most rows of a pass, all counted; an alternative to `size`.
@@ -51,11 +49,10 @@ class PpdSettings(Settings):
     or the acceptance table next to the parts, which gives every round in a state the same tree (the
     paper's; always used with a size). In a static tree all guesses have all prompt tokens, so there
     is one state: what the paper compares with (figure 6.6a).
-
-    Raises UsageError for a size out of range; ModelError for a folder without prompt tokens.
     """
 
-    parts: str = ""
+    kind = PromptTokens
+
     size: int = 0
     width: int = 0
     shape: Literal["confidence", "table", "static"] = "confidence"
@@ -68,7 +65,6 @@ class PpdSettings(Settings):
             at_least(2, width=self.width)
         if self.size and self.width:
             raise UsageError("ppd takes a size or a width, not both")
-        check_parts(PromptTokens, self.parts)
 
 
 class Ppd(Drafter):
@@ -133,14 +129,7 @@ class Ppd(Drafter):
         else:
             chances, most = self._tree.chances.of(self._guesses.shares), min(budget, self._most)
             state = best_tree(chances, self._tree.prospects, most, self._epts)
-        shape, known = lay_out(state), self._guesses.tokens
-        guesses = [known[distance][rank] for distance, rank in shape.guesses]
-        prompts = [self._guesses.first + embedding for embedding in shape.prompts]
-        return Tree(
-            (*guesses, *prompts),
-            shape.parents,
-            (*state.candidates.path_chances, *[0.0] * len(prompts)),
-        )
+        return self._guesses.tree(state)
 
     def observe(self, round: Round) -> None:
         """Judge earlier guesses, and read the next ones after the last accepted node."""

@@ -15,7 +15,7 @@ from paceline.drafters.ppd import PpdSettings
 from paceline.drafters.prompt_tokens import PromptGuesses, PromptTokens, acceptance_of
 from paceline.planning.calibration import ShareChances
 from paceline.planning.candidate_tree import CandidateTree, likeliest_of
-from paceline.planning.ppd.dynamic_tree import StateTree, lay_out
+from paceline.planning.ppd.dynamic_tree import StateTree
 from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter
 from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, ROOT, Tree
@@ -93,9 +93,7 @@ class PpdSource(RowSource):
         self._guesses = PromptGuesses(parts, host, table.ranks, self._chances.learn)
         # All prompt tokens after one node: a chain for each of their embeddings.
         every = StateTree(CandidateTree(), (), parts.config.prompt_tokens, parts.config.epts)
-        shape = lay_out(every)
-        tokens = tuple(self._guesses.first + embedding for embedding in shape.prompts)
-        self._rows = Tree(tokens, shape.parents, (0.0,) * len(tokens))
+        self._rows = self._guesses.tree(every)
         self._stand = False  # whether prompt tokens are in this round's tree
 
     def start(self, text: TextStart) -> None:

@@ -24,7 +24,7 @@ HeadConfigT = TypeVar("HeadConfigT", bound=MedusaConfig | ChimeraConfig | EagleC
 ModuleT = TypeVar("ModuleT", bound=HeadModule)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
     """Heads whose guesses may be limited to some tokens.
 
@@ -44,7 +44,7 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         """The module, ready to guess for a host of its model, on its device: one for all drafters
         of the host with these weights. Raises UsageError for unavailable weights."""
 
-        def made() -> tuple[object, ModuleT]:
+        def made() -> ModuleT:
             target = host.target
             head = target.output_head(self.token_ids)
             module: ModuleT = type(self).module(self.config, head, target.embed, self.token_ids)
@@ -52,11 +52,10 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
                 module.words = target.word_table()
             # Token ids are no part of it.
             module.float().load_state_dict(in_floats(self.tensors), strict=False)
-            return self, module.ready(weights, type(self).compiled)
+            return module.ready(weights, type(self).compiled)
 
-        # Kept with these parts, so that nothing else gets their id.
-        found: tuple[object, ModuleT] = host.share((id(self), weights), made)
-        return found[1]
+        found: ModuleT = host.share((self, weights), made)
+        return found
 
     @property
     def token_ids(self) -> torch.Tensor | None:
@@ -93,7 +92,7 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
             raise ModelError(f"{path} is damaged: its token_ids are not ascending ids of the model")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MedusaParts(HeadParts[MedusaConfig, MedusaHeads]):
     """Medusa heads of one model; see `MedusaHeads` for the tensors."""
 
@@ -106,7 +105,7 @@ class MedusaParts(HeadParts[MedusaConfig, MedusaHeads]):
     compiled: ClassVar[Compile] = staticmethod(compile_medusa)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
     """A draft model of Chimera for one model; see `ChimeraModel` for the tensors."""
 
@@ -142,7 +141,7 @@ class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EagleParts(HeadParts[EagleConfig, EagleModel]):
     """A draft model of EAGLE for one model; see `EagleModel` for the tensors."""
 

@@ -45,7 +45,7 @@ class BaseModel:
     vocab_size: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainedParts(Generic[ConfigT]):
     """Trained parts of one model; each method has a class of its own.
 
