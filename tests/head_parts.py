@@ -3,52 +3,56 @@
 from __future__ import annotations
 
 import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, MedusaConfig
-from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
+from paceline.drafters.trained_heads import ChimeraParts, EagleParts, HeadParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
+from paceline.protocols import Drafter
 from tests.prompt_parts import TOY
 
+SIZES = {"attention_heads": 4, "kv_heads": 2, "head_size": 8, "intermediate": 24}
+"""Of the block in a draft model."""
 
-@cache
-def saved_medusa(hidden: int = 16, vocab: int = 16, fingerprint: str = TOY, **config: Any) -> Path:
-    """A folder with random Medusa heads, written once."""
-    chosen = MedusaConfig(**config)
-    base = BaseModel(fingerprint, "a test's model", hidden, vocab)
-    return _saved(MedusaParts(chosen, base, {}), chosen.vocabulary)
-
-
-@cache
-def saved_chimera(hidden: int = 16, vocab: int = 16, fingerprint: str = TOY, **config: Any) -> Path:
-    """A folder with random Chimera parts, written once."""
-    sizes = {"attention_heads": 4, "kv_heads": 2, "head_size": 8, "intermediate": 24}
-    chosen = ChimeraConfig(**{**sizes, **config})
-    base = BaseModel(fingerprint, "a test's model", hidden, vocab)
-    return _saved(ChimeraParts(chosen, base, {}), chosen.vocabulary)
+_KINDS: dict[str, tuple[type[HeadParts[Any, Any]], Any, dict[str, int]]] = {
+    "medusa": (MedusaParts, MedusaConfig, {}),
+    "chimera": (ChimeraParts, ChimeraConfig, SIZES),
+    "eagle": (EagleParts, EagleConfig, SIZES),
+}
 
 
 @cache
-def saved_eagle(hidden: int = 16, vocab: int = 16, fingerprint: str = TOY, **config: Any) -> Path:
-    """A folder with random EAGLE parts, written once."""
-    sizes = {"attention_heads": 4, "kv_heads": 2, "head_size": 8, "intermediate": 24}
-    chosen = EagleConfig(**{**sizes, **config})
+def saved_heads(
+    method: str, hidden: int = 16, vocab: int = 16, fingerprint: str = TOY, **config: Any
+) -> Path:
+    """A folder with random parts for medusa, chimera or eagle, written once."""
+    kind, config_type, sizes = _KINDS[method]
+    chosen = config_type(**{**sizes, **config})
     base = BaseModel(fingerprint, "a test's model", hidden, vocab)
-    return _saved(EagleParts(chosen, base, {}), chosen.vocabulary)
-
-
-def _saved(parts: MedusaParts | ChimeraParts | EagleParts, vocabulary: int) -> Path:
     generator = torch.Generator().manual_seed(0)
     tensors = {
         name: 0.3 * torch.randn(shape, generator=generator)
-        for name, shape in parts.module_shapes().items()
+        for name, shape in kind(chosen, base, {}).module_shapes().items()
     }
-    if vocabulary:
-        tensors["token_ids"] = torch.arange(0, parts.base.vocab_size)[:vocabulary]
+    if chosen.vocabulary:
+        tensors["token_ids"] = torch.arange(0, vocab)[: chosen.vocabulary]
     folder = Path(tempfile.mkdtemp(prefix="heads-"))
-    type(parts)(parts.config, parts.base, tensors).save_pretrained(folder)  # type: ignore[arg-type]
+    kind(chosen, base, tensors).save_pretrained(folder)
     return folder
+
+
+saved_medusa = partial(saved_heads, "medusa")
+saved_chimera = partial(saved_heads, "chimera")
+saved_eagle = partial(saved_heads, "eagle")
+
+
+def level_by_level(drafter: Drafter) -> Any:
+    """The drafter, whose drafts are no longer made in one call, as on a GPU."""
+    programs = drafter._model.programs  # type: ignore[attr-defined]
+    if programs is not None:
+        programs.call = None
+    return drafter

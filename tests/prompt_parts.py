@@ -68,11 +68,10 @@ def toy_drafter(method: str) -> Drafter:
     target with 16 tokens."""
     name, _, settings = method.partition(":")
     if name in ("medusa", "chimera", "eagle"):
-        from tests.head_parts import saved_chimera, saved_eagle, saved_medusa
+        from tests.head_parts import saved_heads
 
-        saved = {"medusa": saved_medusa, "chimera": saved_chimera, "eagle": saved_eagle}[name]
         host = Host(ToyTarget(), TOY, clock=Ticking(1e-3))
-        return make_drafter(f"{name}:parts={saved()},{settings}".rstrip(","), host)
+        return make_drafter(f"{name}:parts={saved_heads(name)},{settings}".rstrip(","), host)
     if name == "auto" and "draft=" in settings:
         return make_drafter(method, toy_host())
     if name == "auto ppd":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,14 +17,15 @@ from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, MedusaConfig
 from paceline.drafters.medusa_heads import HeadModule, MedusaHeads, OutputHead
 from paceline.drafters.ngram_cache import NgramCache
-from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
+from paceline.drafters.trained_heads import ChimeraParts, EagleParts, HeadParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
 from paceline.records import WordTable
+from tests.head_parts import SIZES
+
+ModuleT = TypeVar("ModuleT", bound=HeadModule)
 
 HIDDEN, VOCAB = 32, 16
 """As in the toy target."""
-
-SIZES = {"attention_heads": 4, "kv_heads": 2, "head_size": 8, "intermediate": 24}
 
 
 def output_head(vocabulary: int, hidden: int = HIDDEN, vocab: int = VOCAB) -> OutputHead:
@@ -39,7 +41,7 @@ def token_ids(vocabulary: int, vocab: int = VOCAB) -> torch.Tensor | None:
     return torch.arange(vocab - vocabulary, vocab) if vocabulary else None
 
 
-def shaken(module: HeadModule, noise: float) -> Any:
+def shaken(module: ModuleT, noise: float) -> ModuleT:
     """With noise on all that is trained."""
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -53,22 +55,12 @@ def shaken(module: HeadModule, noise: float) -> Any:
 def small_medusa(config: MedusaConfig, noise: float = 1.0) -> MedusaHeads:
     """Medusa heads on a random output head."""
     heads = MedusaHeads(config, output_head(config.vocabulary), token_ids(config.vocabulary))
-    found: MedusaHeads = shaken(heads, noise)
-    return found
+    return shaken(heads, noise)
 
 
 def small_chimera(config: ChimeraConfig, noise: float = 1.0) -> ChimeraModel:
     """A draft model on random embeddings."""
-    torch.manual_seed(0)
-    words = torch.randn(VOCAB, HIDDEN)
-    model = ChimeraModel(
-        replace(config, **SIZES),
-        output_head(config.vocabulary),
-        words.__getitem__,
-        token_ids(config.vocabulary),
-    )
-    found: ChimeraModel = shaken(model, noise)
-    return found
+    return shaken(_on_words(ChimeraModel, config), noise)
 
 
 def greens_of(model: ChimeraModel) -> NgramCache:
@@ -77,18 +69,20 @@ def greens_of(model: ChimeraModel) -> NgramCache:
 
 
 def small_eagle(config: EagleConfig, noise: float = 1.0) -> EagleModel:
-    """A draft model of EAGLE on random embeddings."""
+    """A draft model of EAGLE on random embeddings, which programs may read."""
+    model = _on_words(EagleModel, config)
+    words = model.embeddings(torch.arange(VOCAB))
+    model.words = WordTable(-1, words.data_ptr(), VOCAB, HIDDEN, words)
+    return shaken(model, noise)
+
+
+def _on_words(kind: Callable[..., ModuleT], config: ChimeraConfig | EagleConfig) -> ModuleT:
+    """A small model with random embeddings."""
     torch.manual_seed(0)
     words = torch.randn(VOCAB, HIDDEN)
-    model = EagleModel(
-        replace(config, **SIZES),
-        output_head(config.vocabulary),
-        words.__getitem__,
-        token_ids(config.vocabulary),
-    )
-    model.words = WordTable(-1, words.data_ptr(), VOCAB, HIDDEN, words)
-    found: EagleModel = shaken(model, noise)
-    return found
+    some = config.vocabulary
+    sized = replace(config, **SIZES)
+    return kind(sized, output_head(some), words.__getitem__, token_ids(some))
 
 
 def unrolled(
@@ -127,37 +121,24 @@ def learned(
     return torch.stack(logits, dim=2), torch.stack(found.states, dim=2)
 
 
-def save_medusa(folder: Path, config: MedusaConfig | None = None, fingerprint: str = "toy") -> Path:
+def save_medusa(folder: Path, config: MedusaConfig | None = None) -> Path:
     """A folder with random Medusa heads."""
-    heads = small_medusa(config or MedusaConfig(heads=3))
-    parts = MedusaParts(heads.config, _base(fingerprint), _tensors(heads))
-    parts.save_pretrained(folder)
-    return folder
+    return _saved(MedusaParts, small_medusa(config or MedusaConfig(heads=3)), folder)
 
 
-def save_chimera(
-    folder: Path, config: ChimeraConfig | None = None, fingerprint: str = "toy"
-) -> Path:
+def save_chimera(folder: Path, config: ChimeraConfig | None = None) -> Path:
     """A folder with a random draft model of Chimera."""
-    model = small_chimera(config or ChimeraConfig(heads=3))
-    parts = ChimeraParts(model.config, _base(fingerprint), _tensors(model))
-    parts.save_pretrained(folder)
-    return folder
+    return _saved(ChimeraParts, small_chimera(config or ChimeraConfig(heads=3)), folder)
 
 
-def save_eagle(folder: Path, config: EagleConfig | None = None, fingerprint: str = "toy") -> Path:
+def save_eagle(folder: Path, config: EagleConfig | None = None) -> Path:
     """A folder with a random draft model of EAGLE."""
-    model = small_eagle(config or EagleConfig())
-    parts = EagleParts(model.config, _base(fingerprint), _tensors(model))
-    parts.save_pretrained(folder)
-    return folder
+    return _saved(EagleParts, small_eagle(config or EagleConfig()), folder)
 
 
-def _base(fingerprint: str) -> BaseModel:
-    return BaseModel(fingerprint, "a test's model", HIDDEN, VOCAB)
-
-
-def _tensors(module: HeadModule) -> dict[str, torch.Tensor]:
+def _saved(kind: type[HeadParts[Any, Any]], module: HeadModule, folder: Path) -> Path:
     ids = {} if module.token_ids is None else {"token_ids": module.token_ids}
-    parts = {name: part.detach().half() for name, part in module.named_parameters()}
-    return {**parts, **ids}
+    tensors = {name: part.detach().half() for name, part in module.named_parameters()}
+    base = BaseModel("toy", "a test's model", HIDDEN, VOCAB)
+    kind(module.config, base, {**tensors, **ids}).save_pretrained(folder)
+    return folder

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.head_parts import saved_chimera, saved_eagle, saved_medusa
+from tests.head_parts import saved_heads
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from transformers import TemperatureLogitsWarper
@@ -23,7 +23,6 @@ from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
 
 CPU = torch.device("cpu")
-SAVED: dict[str, Any] = {"medusa": saved_medusa, "chimera": saved_chimera, "eagle": saved_eagle}
 
 
 @dataclass
@@ -108,7 +107,7 @@ def test_who_has_the_targets_logits_guesses_what_it_draws(temperature: float) ->
 def test_guesses_follow_the_noise_of_the_text(method: str) -> None:
     """Other seeds other guesses, and the same in a text that goes on elsewhere; greedy texts none."""
     target = CausalLMTarget(tiny_model("llama"), check=False)
-    folder = SAVED[method](hidden=32, vocab=VOCAB, fingerprint="tiny")
+    folder = saved_heads(method, hidden=32, vocab=VOCAB, fingerprint="tiny")
     drafter = make_drafter(f"{method}:parts={folder}", Host(target, "tiny"))
     states = torch.randn(5, 32, generator=torch.Generator().manual_seed(2))
 
@@ -127,7 +126,7 @@ def test_guesses_follow_the_noise_of_the_text(method: str) -> None:
 def test_drawn_texts_are_those_of_plain_decoding(method: str) -> None:
     model, sampler = tiny_model("llama", dtype=torch.float64), Sampler(seed=5, temperature=1.1)
     target = CausalLMTarget(model, check=False)
-    folder = SAVED[method](hidden=32, vocab=VOCAB, fingerprint="tiny")
+    folder = saved_heads(method, hidden=32, vocab=VOCAB, fingerprint="tiny")
     drafter = make_drafter(f"{method}:parts={folder}", Host(target, "tiny"))
     generation = Generation(some_prompt(9), drafter, Stopping(40), sampler)
     play(target, [generation], budget=9)

@@ -9,24 +9,21 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.c_library import needs_library
 from tests.draft_hosts import Ticking
 from tests.drafters.test_heads_drafting import Noted, own_states
-from tests.head_parts import saved_eagle
+from tests.head_parts import level_by_level, saved_eagle
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
-from tests.trained_heads import save_eagle, unrolled
+from tests.trained_heads import unrolled
 
-from paceline.drafters import Auto, Eagle, EagleSettings, Host
-from paceline.drafters.eagle_programs import EaglePrograms
+from paceline.drafters import Auto, Eagle, Host
 from paceline.drafters.eight_bits import in_eight_bits, in_floats
-from paceline.drafters.parts import find_parts
+from paceline.drafters.guesses import guesses_of
 from paceline.drafters.trained_heads import EagleParts
-from paceline.errors import ModelError, UsageError
+from paceline.errors import ModelError
 from paceline.loop import Generation
 from paceline.planning.draft_length import DraftLength
 from paceline.records import TextStart
-from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.tree import ROOT, Tree
@@ -42,14 +39,6 @@ def eagle_on(
     return Eagle(host, parts=str(saved_eagle(**SIZES, **(config or {}))), **settings)
 
 
-def step_by_step(drafter: Eagle) -> Eagle:
-    """Drafts are not made in one call, as on a GPU."""
-    programs = drafter._model.programs
-    if isinstance(programs, EaglePrograms):
-        programs.call = None
-    return drafter
-
-
 @torch.no_grad()
 @pytest.mark.parametrize(
     ("name", "beam", "whole"),
@@ -62,7 +51,7 @@ def test_it_proposes_what_its_module_says_of_the_whole_text(
     a text that is read from scratch."""
     target = CausalLMTarget(tiny_model(name), check=False)
     drafter = eagle_on(target, ranks=4, beam=beam, least=0.0, depth=4)
-    noted = Noted(drafter if whole else step_by_step(drafter))
+    noted = Noted(drafter if whole else level_by_level(drafter))
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=60)
     model, compared = drafter._model, 0
     assert not len(noted.seen[0][1])  # nothing was read yet
@@ -96,7 +85,7 @@ def test_a_feature_of_several_layers_is_drafted_from() -> None:
         features = target_outputs(target, text)
         tokens = torch.tensor([text])
         outputs = unrolled(drafter._model, tokens, features[None], 1)[0][0, -1:]
-        best = drafter._model.guess(outputs, 3)
+        best = guesses_of(drafter._model.logits(outputs), 3, None)
         assert [tree.tokens[node] for node in tree.children[ROOT].values()][:3] == best.tokens[0]
     both = Auto({"eagle": eagle_on(target, config), "other": eagle_on(target)})
     generation = Generation(some_prompt(9), both, Stopping(16))
@@ -112,56 +101,6 @@ def target_outputs(target: CausalLMTarget, text: list[int]) -> torch.Tensor:
     found = target.states(slot, (1, 2)).clone()
     target.close(slot)
     return found
-
-
-@needs_library
-@pytest.mark.parametrize("config", [{}, {"vocabulary": 20, "kv_heads": 4}], ids=str)
-@pytest.mark.parametrize(
-    ("settings", "temperature"),
-    [
-        ({}, 0.0),
-        ({"least": 0.0, "depth": 3}, 0.9),
-        ({"least": 0.0, "depth": 32, "ranks": 40, "beam": 9}, 0.0),
-        ({"least": 0.1, "beam": 2}, 0.9),
-        ({"ranks": 1}, 0.0),
-        ({"least": 1.0}, 0.9),
-    ],
-    ids=str,
-)
-def test_a_draft_in_one_call_is_the_draft_level_by_level(
-    temperature: float, settings: dict[str, Any], config: dict[str, Any]
-) -> None:
-    """Prompts that are shorter and longer than what one call reads, of several texts in turn."""
-    seen, sampler = [], Sampler(seed=3, temperature=temperature)
-    for by_level in (False, True):
-        target = CausalLMTarget(tiny_model("llama"), check=False)
-        drafter = eagle_on(target, config, **settings)
-        programs = drafter._model.programs
-        assert isinstance(programs, EaglePrograms) and programs.call is not None
-        noted = Noted(step_by_step(drafter) if by_level else drafter)
-        for length, budget in ((2, 3), (7, 30), (30, 1), (40, 200)):
-            text = Generation(some_prompt(length), noted, Stopping(12), sampler)
-            play(target, [text], budget=budget)
-        seen.append(noted.seen)
-    assert len(seen[0]) > 20
-    for (_, one), (_, other) in zip(*seen, strict=True):
-        assert (one.tokens, one.parents) == (other.tokens, other.parents)
-        assert one.weights == pytest.approx(other.weights)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_texts_of_a_batch_are_those_of_plain_decoding(temperature: float) -> None:
-    model = tiny_model("llama", dtype=torch.float64)
-    target = CausalLMTarget(model, check=False)
-    sampler = Sampler(seed=5, temperature=temperature)
-    prompts = [some_prompt(length, seed=length) for length in (2, 11, 40)]
-    generations = [
-        Generation(prompt, eagle_on(target), Stopping(12), sampler) for prompt in prompts
-    ]
-    play(target, generations, budget=9)
-    for generation, prompt in zip(generations, prompts, strict=True):
-        alone = CausalLMTarget(model, check=False)
-        assert generation.output == naive_stream(alone, prompt, 12, sampler)
 
 
 def drafts(drafter: Eagle, target: CausalLMTarget, text: list[int], budget: int = 12) -> Tree:
@@ -217,21 +156,6 @@ def test_levels_are_grown_as_long_as_they_are_worth_their_time(seconds: float, d
     assert (max(drafts(drafter, target, text, budget=3000).depths) > 3) == deep
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"beam": 0}, "beam must be a whole number >= 1"),
-        ({"ranks": 0}, "ranks must be a whole number >= 1"),
-        ({"depth": -1}, "depth must be a whole number >= 0"),
-        ({"depth": 33}, "depth must be at most 32, got 33"),
-        ({"least": 2}, "least must be a number from 0 to 1, got 2"),
-    ],
-)
-def test_bad_settings_are_named(wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        EagleSettings(**wrong)
-
-
 def test_parts_in_eight_bits_draft_as_those_in_sixteen(tmp_path: Path) -> None:
     found = EagleParts.from_pretrained(saved_eagle(**SIZES))
     small = replace(found, tensors=in_eight_bits(found.tensors))
@@ -251,24 +175,3 @@ def test_parts_in_eight_bits_draft_as_those_in_sixteen(tmp_path: Path) -> None:
     save_file({name: part for name, part in parts.items() if name != "enter.weight.scale"}, path)
     with pytest.raises(ModelError, match=r"damaged: its enter\.weight\.scale is missing$"):
         EagleParts.from_pretrained(tmp_path)
-
-
-def test_damaged_folders_and_those_of_others_are_refused(tmp_path: Path) -> None:
-    folder = save_eagle(tmp_path / "eagle")
-    with pytest.raises(ModelError, match=r"EAGLE parts were trained for a test's model \(toy\)"):
-        find_parts(EagleParts, str(folder), "other")
-    with pytest.raises(ModelError, match="there are no EAGLE parts for this model: train some"):
-        find_parts(EagleParts, "", "nobody's")
-    path = folder / "model.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match=r"cannot read the EAGLE parts .*model.safetensors"):
-        find_parts(EagleParts, str(folder), "toy")
-    path.write_bytes(whole)
-    parts = load_file(path)
-    save_file({**parts, "enter.weight": parts["enter.weight"][:, 1:].contiguous()}, path)
-    with pytest.raises(ModelError, match=r"is damaged: the shape of its enter.weight is \("):
-        find_parts(EagleParts, str(folder), "toy")
-    save_file({**parts, "own_norm": parts["own_norm"] * torch.inf}, path)
-    with pytest.raises(ModelError, match="contains NaN or infinite values"):
-        find_parts(EagleParts, str(folder), "toy")

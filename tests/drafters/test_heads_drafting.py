@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from tests.c_library import needs_library
-from tests.head_parts import saved_chimera, saved_eagle, saved_medusa
+from tests.draft_hosts import Ticking
+from tests.head_parts import level_by_level, saved_chimera, saved_heads, saved_medusa
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import learned
@@ -17,19 +18,18 @@ from transformers import PreTrainedModel
 from paceline.drafters import (
     Chimera,
     ChimeraSettings,
+    EagleSettings,
     Host,
     Medusa,
     MedusaSettings,
     check_method,
     make_drafter,
 )
-from paceline.drafters.chimera_programs import ChimeraPrograms
 from paceline.drafters.ngram_cache import Ngram, State
 from paceline.errors import UsageError
 from paceline.loop import Generation
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.candidate_tree import likeliest
-from paceline.planning.draft_length import DraftLength
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart
 from paceline.sampling import Sampler
@@ -78,13 +78,6 @@ def own_states(model: PreTrainedModel, text: Sequence[int]) -> torch.Tensor:
 
 def host(target: CausalLMTarget) -> Host:
     return Host(target, TINY)
-
-
-def level_by_level(drafter: Chimera) -> None:
-    """Drafts are not made in one call, as on a GPU."""
-    programs = drafter._model.programs
-    if isinstance(programs, ChimeraPrograms):
-        programs.call = None
 
 
 class Lookups:
@@ -161,9 +154,8 @@ def test_a_file_in_the_home_of_nobody_is_refused() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("method", ["chimera:depth=3", "eagle:depth=3", "medusa:ranks=3"])
 def test_states_that_are_no_numbers_give_no_guesses(method: str) -> None:
-    saved = {"chimera": saved_chimera, "eagle": saved_eagle, "medusa": saved_medusa}
     target = CausalLMTarget(tiny_model("llama"), check=False)
-    parts = saved[method.partition(":")[0]](**MEDUSA)
+    parts = saved_heads(method.partition(":")[0], **MEDUSA)
     for weights in ("fastest", "native"):
         drafter = make_drafter(f"{method},parts={parts},weights={weights}", host(target))
         drafter.start(TextStart(some_prompt(9)))
@@ -202,75 +194,6 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
             compared += 1
     assert compared > 10
     assert (lookups.encoded < lookups.asked) == bool(cache)
-
-
-class Unteachable(DraftLength):
-    """Learns nothing from the clock."""
-
-    def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None: ...
-
-    def played(
-        self, target_milliseconds: float, milliseconds: float, tokens: int, context: int
-    ) -> None: ...
-
-
-def told_what_pays(share: float = 0.2) -> DraftLength:
-    """A level takes that share of a pass of the target."""
-    found = Unteachable(longest=4)
-    for _ in range(30):
-        DraftLength.drafted(found, share, 1)
-        DraftLength.played(found, 1.0, 1.0 + share, 1, 0)
-    return found
-
-
-@pytest.mark.parametrize(("share", "deep"), [(1e-6, True), (100.0, False)])
-def test_levels_are_grown_as_long_as_they_are_worth_their_time(share: float, deep: bool) -> None:
-    target = CausalLMTarget(tiny_model("llama"), check=False)
-    drafter = Chimera(host(target), parts=str(saved_chimera(**MEDUSA)), least=0.0)
-    drafter._length = told_what_pays(share)
-    noted = Noted(drafter)
-    play(target, [Generation(some_prompt(9), noted, Stopping(12))], budget=3000)
-    assert (max(max(tree.depths, default=0) for _, tree in noted.seen) > 1) == deep
-
-
-@needs_library
-@pytest.mark.parametrize("config", [{}, {"vocabulary": 20, "order": 2, "heads": 3}], ids=str)
-@pytest.mark.parametrize(
-    ("settings", "temperature"),
-    [
-        ({"depth": 4, "least": 0.0}, 0.0),
-        ({"depth": 4, "least": 0.02, "beam": 2}, 0.9),
-        ({"depth": 4, "least": 0.0, "ranks": 40, "beam": 9}, 0.0),
-        ({"depth": 2, "least": 0.0, "ranks": 1}, 0.9),
-        ({"depth": 4, "least": 1.0}, 0.0),
-        ({}, 0.9),
-    ],
-    ids=str,
-)
-def test_a_draft_in_one_call_is_the_draft_level_by_level(
-    temperature: float, settings: dict[str, Any], config: dict[str, Any]
-) -> None:
-    """Prompts that are shorter and longer than what one call takes over, of several texts in turn."""
-    seen, sampler = [], Sampler(seed=3, temperature=temperature)
-    for by_level in (False, True):
-        target = CausalLMTarget(tiny_model("llama"), check=False)
-        folder = str(saved_chimera(**MEDUSA, **config))
-        drafter = Chimera(host(target), parts=folder, **settings)
-        if not settings:
-            drafter._length = told_what_pays()
-        programs = drafter._model.programs
-        assert isinstance(programs, ChimeraPrograms) and programs.call is not None
-        if by_level:
-            level_by_level(drafter)
-        noted = Noted(drafter)
-        for length, budget in ((2, 3), (7, 30), (30, 1), (40, 200)):
-            text = Generation(some_prompt(length), noted, Stopping(12), sampler)
-            play(target, [text], budget=budget)
-        seen.append(noted.seen)
-    assert len(seen[0]) > 20
-    for (_, one), (_, other) in zip(*seen, strict=True):
-        assert (one.tokens, one.parents) == (other.tokens, other.parents)
-        assert one.weights == pytest.approx(other.weights)
 
 
 @needs_library
@@ -322,32 +245,42 @@ def test_what_one_text_had_encoded_is_there_for_the_next() -> None:
     assert not Chimera(host(target), parts=folder)._greens._memory
 
 
-def test_batches_are_for_the_loop() -> None:
-    """Ragged batches on a tiny model, drawn with noise."""
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("method", ["medusa", "chimera", "eagle"])
+def test_texts_of_a_batch_are_those_of_plain_decoding(method: str, temperature: float) -> None:
     model = tiny_model("llama", dtype=torch.float64)
     target = CausalLMTarget(model, check=False)
-    sampler = Sampler(seed=5, temperature=0.8)
-    prompts = [some_prompt(length, seed=length) for length in (2, 11, 6)]
-    for method, folder in (
-        ("medusa", saved_medusa(**MEDUSA)),
-        ("chimera", saved_chimera(**MEDUSA)),
-    ):
-        generations = [
-            Generation(
-                prompt, make_drafter(method, host(target), parts=str(folder)), Stopping(12), sampler
-            )
-            for prompt in prompts
-        ]
-        play(target, generations, budget=9)
-        for generation, prompt in zip(generations, prompts):
-            expected = naive_stream(CausalLMTarget(model, check=False), prompt, 12, sampler)
-            assert generation.output == expected
+    sampler = Sampler(seed=5, temperature=temperature)
+    prompts = [some_prompt(length, seed=length) for length in (2, 11, 6, 40)]
+    where = Host(target, TINY, clock=Ticking(1e-3))
+    generations = [
+        Generation(
+            prompt,
+            make_drafter(method, where, parts=str(saved_heads(method, **MEDUSA))),
+            Stopping(12),
+            sampler,
+        )
+        for prompt in prompts
+    ]
+    play(target, generations, budget=9)
+    for generation, prompt in zip(generations, prompts, strict=True):
+        alone = CausalLMTarget(model, check=False)
+        assert generation.output == naive_stream(alone, prompt, 12, sampler)
 
 
-def test_bad_settings_are_named() -> None:
-    with pytest.raises(UsageError, match="beam must be a whole number >= 1"):
-        ChimeraSettings(beam=0)
-    with pytest.raises(UsageError, match="least must be a number from 0 to 1, got 2"):
-        ChimeraSettings(least=2)
-    with pytest.raises(UsageError, match="ranks must be a whole number >= 1"):
-        MedusaSettings(ranks=0)
+@pytest.mark.parametrize(
+    ("kind", "wrong", "said"),
+    [
+        (ChimeraSettings, {"beam": 0}, "beam must be a whole number >= 1"),
+        (ChimeraSettings, {"least": 2}, "least must be a number from 0 to 1, got 2"),
+        (MedusaSettings, {"ranks": 0}, "ranks must be a whole number >= 1"),
+        (EagleSettings, {"beam": 0}, "beam must be a whole number >= 1"),
+        (EagleSettings, {"ranks": 0}, "ranks must be a whole number >= 1"),
+        (EagleSettings, {"depth": -1}, "depth must be a whole number >= 0"),
+        (EagleSettings, {"depth": 33}, "depth must be at most 32, got 33"),
+        (EagleSettings, {"least": 2}, "least must be a number from 0 to 1, got 2"),
+    ],
+)
+def test_bad_settings_are_named(kind: Any, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        kind(**wrong)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 from weakref import ref
 
 import pytest
 import torch
+from tests.c_library import needs_library
 from tests.draft_hosts import Ticking
-from tests.drafters.test_heads_drafting import own_states
-from tests.head_parts import saved_chimera, saved_eagle
+from tests.drafters.test_heads_drafting import Noted, own_states
+from tests.head_parts import level_by_level, saved_heads
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 
 from paceline.drafters import Chimera, Eagle, Host
+from paceline.drafters.called_levels import BlockPrograms
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.loop import Generation
+from paceline.planning.draft_length import DraftLength
 from paceline.records import TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
@@ -32,47 +36,36 @@ FIXED = {"depth": 3, "least": 0.0}
 Made = Callable[[CausalLMTarget], LevelDrafter]
 
 
-def eagle(target: CausalLMTarget, **config: Any) -> LevelDrafter:
-    folder = str(saved_eagle(**SIZES, **config))
-    return Eagle(Host(target, TINY, clock=Ticking(1e-3)), parts=folder, **FIXED)
+def made(
+    method: str, target: CausalLMTarget, config: dict[str, Any], **settings: Any
+) -> LevelDrafter:
+    """A drafter with random parts of this configuration."""
+    parts = str(saved_heads(method, **SIZES, **config))
+    kind = {"eagle": Eagle, "chimera": Chimera}[method]
+    return kind(Host(target, TINY, clock=Ticking(1e-3)), parts=parts, **settings)
+
+
+def eagle(target: CausalLMTarget) -> LevelDrafter:
+    return made("eagle", target, {}, **FIXED)
 
 
 def chimera(target: CausalLMTarget) -> LevelDrafter:
-    folder = str(saved_chimera(**SIZES))
-    return Chimera(Host(target, TINY, clock=Ticking(1e-3)), parts=folder, **FIXED)
+    return made("chimera", target, {}, **FIXED)
 
 
-def step_by_step(make: Made) -> Made:
-    """Drafts are not made in one call, as on a GPU."""
-
-    def made(target: CausalLMTarget) -> LevelDrafter:
-        drafter = make(target)
-        programs = drafter._model.programs  # type: ignore[attr-defined]
-        if programs is not None:
-            programs.call = None
-        return drafter
-
-    return made
+def by_modules(drafter: LevelDrafter) -> LevelDrafter:
+    """The drafter, whose drafts are made by the modules alone, as without the library."""
+    drafter._model.programs = None  # type: ignore[attr-defined]
+    return drafter
 
 
-def by_modules(make: Made) -> Made:
-    """Drafts are made by the modules alone, as without the library."""
-
-    def made(target: CausalLMTarget) -> LevelDrafter:
-        drafter = make(target)
-        drafter._model.programs = None  # type: ignore[attr-defined]
-        return drafter
-
-    return made
-
-
-WAYS = {
+WAYS: dict[str, Made] = {
     "eagle": eagle,
-    "eagle, step by step": step_by_step(eagle),
-    "eagle, by modules": by_modules(eagle),
+    "eagle, step by step": lambda target: level_by_level(eagle(target)),
+    "eagle, by modules": lambda target: by_modules(eagle(target)),
     "chimera": chimera,
-    "chimera, step by step": step_by_step(chimera),
-    "chimera, by modules": by_modules(chimera),
+    "chimera, step by step": lambda target: level_by_level(chimera(target)),
+    "chimera, by modules": lambda target: by_modules(chimera(target)),
 }
 
 
@@ -197,3 +190,92 @@ def test_turns_of_one_drafter_are_those_of_plain_decoding(make: Made, temperatur
         alone = CausalLMTarget(model, check=False)
         assert generation.output == naive_stream(alone, text, 10, sampler)
         text = [*generation.context, *some_prompt(4, seed=turn)]
+
+
+class Unteachable(DraftLength):
+    """Learns nothing from the clock."""
+
+    def drafted(self, milliseconds: float, tokens: int, first: bool = False) -> None: ...
+
+    def played(
+        self, target_milliseconds: float, milliseconds: float, tokens: int, context: int
+    ) -> None: ...
+
+
+def told_what_pays(share: float = 0.2) -> DraftLength:
+    """A level takes that share of a pass of the target."""
+    found = Unteachable(longest=4)
+    for _ in range(30):
+        DraftLength.drafted(found, share, 1)
+        DraftLength.played(found, 1.0, 1.0 + share, 1, 0)
+    return found
+
+
+@pytest.mark.parametrize(("share", "deep"), [(1e-6, True), (100.0, False)])
+def test_levels_are_grown_as_long_as_they_are_worth_their_time(
+    share: float, deep: bool, target: CausalLMTarget
+) -> None:
+    drafter = made("chimera", target, {}, least=0.0)
+    drafter._length = told_what_pays(share)
+    noted = Noted(drafter)
+    play(target, [Generation(some_prompt(9), noted, Stopping(12))], budget=3000)
+    assert (max(max(tree.depths, default=0) for _, tree in noted.seen) > 1) == deep
+
+
+CALLED = {
+    "chimera": (
+        ({}, {"vocabulary": 20, "order": 2, "heads": 3}),
+        [
+            ({"depth": 4, "least": 0.0}, 0.0),
+            ({"depth": 4, "least": 0.02, "beam": 2}, 0.9),
+            ({"depth": 4, "least": 0.0, "ranks": 40, "beam": 9}, 0.0),
+            ({"depth": 2, "least": 0.0, "ranks": 1}, 0.9),
+            ({"depth": 4, "least": 1.0}, 0.0),
+            ({}, 0.9),
+        ],
+    ),
+    "eagle": (
+        ({}, {"vocabulary": 20, "kv_heads": 4}),
+        [
+            ({}, 0.0),
+            ({"least": 0.0, "depth": 3}, 0.9),
+            ({"least": 0.0, "depth": 32, "ranks": 40, "beam": 9}, 0.0),
+            ({"least": 0.1, "beam": 2}, 0.9),
+            ({"ranks": 1}, 0.0),
+            ({"least": 1.0}, 0.9),
+        ],
+    ),
+}
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("method", "config", "settings", "temperature"),
+    [
+        (method, config, *how)
+        for method, (configs, ways) in CALLED.items()
+        for config, how in product(configs, ways)
+    ],
+    ids=str,
+)
+def test_a_draft_in_one_call_is_the_draft_level_by_level(
+    method: str, config: dict[str, Any], settings: dict[str, Any], temperature: float
+) -> None:
+    """Prompts that are shorter and longer than what one call takes over, of several texts in turn."""
+    seen, sampler = [], Sampler(seed=3, temperature=temperature)
+    for by_level in (False, True):
+        target = CausalLMTarget(tiny_model("llama"), check=False)
+        drafter = made(method, target, config, **settings)
+        if method == "chimera" and not settings:
+            drafter._length = told_what_pays()
+        programs = drafter._model.programs  # type: ignore[attr-defined]
+        assert isinstance(programs, BlockPrograms) and programs.call is not None
+        noted = Noted(level_by_level(drafter) if by_level else drafter)
+        for length, budget in ((2, 3), (7, 30), (30, 1), (40, 200)):
+            text = Generation(some_prompt(length), noted, Stopping(12), sampler)
+            play(target, [text], budget=budget)
+        seen.append(noted.seen)
+    assert len(seen[0]) > 20
+    for (_, one), (_, other) in zip(*seen, strict=True):
+        assert (one.tokens, one.parents) == (other.tokens, other.parents)
+        assert one.weights == pytest.approx(other.weights)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 from weakref import ref
@@ -18,6 +20,7 @@ from tests.trained_heads import (
     learned,
     output_head,
     save_chimera,
+    save_eagle,
     save_medusa,
     small_chimera,
     small_medusa,
@@ -26,11 +29,11 @@ from torch.nn import functional as F
 
 from paceline.drafters.chimera_levels import ModuleLevels
 from paceline.drafters.guesses import guesses_of
-from paceline.drafters.head_configs import ChimeraConfig, HeadWeights, MedusaConfig
+from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, HeadWeights, MedusaConfig
 from paceline.drafters.host import Host
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.parts import find_parts
-from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
+from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
 from paceline.errors import ModelError, UsageError
 from paceline.kernels import choice
 from paceline.protocols import HIDDEN_STATES
@@ -194,6 +197,16 @@ def test_guesses_are_tokens_by_rank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "wrong", "said"),
     [
+        (EagleConfig, {"steps": 0}, "steps must be at least 1, got 0"),
+        (EagleConfig, {"vocabulary": -1}, "vocabulary must be at least 0"),
+        (EagleConfig, {"kv_heads": 3}, "attention_heads must be a multiple"),
+        (EagleConfig, {"head_size": 7}, "head_size even"),
+        (EagleConfig, {"layers": (0, 3)}, r"ascending, from 1 up, got \(0, 3\)"),
+        (EagleConfig, {"layers": (4, 3)}, "layers must be ascending"),
+        (EagleConfig, {"layers": (1.5,)}, "layers must be whole numbers"),
+        (EagleConfig, {"rotary_base": 1.0}, "rotary_base must be larger than 1"),
+        (EagleConfig, {"rotary_base": math.nan}, "rotary_base must be larger than 1"),
+        (EagleConfig, {"head_size": 8.0}, r"head_size must be a whole number, got 8\.0"),
         (MedusaConfig, {"heads": 0}, "heads must be at least 1, got 0"),
         (MedusaConfig, {"vocabulary": -1}, "vocabulary must be at least 0"),
         (MedusaConfig, {"form": "low"}, "form must be one of compact, full, got 'low'"),
@@ -212,12 +225,19 @@ def test_wrong_configurations_are_refused(kind: Any, wrong: dict[str, Any], said
 
 
 def test_damaged_folders_and_those_of_others_are_refused(tmp_path: Path) -> None:
-    for kind, save in ((MedusaParts, save_medusa), (ChimeraParts, save_chimera)):
+    saves: dict[Any, Callable[[Path], Path]] = {
+        MedusaParts: save_medusa,
+        ChimeraParts: save_chimera,
+        EagleParts: save_eagle,
+    }
+    for kind, save in saves.items():
         folder = save(tmp_path / kind.method)
         with pytest.raises(
-            ModelError, match=r"trained for a test's model \(toy\), not for .*other"
+            ModelError, match=rf"{kind.kind} were trained for a test's model \(toy\), not .*other"
         ):
             find_parts(kind, str(folder), "other")
+        with pytest.raises(ModelError, match=f"there are no {kind.kind} for this model: train so"):
+            find_parts(kind, "", "nobody's")
         tensors = folder / "model.safetensors"
         whole = tensors.read_bytes()
         tensors.write_bytes(whole[: len(whole) // 2])
@@ -234,8 +254,6 @@ def test_damaged_folders_and_those_of_others_are_refused(tmp_path: Path) -> None
             find_parts(kind, str(folder), "toy")
     with pytest.raises(ModelError, match="does not describe Medusa heads"):
         find_parts(MedusaParts, str(tmp_path / "chimera"), "toy")
-    with pytest.raises(ModelError, match="there are no Chimera parts for this model: train some"):
-        find_parts(ChimeraParts, "", "nobody's")
 
 
 @pytest.mark.parametrize("size", [0, -1, 10**12, 10**30, "many"])

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import EPSILON, DraftBlock
-from paceline.drafters.guesses import FoundTree
+from paceline.drafters.guesses import FoundTree, Guesses, guesses_of_program
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
+from paceline.drafters.level_tree import TextLevels
 from paceline.drafters.medusa_heads import HeadModule
-from paceline.drafters.text_levels import TextLevels
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
@@ -169,6 +169,11 @@ class CalledLevels(TextLevels):
         program.use_cache(self._layers)
         np.concatenate(numbers, axis=1, out=program.given(count))
         return program.run(count, slots.stop, see)
+
+    def _likeliest_of(self, program: GivenRows, count: int, level: int) -> Guesses:
+        """Guesses by the logits that a program has just computed for `count` nodes of a level."""
+        ids, noise = self._model.token_list, self._noise_at(level)
+        return guesses_of_program(program, count, self.settings.ranks, ids, noise)
 
     def _moved(self) -> None:
         self._programs = programs = self._model.programs

@@ -16,10 +16,9 @@ from paceline.drafters.attention_rows import Columns
 from paceline.drafters.called_levels import CalledLevels
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.chimera_programs import AT_ONCE, ChimeraPrograms
-from paceline.drafters.guesses import Guesses, guesses_of, guesses_of_program
-from paceline.drafters.level_tree import BeamSettings
+from paceline.drafters.guesses import Guesses
+from paceline.drafters.level_tree import BeamSettings, TextLevels
 from paceline.drafters.ngram_cache import Ngram, NgramCache, State, last_ngram
-from paceline.drafters.text_levels import TextLevels
 
 
 class Levels(TextLevels):
@@ -98,9 +97,7 @@ class ModuleLevels(Levels):
     def guess(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> Guesses:
         """See `Levels.guess`."""
         states = self.drafts(depth, greens, parents)
-        logits = self._model.logits(depth, self._mature, states)
-        ids, noise = self._model.token_ids, self._noise_at(depth)
-        return guesses_of(logits, self.settings.ranks, ids, noise)
+        return self._likeliest(self._model.logits(depth, self._mature, states), depth)
 
     @torch.no_grad()
     def drafts(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> torch.Tensor:
@@ -160,8 +157,7 @@ class ProgramLevels(CalledLevels, Levels):
         # Their own draft states are not known yet.
         seen = [[*own[:-2], own[-1]] for own in self._sees[-len(slots) :]]
         self._run(program, numbers, slots, seen)
-        ids, noise = self._model.token_list, self._noise_at(depth)
-        return guesses_of_program(program, len(slots), self.settings.ranks, ids, noise)
+        return self._likeliest_of(program, len(slots), depth)
 
 
 def levels_of(model: ChimeraModel, settings: BeamSettings, greens: NgramCache) -> Levels:

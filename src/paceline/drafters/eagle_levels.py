@@ -12,9 +12,8 @@ import torch
 from paceline.drafters.called_levels import CalledLevels, Floats
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import AT_ONCE, EaglePrograms
-from paceline.drafters.guesses import Guesses, guesses_of_program
-from paceline.drafters.level_tree import BeamSettings
-from paceline.drafters.text_levels import TextLevels
+from paceline.drafters.guesses import Guesses
+from paceline.drafters.level_tree import BeamSettings, TextLevels
 from paceline.kernels.programs.builder import GivenRows
 
 
@@ -76,9 +75,9 @@ class ModuleLevels(Levels):
         self._outputs = torch.cat([self._outputs, outputs])
         return self._guessed(outputs)
 
+    @torch.no_grad()
     def _guessed(self, outputs: Any) -> Guesses:
-        noise = self._noise_at(len(self._sees[-1]))
-        return self._model.guess(outputs, self.settings.ranks, noise)
+        return self._likeliest(self._model.logits(outputs), len(self._sees[-1]))
 
 
 class ProgramLevels(CalledLevels, Levels):
@@ -117,8 +116,7 @@ class ProgramLevels(CalledLevels, Levels):
         head, count = self._programs.head, len(outputs)
         head.given(count)[:] = outputs
         head.run(count)
-        ids, noise = self._model.token_list, self._noise_at(len(self._sees[-1]))
-        return guesses_of_program(head, count, self.settings.ranks, ids, noise)
+        return self._likeliest_of(head, count, len(self._sees[-1]))
 
     def _words(self, tokens: Sequence[int]) -> Floats:
         words = self._model.embeddings(torch.tensor(tokens, device="cpu"))

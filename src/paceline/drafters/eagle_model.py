@@ -21,7 +21,6 @@ import torch
 from torch import nn
 
 from paceline.drafters.attention_rows import Columns, DraftBlock, Stretches, normal
-from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import EagleConfig
 from paceline.drafters.medusa_heads import Embed, HeadModule, OutputHead
 
@@ -114,14 +113,6 @@ class EagleModel(HeadModule, DraftBlock):
     def logits(self, outputs: torch.Tensor) -> torch.Tensor:
         """Logits [..., outputs] for the tokens after rows with these outputs [..., hidden]."""
         return self.shared_head(self.ends(outputs)).float()
-
-    @torch.no_grad()
-    def guess(
-        self, outputs: torch.Tensor, ranks: int, noise: torch.Tensor | None = None
-    ) -> Guesses:
-        """The `ranks` likeliest tokens after each of n rows; see `logits`. noise: [outputs], see
-        `DrawNoise`."""
-        return guesses_of(self.logits(outputs), ranks, self.token_ids, noise)
 
     def forward(self, texts: Stretches, steps: int) -> list[torch.Tensor]:
         """Draft `steps` tokens after many points of texts at once, with the texts' own tokens as

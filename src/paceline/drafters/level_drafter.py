@@ -1,6 +1,6 @@
 """What EAGLE and Chimera share: trees that grow level by level from states that the target exposes.
 
-Each level is guessed after the guesses of the one before, see `paceline.drafters.text_levels`.
+Each level is guessed after the guesses of the one before, see `paceline.drafters.level_tree`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import torch
 from paceline.chains import certain_end
 from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.host import Host
-from paceline.drafters.level_tree import BeamSettings
+from paceline.drafters.level_tree import BeamSettings, TextLevels
 from paceline.drafters.medusa_heads import HeadModule
-from paceline.drafters.text_levels import TextLevels
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.planning.live_costs import LiveCosts
 from paceline.prefix import common_prefix

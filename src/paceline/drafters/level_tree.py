@@ -1,16 +1,26 @@
-"""Trees that grow level by level, from the likeliest nodes of the level before."""
+"""Trees that grow level by level, and what a drafter that grows them keeps of a text."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from paceline.drafters.guesses import Guesses
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paceline.chains import ChainEnd
+from paceline.drafters.guesses import Guesses, guesses_of
 from paceline.drafters.head_configs import HeadWeights
+from paceline.drafters.medusa_heads import HeadModule
 from paceline.drafters.parts import PartsSettings
 from paceline.drafters.settings import MOST_RANKS, whole
 from paceline.errors import UsageError
-from paceline.tree import ROOT
+from paceline.tree import ROOT, Tree
+
+_ROOM = 64  # tokens, those of drafts after a text
 
 
 @dataclass(frozen=True)
@@ -68,3 +78,134 @@ class LevelTree:
         chances, level = self.path_chances, range(self._first, len(self.tokens))
         best = sorted(level, key=lambda node: -chances[node])[:beam]
         return sorted(node for node in best if chances[node] >= least)
+
+
+class TextLevels(ABC):
+    """What `model` keeps of one text, and a draft after it. settings: of the draft.
+
+    length: tokens read by the target that were taken over. ahead: how many tokens after its own
+    decide what is kept of one. per_place: columns for each token. most_fresh: most new tokens that
+    `draft` takes over. noise: float32 [levels, outputs], of the target's draws at the places of the
+    next draft's first levels; None for none. record: whether anything of the text may be kept for
+    others.
+    """
+
+    ahead = 0
+    per_place = 1
+    most_fresh = 0
+    noise: torch.Tensor | None = None
+    record = True
+
+    def __init__(self, model: HeadModule, settings: BeamSettings) -> None:
+        self._model: Any = model
+        self.settings = settings
+        self.length, config = 0, model.config
+        # Keys and values [2, 1, KV heads, columns, head size], those of the text first; those of a
+        # draft are overwritten when the text continues. Memory is allocated when it is needed.
+        shape = 2, 1, config.kv_heads, 0, config.head_size
+        self._held = torch.zeros(shape, dtype=torch.float32, device=model.device)
+        # By node, the root first: columns of the draft on the path to it.
+        self._sees: list[list[int]] = []
+        self._moved()
+
+    @property
+    def room(self) -> int:
+        """Columns that memory is allocated for."""
+        return self._held.shape[-2]
+
+    def keep(self, length: int) -> None:
+        """Keep only what was taken over of the first `length` tokens."""
+        self.length = min(self.length, length)
+
+    @abstractmethod
+    def read(self, text: Sequence[int], states: torch.Tensor) -> None:
+        """Take over what the target has read, if anything is new; see `draft`."""
+
+    @abstractmethod
+    def begin(self) -> Guesses:
+        """Begin a draft after `read`: guess after the root, node 0."""
+
+    @abstractmethod
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
+        """Add the next level, nodes with these tokens and parents, and guess after each. Nodes are
+        numbered in the order they are added."""
+
+    def draft(
+        self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
+    ) -> tuple[Tree, int]:
+        """A whole draft of at most `budget` nodes, and its number of levels, which are grown until
+        `end`.
+
+        text: from the first token that is read, with its root. states: [n, width] of all but the
+        root; new ones, at most `most_fresh`, are taken over first.
+        """
+        return self.grown(budget, end)
+
+    def grown(self, budget: int, end: ChainEnd) -> tuple[Tree, int]:
+        """What `draft` returns, grown step by step after `read`."""
+        tree, numbers, settings = LevelTree(), {ROOT: 0}, self.settings
+        tree.add([ROOT], self.begin())
+        levels, before, shares = 1, 1.0, list[float]()
+        while levels < min(len(end.least), budget):
+            level = tree.likeliest(settings.beam, max(settings.least, end.worth))
+            likely = sum(tree.path_chances[node] for node in level)
+            if not likely:
+                break
+            shares.append(likely / before)
+            if not end.goes_on(shares):
+                break
+            before = likely
+            parents = [numbers[tree.parents[node]] for node in level]
+            numbers |= {node: place for place, node in enumerate(level, start=len(numbers))}
+            tokens = [tree.tokens[node] for node in level]
+            tree.add(level, self.grow(tokens, parents))
+            levels += 1
+        found = Tree(tuple(tree.tokens), tuple(tree.parents), tuple(tree.path_chances))
+        return found.prune(budget), levels
+
+    def _likeliest(self, logits: torch.Tensor, level: int) -> Guesses:
+        """Guesses by the logits [n, outputs] of a level's nodes; it is counted from 0."""
+        ids, noise = self._model.token_ids, self._noise_at(level)
+        return guesses_of(logits, self.settings.ranks, ids, noise)
+
+    def _noise_at(self, level: int) -> torch.Tensor | None:
+        """Noise [outputs] for a level."""
+        return None if self.noise is None or level >= len(self.noise) else self.noise[level]
+
+    def _placed(self, parents: Sequence[int]) -> range:
+        """Slots of new nodes with these parents, -1 for the root where it is new."""
+        first = self.length + len(self._sees) - self.ahead
+        slots = range(first, first + len(parents))
+        for slot, parent in zip(slots, parents, strict=True):
+            above = self._sees[parent] if parent >= 0 else []
+            columns = range(self.per_place * slot, self.per_place * (slot + 1))
+            self._sees.append([*above, *columns])
+        return slots
+
+    def _places(self, seen: Sequence[Sequence[int]]) -> list[int]:
+        """Places of nodes that see these columns of the draft."""
+        return [self.length - self.ahead + len(own) // self.per_place for own in seen]
+
+    def _mask(self, count: int, columns: int) -> NDArray[np.bool_]:
+        """Which of the first `columns` columns each of the last `count` nodes sees."""
+        sees = np.zeros((count, columns), dtype=np.bool_)  # indexing a tensor is slow
+        sees[:, : self.per_place * self.length] = True
+        for row, own in enumerate(self._sees[-count:]):
+            sees[row, own] = True
+        return sees
+
+    def _make_room(self, columns: int) -> None:
+        """Have memory for so many columns."""
+        *others, room, size = self._held.shape
+        if columns > room:
+            wider = self._held.new_zeros(*others, self._roomy(columns), size)
+            wider[..., :room, :] = self._held
+            self._held = wider
+            self._moved()
+
+    def _roomy(self, columns: int) -> int:
+        """More columns than these, so that memory seldom moves."""
+        return max(columns + self.per_place * _ROOM, 2 * self.room)
+
+    def _moved(self) -> None:
+        """Take note that the memory of columns is elsewhere."""
