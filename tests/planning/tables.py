@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from paceline.planning.acceptance import AcceptanceTable
+from paceline.planning.cost_curve import CostCurve, CostPoint
 
 # Of Vicuna-7B with three prompt tokens, recovered with four digits from the trees that come with
 # the official code (Apache-2.0).
@@ -15,6 +16,11 @@ VICUNA = AcceptanceTable(
         (0.1641, 0.1176, 0.0809, 0.0578, 0.0459, 0.0367, 0.0313, 0.0232, 0.0237, 0.0179),
     )
 )
+
+
+def curve(cost: float) -> CostCurve:
+    """A plain pass of 1 ms, and `cost` for every other row."""
+    return CostCurve(tuple(CostPoint(n, 8, 1 + cost * (n - 1)) for n in (1, 4, 8, 16, 32, 64)))
 
 
 def tables(

@@ -7,20 +7,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.planning.tables import VICUNA, tables
+from tests.planning.tables import VICUNA, curve, tables
 
 from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.planning.candidate_tree import CandidateTree
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.ppd import adaptive_tree
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
-from paceline.planning.ppd.dynamic_tree import StateTree, lay_out
+from paceline.planning.ppd.dynamic_tree import StateTree
 from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_widths
-from paceline.tree import ROOT, Tree
-
-
-def curve(cost: float) -> CostCurve:
-    return CostCurve(tuple(CostPoint(n, 8, 1 + cost * (n - 1)) for n in (1, 4, 8, 16, 32, 64)))
+from paceline.tree import ROOT
 
 
 def width(tree: AdaptiveTree, budget: int) -> int:
@@ -135,12 +131,12 @@ def test_a_table_for_what_was_never_measured() -> None:
 
 def test_embeddings_of_one_prompt_token_stand_side_by_side() -> None:
     guesses = CandidateTree(((0,), (0, 2)), (0.5, 0.1))
-    shape = lay_out(StateTree(guesses, (1, 0), root_prompts=2, epts=2))
-    assert shape.guesses == ((0, 0), (1, 2))
+    state = StateTree(guesses, (1, 0), root_prompts=2, epts=2)
+    tree = state.nodes(([7, 8, 9], [17, 18, 19]), first=30)
     # After the root S11 S21, S12 S22; after the first guess S11, S12.
-    assert shape.prompts == (0, 2, 1, 3, 0, 1)
-    assert shape.parents == (ROOT, 0, ROOT, 2, ROOT, 4, 0, 0)
-    tree = Tree(tuple(range(8)), shape.parents)
+    assert tree.tokens == (7, 19, 30, 32, 31, 33, 30, 31)
+    assert tree.parents == (ROOT, 0, ROOT, 2, ROOT, 4, 0, 0)
+    assert tree.weights == (0.5, 0.1, 0, 0, 0, 0, 0, 0)
     # An embedding sees those of its own number before it, and nothing beside it.
     assert [list(row.nonzero()[0]) for row in tree.ancestor_mask[2:]] == [
         [2], [2, 3], [4], [4, 5], [0, 6], [0, 7],
@@ -149,13 +145,11 @@ def test_embeddings_of_one_prompt_token_stand_side_by_side() -> None:
 
 
 @given(table=tables(max_distances=3), size=st.integers(6, 40), epts=st.integers(1, 5))
-def test_a_shape_has_a_node_for_every_row(table: AcceptanceTable, size: int, epts: int) -> None:
+def test_there_is_a_node_for_every_row(table: AcceptanceTable, size: int, epts: int) -> None:
     for state in build_tree(table, size, epts=epts).states:
-        shape = lay_out(state)
-        assert len(shape.parents) + 1 == state.width <= size + 1 + epts * table.distances
-        assert len(shape.guesses) + len(shape.prompts) == len(shape.parents)
-        assert len(shape.guesses) == len(state.candidates)
-        Tree(tuple(range(len(shape.parents))), shape.parents)
+        tree = state.nodes([range(table.ranks)] * table.distances, first=100)
+        assert len(tree) + 1 == state.width <= size + 1 + epts * table.distances
+        assert sum(token < 100 for token in tree.tokens) == len(state.candidates)
 
 
 def test_rows_for_several_embeddings_are_taken_from_guesses() -> None:

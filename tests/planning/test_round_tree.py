@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.planning.tables import VICUNA
+from tests.planning.tables import VICUNA, curve
 
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.calibration import ShareChances
 from paceline.planning.candidate_tree import likeliest_of
-from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.planning.ppd import round_tree
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree
 from paceline.planning.ppd.dynamic_tree import StateTree
@@ -21,10 +20,6 @@ from paceline.planning.ppd.round_tree import Prospects, best_tree, prospects_of
 from paceline.planning.ppd.tree_search import build_tree
 
 CHANCES = st.lists(st.lists(st.floats(0.01, 0.4), min_size=2, max_size=2), min_size=0, max_size=2)
-
-
-def curve(cost: float) -> CostCurve:
-    return CostCurve(tuple(CostPoint(n, 8, 1 + cost * (n - 1)) for n in (1, 4, 8, 16, 32, 64)))
 
 
 def expected(cost: float) -> Prospects:

@@ -129,7 +129,7 @@ class Ppd(Drafter):
         else:
             chances, most = self._tree.chances.of(self._guesses.shares), min(budget, self._most)
             state = best_tree(chances, self._tree.prospects, most, self._epts)
-        return self._guesses.tree(state)
+        return state.nodes(self._guesses.tokens, self._guesses.first)
 
     def observe(self, round: Round) -> None:
         """Judge earlier guesses, and read the next ones after the last accepted node."""

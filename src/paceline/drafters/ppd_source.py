@@ -93,7 +93,7 @@ class PpdSource(RowSource):
         self._guesses = PromptGuesses(parts, host, table.ranks, self._chances.learn)
         # All prompt tokens after one node: a chain for each of their embeddings.
         every = StateTree(CandidateTree(), (), parts.config.prompt_tokens, parts.config.epts)
-        self._rows = self._guesses.tree(every)
+        self._rows = every.nodes((), self._guesses.first)
         self._stand = False  # whether prompt tokens are in this round's tree
 
     def start(self, text: TextStart) -> None:

@@ -18,10 +18,9 @@ from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
 from paceline.kernels.likeliest import likeliest
 from paceline.planning.acceptance import AcceptanceTable, unmeasured
-from paceline.planning.ppd.dynamic_tree import StateTree, lay_out
 from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY
-from paceline.tree import ROOT, Tree
+from paceline.tree import ROOT
 
 Floats = NDArray[np.floating[Any]]
 Judge = Callable[[int, int | None, Sequence[float]], None]
@@ -109,7 +108,7 @@ class PromptGuesses:
     judge: called for each token once it is known, with its distance, the rank of the right guess,
     or None if none was right, and the shares of all.
 
-    tokens: the last round's guesses for each distance,
+    first: id of the first virtual token. tokens: the last round's guesses for each distance,
     likeliest first. shares: of the same in the softmax of their rows. length: tokens of the text.
     """
 
@@ -118,7 +117,7 @@ class PromptGuesses:
         self._ranks, self._tell = ranks, judge
         self._weights = _weights(parts)
         embeddings = parts.tensors["embeddings"].flatten(0, 1)
-        self._first = host.target.add_virtual_tokens(embeddings)
+        self.first = host.target.add_virtual_tokens(embeddings)
         self.tokens: list[list[int]] = []
         self.shares: list[list[float]] = []
         # Guesses whose token is yet to come: number of tokens before it, distance, tokens, shares.
@@ -130,14 +129,6 @@ class PromptGuesses:
         """Begin a text, without guesses."""
         self.tokens, self.shares, self._open = [], [], []
         self._sampler, self.length = text.sampler or GREEDY, len(text.context)
-
-    def tree(self, state: StateTree) -> Tree:
-        """The guesses of a state's tree, then its prompt tokens, whose weights are 0."""
-        shape = lay_out(state)
-        guesses = [self.tokens[distance][rank] for distance, rank in shape.guesses]
-        prompts = [self._first + embedding for embedding in shape.prompts]
-        weights = (*state.candidates.path_chances, *[0.0] * len(prompts))
-        return Tree((*guesses, *prompts), shape.parents, weights)
 
     def observe(self, round: Round, read: bool = True) -> None:
         """Judge earlier guesses, and `read` the next ones after the last accepted node."""
@@ -163,9 +154,9 @@ class PromptGuesses:
     def _read(self, round: Round) -> list[tuple[list[int], list[float]]]:
         """The likeliest tokens and their shares, by distance from the last accepted node."""
         last = round.path.nodes[-1] if round.path.nodes else ROOT
-        end = self._first + self._weights.numel()
+        end = self.first + self._weights.numel()
         chains = [
-            round.tree.along(range(self._first + ept, end, self._epts), last)
+            round.tree.along(range(self.first + ept, end, self._epts), last)
             for ept in range(self._epts)
         ]
         return [

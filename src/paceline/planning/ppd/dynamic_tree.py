@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from paceline.planning.candidate_tree import CandidateTree
 from paceline.planning.cost_curve import CostCurve
-from paceline.tree import ROOT
+from paceline.tree import ROOT, Tree
 
 Vector = NDArray[np.float64]
 
@@ -58,6 +58,37 @@ class StateTree:
         chances *= 1 - _NEW_TEXT
         chances[-1] += _NEW_TEXT
         return chances
+
+    def nodes(self, guesses: Sequence[Sequence[int]], first: int) -> Tree:
+        """The nodes of a pass: the guesses, then the prompt tokens after the root and each guess,
+        whose weights are 0.
+
+        guesses: tokens by distance and rank. first: id of the first embedding; that of an EPT is
+        epts x (prompt token) + EPT later, both from 0.
+
+        After a node, the j-th EPT of the first prompt token is followed by the j-th one of the
+        second, and so on: one chain per EPT. This is the ensemble mask of PPD's section 4.4.3, in
+        which EPTs of one prompt token share a position and see only those with their own number.
+
+            one guess, two prompt tokens after the root and one after the guess, two EPTs each:
+
+            root ─┬─ guess ─┬─ S11
+                  │         └─ S12
+                  ├─ S11 ─── S21
+                  └─ S12 ─── S22
+        """
+        candidates = self.candidates
+        tokens = [guesses[len(path) - 1][path[-1]] for path in candidates.paths]
+        parents = list(candidates.parents)
+        for node, count in ((ROOT, self.root_prompts), *enumerate(self.prompts)):
+            for ept in range(self.epts):
+                above = node
+                for prompt in range(count):
+                    parents.append(above)
+                    tokens.append(first + prompt * self.epts + ept)
+                    above = len(parents) - 1
+        no_chances = (0.0,) * (len(tokens) - len(candidates))
+        return Tree(tuple(tokens), tuple(parents), (*candidates.path_chances, *no_chances))
 
 
 @dataclass(frozen=True)
@@ -153,45 +184,3 @@ def allocate_prompts(
     first = np.argsort(losses, axis=None, kind="stable")[:surplus]
     taken = np.bincount(first // len(steps), minlength=nodes)
     return tuple((most - taken).tolist())
-
-
-@dataclass(frozen=True)
-class TreeShape:
-    """The nodes of a pass before any token is known: the guesses, then the prompt tokens after the
-    root and after each guess.
-
-    parents: of all nodes, as in `Tree.parents`.
-    guesses: (distance, rank) of the guess at each of the first nodes, both from 0.
-    prompts: embedding index at each of the others, epts x (prompt token) + EPT, both from 0.
-    """
-
-    parents: tuple[int, ...]
-    guesses: tuple[tuple[int, int], ...]
-    prompts: tuple[int, ...]
-
-
-def lay_out(state: StateTree) -> TreeShape:
-    """The nodes of a state's tree.
-
-    After a node, the j-th EPT of the first prompt token is followed by the j-th one of the
-    second, and so on: one chain per EPT. This is the ensemble mask of PPD's section 4.4.3, in which
-    EPTs of one prompt token share a position and see only those with their own number.
-
-        one guess, two prompt tokens after the root and one after the guess, two EPTs each:
-
-        root ─┬─ guess ─┬─ S11
-              │         └─ S12
-              ├─ S11 ─── S21
-              └─ S12 ─── S22
-    """
-    candidates = state.candidates
-    parents, prompts = list(candidates.parents), []
-    for node, count in ((ROOT, state.root_prompts), *enumerate(state.prompts)):
-        for ept in range(state.epts):
-            above = node
-            for prompt in range(count):
-                parents.append(above)
-                prompts.append(prompt * state.epts + ept)
-                above = len(parents) - 1
-    guesses = tuple((len(path) - 1, path[-1]) for path in candidates.paths)
-    return TreeShape(tuple(parents), guesses, tuple(prompts))
