@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.draft_hosts import Ticking
 from tests.drafters.test_heads_drafting import Noted, own_states
+from tests.drafters.test_level_drafters import drafts
 from tests.head_parts import level_by_level, saved_eagle
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
@@ -26,7 +27,7 @@ from paceline.planning.draft_length import DraftLength
 from paceline.records import TextStart
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
-from paceline.tree import ROOT, Tree
+from paceline.tree import ROOT
 
 TINY = "tiny"
 SIZES = {"hidden": 32, "vocab": VOCAB, "fingerprint": TINY}
@@ -101,12 +102,6 @@ def target_outputs(target: CausalLMTarget, text: list[int]) -> torch.Tensor:
     found = target.states(slot, (1, 2)).clone()
     target.close(slot)
     return found
-
-
-def drafts(drafter: Eagle, target: CausalLMTarget, text: list[int], budget: int = 12) -> Tree:
-    """What is proposed where the target has read all but the last token."""
-    drafter.observe_states(own_states(target.model, text[:-1]).detach())
-    return drafter.propose(budget)
 
 
 def test_after_a_rest_it_catches_up_and_after_a_change_it_keeps_what_is_the_same() -> None:

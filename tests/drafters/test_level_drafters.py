@@ -75,10 +75,12 @@ def target() -> CausalLMTarget:
 
 
 @torch.no_grad()
-def drafts(drafter: LevelDrafter, target: CausalLMTarget, text: list[int]) -> Tree:
+def drafts(
+    drafter: LevelDrafter, target: CausalLMTarget, text: list[int], budget: int = 12
+) -> Tree:
     """What is proposed where the target has read all but the last token."""
     drafter.observe_states(own_states(target.model, text[:-1]))
-    return drafter.propose(12)
+    return drafter.propose(budget)
 
 
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)

@@ -38,8 +38,7 @@ class MedusaConfig:
     vocabulary: int = 0
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "heads")
-        check_least(self, 0, "layers", "vocabulary")
+        check_least(self, heads=1, layers=0, vocabulary=0)
         check_choice(self, form=Form)
         if self.form == "compact" and self.layers == 0:
             raise ModelError(
@@ -85,8 +84,7 @@ class ChimeraConfig:
     biases: bool = False
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "heads", "order")
-        check_least(self, 0, "layers", "vocabulary", "rank")
+        check_least(self, heads=1, order=1, layers=0, vocabulary=0, rank=0)
         check_choice(self, form=Form, bottom=Bottom)
         if self.order > 5:
             raise ModelError(f"order must be 1 to 5, got {self.order}")
@@ -124,10 +122,9 @@ class EagleConfig:
     biases: bool = False
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "steps")
-        check_least(self, 2, "head_size")
-        check_least(self, 0, "vocabulary")
+        check_least(self, steps=1, head_size=2, vocabulary=0)
         _check_attention(self)
+        object.__setattr__(self, "layers", tuple(self.layers))  # a list, where it was read as JSON
         if not all(isinstance(layer, int) for layer in self.layers):
             raise ModelError(f"layers must be whole numbers, got {self.layers}")
         if min(self.layers, default=1) < 1 or list(self.layers) != sorted(set(self.layers)):
@@ -142,9 +139,9 @@ def check_choice(config: object, **kinds: Any) -> None:
             raise ModelError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
 
 
-def check_least(config: object, least: int, *names: str) -> None:
-    """Raises ModelError unless these fields are whole numbers of at least `least`."""
-    for name in names:
+def check_least(config: object, **fields: int) -> None:
+    """Raises ModelError unless each of these fields is a whole number of at least this value."""
+    for name, least in fields.items():
         value = getattr(config, name)
         if not isinstance(value, int):
             raise ModelError(f"{name} must be a whole number, got {value!r}")
@@ -153,7 +150,7 @@ def check_least(config: object, least: int, *names: str) -> None:
 
 
 def _check_attention(config: ChimeraConfig | EagleConfig) -> None:
-    check_least(config, 1, "attention_heads", "kv_heads", "head_size", "intermediate")
+    check_least(config, attention_heads=1, kv_heads=1, head_size=1, intermediate=1)
     if config.attention_heads % config.kv_heads or config.head_size % 2:
         raise ModelError(
             f"attention_heads must be a multiple of kv_heads, and head_size even, got "

@@ -61,8 +61,7 @@ class PromptConfig:
     exits: int = 1
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "prompt_tokens", "epts", "exits")
-        check_least(self, 0, "prefix_tokens")
+        check_least(self, prompt_tokens=1, epts=1, exits=1, prefix_tokens=0)
         check_choice(self, mask=Mask, head=Head)
 
 

@@ -151,8 +151,3 @@ class EagleParts(HeadParts[EagleConfig, EagleModel]):
     module: ClassVar[Callable[..., Any]] = EagleModel
     compiled: ClassVar[Compile] = staticmethod(compile_eagle)
     reads_words: ClassVar[bool] = True
-
-    @classmethod
-    def read_config(cls, content: dict[str, Any]) -> EagleConfig:
-        """See `TrainedParts`."""
-        return super().read_config({**content, "layers": tuple(content["layers"])})

@@ -68,12 +68,6 @@ class TrainedParts(Generic[ConfigT]):
     method: ClassVar[str]
     config_type: ClassVar[type]
 
-    @classmethod
-    def read_config(cls, content: dict[str, Any]) -> ConfigT:
-        """Parse the configuration; raises TypeError, ValueError or ModelError if it is not one."""
-        config: ConfigT = cls.config_type(**content)
-        return config
-
     @abstractmethod
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
         """Required tensors, with their shapes."""
@@ -153,8 +147,8 @@ class TrainedParts(Generic[ConfigT]):
                 raise ValueError("it has another format or kind")
             content.pop("method")
             base = BaseModel(**content.pop("base_model"))
-            check_least(base, 1, "hidden_size", "vocab_size")
-            config = cls.read_config(content)
+            check_least(base, hidden_size=1, vocab_size=1)
+            config: ConfigT = cls.config_type(**content)
         except (KeyError, TypeError, ValueError, ModelError) as error:
             raise ModelError(f"{folder / CONFIG} does not describe {cls.kind} ({error})") from error
         acceptance, path = folder / _ACCEPTANCE, folder / _TENSORS
