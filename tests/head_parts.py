@@ -54,5 +54,5 @@ def level_by_level(drafter: Drafter) -> Any:
     """The drafter, whose drafts are no longer made in one call, as on a GPU."""
     programs = drafter._model.programs  # type: ignore[attr-defined]
     if programs is not None:
-        programs.call = None
+        programs.call, programs.most_fresh = None, 0
     return drafter

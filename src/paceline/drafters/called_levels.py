@@ -122,7 +122,7 @@ class CalledLevels(TextLevels):
         """See `TextLevels.draft`: in one call, except for prompts and very short texts."""
         by, settings, fresh = self._programs, self.settings, len(states) - self.length
         fits = states.dtype == torch.float32 and states.stride(-1) == 1
-        if by.call is None:  # `most_fresh` is 0: all was read before
+        if by.call is None:  # then `most_fresh` is 0, and all was read before
             return self.grown(budget, end)
         if not fits or len(text) < by.before + fresh:
             self.read(text, states)
@@ -177,7 +177,7 @@ class CalledLevels(TextLevels):
 
     def _moved(self) -> None:
         self._programs = programs = self._model.programs
-        self.most_fresh = 0 if programs.call is None else programs.most_fresh
+        self.most_fresh = programs.most_fresh
         keys, values = self._held
         self._layers = layers = [
             CacheLayer(keys[:, :, begin::step], values[:, :, begin::step])
