@@ -8,12 +8,13 @@ from itertools import product
 from typing import Any
 
 from bench_tables import LENGTH, SPEEDUP, sure, times
-from papers import SMALL, crossed, entries, figures, found, trained
+from papers import SMALL, crossed, entries, figures, found, report, trained
 
 from paceline.bench.entries import Entry
 from paceline.bench.metrics import Group, MethodSummary, summarise
 from paceline.tables import markdown_table
 
+_OWN = "Chimera, after its own guesses"
 METHODS = {"medusa": "Medusa", "eagle": "EAGLE", "chimera": "Chimera"}
 DECODINGS = ("greedy", "typical")
 RUNS = {
@@ -24,18 +25,25 @@ SUITES = {"mt_bench": "MT-bench", "vicuna_bench": "Vicuna-bench"}
 
 
 def heads(*models: str) -> str:
-    """Table 5: shipped heads and EAGLE's steps, beside the paper's heads."""
+    """Table 5: shipped heads and EAGLE's steps, beside the paper's heads, of which Chimera's were
+    judged after their own guesses."""
     columns = [f"{model}: {top}" for model in (*models, "paper") for top in ("top-1", "top-5")]
-    paper = figures("chimera", "5")
+    paper, own = figures("chimera", "5"), report("heads/after-own-guesses")
+    judged = {name: _tests(trained(name.lower())) for name in ("Medusa", "EAGLE", "Chimera")}
+    judged[_OWN] = _tests(own, "evaluation_after_own_guesses")
     rows = [["head", "", *columns]]
-    for head, name in product(range(4), (*paper, "EAGLE")):
-        records = trained(name.lower())
-        tops = [records[model]["evaluation"][top] for model in models for top in ("top1", "top5")]
+    for head, (name, tests) in product(range(4), judged.items()):
+        tops = [tests.get(model, {}).get(top, ()) for model in models for top in ("top1", "top5")]
         ours = [f"{shares[head]:.1%}" if head < len(shares) else "" for shares in tops]
-        theirs = [f"{paper[name][head][place]:.0%}" if name in paper else "" for place in (0, 4)]
+        of = {_OWN: "Chimera", "Medusa": "Medusa"}.get(name)
+        theirs = [f"{paper[of][head][place]:.0%}" if of else "" for place in (0, 4)]
         if any(ours):
             rows.append([str(head), name, *ours, *theirs])
     return markdown_table(rows, left=2)
+
+
+def _tests(records: dict[str, Any], name: str = "evaluation") -> dict[str, Any]:
+    return {model: record[name] for model, record in records.items()}
 
 
 def _groups(run: str, by: str) -> dict[str, Group]:
