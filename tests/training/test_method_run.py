@@ -72,6 +72,7 @@ def test_it_leaves_parts_that_say_how_they_came_about(
     texts = record["texts"]
     assert sum(texts[name]["texts"] for name in ("train", "validation", "test")) == 24
     assert record["places"] > 0 and record["speed"]["places_per_second"] > 0
+    assert ("evaluation_after_own_guesses" in record) == (method == "chimera")
     found = record["evaluation"]
     assert found["points"] == texts["test"]["places"] and found["texts"] == texts["test"]["texts"]
     for share, (low, high) in zip(found["top1"], found["top1_interval"]):

@@ -14,7 +14,7 @@ from torch import nn
 from paceline.errors import UsageError
 from paceline.kernels.blocks import rounded_numbers
 from paceline.training import trainer as trainer_module
-from paceline.training.methods.chimera import Chimera, ChimeraSettings
+from paceline.training.methods.chimera import Bottom, Chimera, ChimeraSettings
 from paceline.training.methods.eagle import Eagle, EagleSettings
 from paceline.training.methods.medusa import Medusa, MedusaSettings
 from paceline.training.precision import products_name, without_cudnn
@@ -100,6 +100,29 @@ def test_chimera_continues_its_own_guesses_as_drafts_do() -> None:
     found = Chimera(base, ChimeraSettings(bits=4)).module.shared_head(states)
     weight, bias = Teacher(base.head, None, VOCAB, 4).guessing
     torch.testing.assert_close(found, nn.functional.linear(states, weight, bias))
+
+
+def test_chimera_is_also_tested_after_its_own_guesses() -> None:
+    base, tested = base_of(), []
+    batches = [window_of(base.model, [[7 * i % VOCAB for i in range(20)]])]
+    for own_guesses in (False, True):  # however it has learned
+        torch.manual_seed(0)
+        found = Trainer(Chimera(base, ChimeraSettings(own_guesses=own_guesses)))
+        tested.append(found.test(lambda: iter(batches), 1))
+        assert list(tested[-1]) == ["evaluation", "evaluation_after_own_guesses"]
+    for one, other in zip(tested[0].values(), tested[1].values(), strict=True):
+        assert one.as_json() == other.as_json()
+    after_text, after_own = (tally.accepted for tally in tested[0].values())
+    assert after_text[:, 0] == after_own[:, 0]  # the first guess follows none
+    assert (after_text[:, 1:] != after_own[:, 1:]).all()
+
+
+@pytest.mark.parametrize("bottom", ["transformer frozen", "transformer finetune"])
+def test_what_cannot_follow_its_own_guesses_is_tested_once(bottom: Bottom) -> None:
+    batches = [window_of(base_of().model, [[7 * i % VOCAB for i in range(20)]])]
+    chimera = Trainer(Chimera(base_of(), ChimeraSettings(bottom=bottom)))
+    for found in (trainer(MedusaSettings()), chimera):
+        assert list(found.test(lambda: iter(batches), 1)) == ["evaluation"]
 
 
 def test_the_rate_falls_and_training_stops_early() -> None:

@@ -103,6 +103,8 @@ class TrainedMethod(ABC, Generic[SettingsT]):
 
     module: its parameters in float32; those that require gradients learn.
     bits: of the matrices that it guesses with while it learns; 0: they are not rounded.
+    own_guesses: whether its later guesses follow its own earlier ones instead of the text; None if
+    it cannot be switched, else the test is done both ways.
 
     name: of the method and its command. summary: for the help. use: template of the --method value
     for a folder. Settings: a dataclass whose fields are the command's options. Parts: what `parts`
@@ -121,6 +123,7 @@ class TrainedMethod(ABC, Generic[SettingsT]):
 
     module: nn.Module
     bits: int = 0
+    own_guesses: bool | None = None
 
     @abstractmethod
     def __init__(self, base: Base, settings: SettingsT) -> None:

@@ -32,6 +32,7 @@ from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache, StateShape
 from paceline.training.trainer import Trainer
 
+_ONCE = "the test split, once"
 _VALIDATION_PLACES = 20_000  # that suffice for a look at the loss
 _ELSEWHERE = "use --device cpu, or a smaller model"
 
@@ -234,18 +235,18 @@ def _trained(
     outcome = run_training(trainer, batches, judged, folder, wanted, on_step)
     kept = _rounded(method.tensors(), run.settings.save_dtype)
     method.load(in_floats(kept))
-    tally, _ = trainer.measure(batches.whole(data.test), len(data.test))
+    tallies = trainer.test(lambda: batches.whole(data.test), len(data.test))
     record = {
         "about": run.about,
         "run": dict(wanted),
         "texts": data.counts,
         **outcome,
-        "evaluation": {"on": "the test split, once", **tally.as_json()},
+        **{name: {"on": _ONCE, **tally.as_json()} for name, tally in tallies.items()},
         "licences": run.source.licences,
         **_origin(run.first),
         "precision": products_name(trainer.precision, batches.device),
     }
-    return method.parts(kept, tally.table, record)
+    return method.parts(kept, tallies["evaluation"].table, record)
 
 
 def _origin(first: Finished | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf, isfinite
@@ -97,6 +97,17 @@ class Trainer:
                 total += float(self.loss(batch, tally)) * count
                 places += count
         return tally, total / places
+
+    def test(self, batches: Callable[[], Iterator[Batch]], texts: int) -> dict[str, Tally]:
+        """Count all guesses on the test split, by their name in the record: after right guesses,
+        and, if the method can, after its own, as Chimera's program counts."""
+        if self.method.own_guesses is None:
+            return {"evaluation": self.measure(batches(), texts)[0]}
+        tallies = {}
+        for name, own in {"evaluation": False, "evaluation_after_own_guesses": True}.items():
+            self.method.own_guesses = own
+            tallies[name], _ = self.measure(batches(), texts)
+        return tallies
 
     @property
     def finished(self) -> bool:

@@ -101,6 +101,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
 
         super().__init__(base, settings)
         self.bits = settings.bits
+        self.own_guesses = settings.own_guesses if settings.bottom == "ngram" else None
         copied = settings.block == "last-layer"
         config = sized_like(settings.config(), base.model.config, settings.intermediate)
         config = replace(config, biases=copied and last_layer_has_biases(base))
@@ -121,7 +122,7 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         points, valid = batch.points()
         last, sees = batch.last, batch.sees(points)
         texts = Stretches(batch.tokens, last, batch.position, batch.start, points, sees)
-        found: Drafted = self.module(texts, self.settings.own_guesses)
+        found: Drafted = self.module(texts, bool(self.own_guesses))
         tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
         scale = last[batch.text >= 0].square().mean()
         for head, (ends, states) in enumerate(zip(found.ends, found.states)):
