@@ -71,12 +71,15 @@ class Noted:
         self.penalties: list[torch.Tensor] = []
 
     def add(
-        self, head: int, states: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
+        self,
+        head: int,
+        guesses: torch.Tensor,
+        points: torch.Tensor,
+        valid: torch.Tensor,
+        as_logits: bool = False,
     ) -> None:
         assert head == len(self.told)
-        self.told.append((states, points, valid))
-
-    add_logits = add
+        self.told.append((guesses, points, valid))
 
     def penalty(self, term: torch.Tensor) -> None:
         self.penalties.append(term)

@@ -34,7 +34,12 @@ from paceline.training.method_run import MethodRun, train_method
 from paceline.training.methods.chimera import Chimera, ChimeraSettings
 from paceline.training.methods.draft import DraftSettings
 from paceline.training.methods.eagle import Eagle, EagleSettings
-from paceline.training.methods.last_layer import gains_of, sized_like
+from paceline.training.methods.last_layer import (
+    final_norm_of,
+    gains_of,
+    last_layer_of,
+    sized_like,
+)
 
 VOCAB = len(byte_tokenizer())
 SMALL: dict[str, Any] = {
@@ -103,7 +108,7 @@ def test_outputs_may_have_to_be_near_the_next_state() -> None:
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
 def test_it_begins_as_the_last_layer(name: str) -> None:
     base = base_of(name)
-    layer: Any = base.last_layer
+    layer: Any = last_layer_of(base.model)
     if name == "qwen2":
         layer.self_attn.k_proj.bias.normal_()
     method = Eagle(base, EagleSettings(block="last-layer"))
@@ -112,7 +117,7 @@ def test_it_begins_as_the_last_layer(name: str) -> None:
     if name == "qwen2":
         assert torch.equal(method.module.key.bias, layer.self_attn.k_proj.bias)
         assert not Eagle(base, EagleSettings(block="random")).module.config.biases
-    assert torch.equal(method.module.last_norm, base.final_norm.weight)
+    assert torch.equal(method.module.last_norm, final_norm_of(base.model).weight)
     narrow = Eagle(base, EagleSettings(block="last-layer", intermediate=5)).module
     rows = {tuple(row) for row in layer.mlp.gate_proj.weight.tolist()}
     assert narrow.gate.weight.shape[0] == 5
@@ -152,8 +157,8 @@ def test_a_model_may_read_images_too() -> None:
 def test_gains_of_normalisations_are_copied_not_their_weights(name: str, inner: str) -> None:
     """Gemma's multiply by one more than their weights; Gemma 3's also follow the attention."""
     base = base_of(name)
-    layer: Any = base.last_layer
-    norms = layer.input_layernorm, getattr(layer, inner), base.final_norm
+    layer: Any = last_layer_of(base.model)
+    norms = layer.input_layernorm, getattr(layer, inner), final_norm_of(base.model)
     for norm in norms:
         norm.weight.normal_()
     module = Eagle(base, EagleSettings(block="last-layer")).module

@@ -100,7 +100,7 @@ def test_a_head_is_scored_against_the_state_it_leads_to(
     for head, states in enumerate(guesses):
         logits = F.linear(states, weight, bias)
         if dense_head:
-            scorer.add_logits(head, logits, points, valid)
+            scorer.add(head, logits, points, valid, as_logits=True)
         else:
             scorer.add(head, states, points, valid)
         terms = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from paceline.errors import ModelError, UsageError
+from paceline.errors import UsageError
 from paceline.training.settings import PACKAGED, TrainerSettings
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ Finished: TypeAlias = "TrainedParts[Any] | DraftParts"
 Tensors: TypeAlias = "Mapping[str, torch.Tensor]"
 Record = Mapping[str, Any]
 """What `training.json` holds."""
-
-_FINAL_NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 
 @dataclass(frozen=True)
@@ -62,40 +60,6 @@ class Base:
         """Its input embeddings: token ids int64 [...] -> [..., hidden]."""
         found: nn.Module = self.model.get_input_embeddings()
         return found
-
-    @property
-    def last_layer(self) -> nn.Module:
-        """See `last_layer_of`."""
-        return last_layer_of(self.model)
-
-    @property
-    def final_norm(self) -> nn.Module:
-        """See `final_norm_of`."""
-        return final_norm_of(self.model)
-
-
-def last_layer_of(model: PreTrainedModel) -> nn.Module:
-    """A model's last layer. Raises ModelError if its layers are not in one list."""
-    from paceline.models.draft_model import layers_of
-
-    layers: Any = model.get_submodule(layers_of(model))
-    found: nn.Module = layers[-1]
-    return found
-
-
-def final_norm_of(model: PreTrainedModel) -> nn.Module:
-    """The normalisation between the last layer and the output head. Raises ModelError if there is
-    none with a usual name."""
-    from torch import nn
-
-    for name in _FINAL_NORMS:
-        norm = getattr(model.get_decoder(), name, None)
-        if isinstance(norm, nn.Module):
-            return norm
-    raise ModelError(
-        f"the last normalisation of {type(model).__name__} was not found, so no drafter can be "
-        "trained with it"
-    )
 
 
 class TrainedMethod(ABC, Generic[SettingsT]):

@@ -14,6 +14,13 @@ from paceline.training.tally import RANKS, Tally
 _TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
 
 
+def rounded_head(
+    head: tuple[torch.Tensor, torch.Tensor], bits: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """An output head (weights, biases) with its weights rounded to 4 or 8 bits; 0 leaves it."""
+    return (rounded_numbers(head[0], bits), head[1].float()) if bits else head
+
+
 class Teacher:
     """The target's output head, for the tokens that can be guessed.
 
@@ -31,9 +38,8 @@ class Teacher:
         vocab_size: int,
         bits: int = 0,
     ) -> None:
-        # Inference tensors cannot be differentiated through; clones can.
-        self.head = head[0].float().clone(), head[1].float().clone()
-        self.guessing = (rounded_numbers(self.head[0], bits), self.head[1]) if bits else self.head
+        self.head = head[0].float(), head[1].float()
+        self.guessing = rounded_head(self.head, bits)
         ids = torch.arange(vocab_size) if token_ids is None else token_ids
         columns = torch.full((vocab_size,), -1)
         columns[ids.cpu()] = torch.arange(len(ids))
@@ -65,22 +71,6 @@ class Scorer:
         self._chained: torch.Tensor | None = None
         self._table, self._rows = self._made_table()
 
-    def add(
-        self, head: int, states: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
-    ) -> None:
-        """Add guesses of a head, from 0, that end in the target's output head.
-
-        states: [rows, n, hidden]. points: [rows, n] int64, the places they are for. valid: [rows, n]
-        bool, which of them count.
-        """
-        self._add(head, states, points, valid, self._teacher.guessing)
-
-    def add_logits(
-        self, head: int, logits: torch.Tensor, points: torch.Tensor, valid: torch.Tensor
-    ) -> None:
-        """Add guesses as logits [rows, n, columns], from an output head of the method's own."""
-        self._add(head, logits, points, valid, None)
-
     def penalty(self, term: torch.Tensor) -> None:
         """Add a scalar term to the loss."""
         self._penalties.append(term)
@@ -98,14 +88,20 @@ class Scorer:
         total = torch.stack(terms).mean()
         return total + sum(self._penalties) if self._penalties else total
 
-    def _add(
+    def add(
         self,
         head: int,
         guesses: torch.Tensor,
         points: torch.Tensor,
         valid: torch.Tensor,
-        end: tuple[torch.Tensor, torch.Tensor] | None,
+        as_logits: bool = False,
     ) -> None:
+        """Add guesses of a head, from 0.
+
+        guesses: states [rows, n, hidden], that end in the target's output head; or, `as_logits`,
+        [rows, n, columns] from an output head of the method's own. points: [rows, n] int64, the
+        places they are for. valid: [rows, n] bool, which of them count.
+        """
         there = valid & self.batch.has(points, head + 2)
         length = self.batch.tokens.shape[1]
         rows = torch.arange(len(points), device=points.device)[:, None] * length
@@ -126,6 +122,7 @@ class Scorer:
 
         told = None if self._tally is None else ranked
         asked, kind = guesses[there][known].float(), self._settings.loss
+        end = None if as_logits else self._teacher.guessing
         with torch.autocast(asked.device.type, enabled=False):
             loss, best, acceptance = head_loss(asked, end, chances, labels, kind, told)
         self._heads[head] = loss.sum(), len(labels)

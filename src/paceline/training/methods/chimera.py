@@ -72,11 +72,11 @@ class ChimeraSettings(HeadSettings):
 
     def check(self, model: PreTrainedModel) -> None:
         """See `TrainerSettings`."""
-        from paceline.training.methods.last_layer import CHIMERA_NORMS, check_last_layer, sized_like
+        from paceline.training.methods.last_layer import check_last_layer, sized_like
 
         sized_like(self.config(), model.config, self.intermediate)
         if self.block == "last-layer":
-            check_last_layer(model, CHIMERA_NORMS, "Chimera")
+            check_last_layer(model, "Chimera")
 
 
 class Chimera(TrainedMethod[ChimeraSettings]):
@@ -91,28 +91,23 @@ class Chimera(TrainedMethod[ChimeraSettings]):
 
     def __init__(self, base: Base, settings: ChimeraSettings) -> None:
         from paceline.drafters.chimera_model import ChimeraModel
-        from paceline.kernels.blocks import rounded_numbers
-        from paceline.training.methods.last_layer import (
-            TransformerBottom,
-            begin_as_last_layer,
-            last_layer_has_biases,
-            sized_like,
-        )
+        from paceline.training.methods import last_layer
+        from paceline.training.scorer import rounded_head
 
         super().__init__(base, settings)
         self.bits = settings.bits
         self.own_guesses = settings.own_guesses if settings.bottom == "ngram" else None
         copied = settings.block == "last-layer"
-        config = sized_like(settings.config(), base.model.config, settings.intermediate)
-        config = replace(config, biases=copied and last_layer_has_biases(base))
+        config = last_layer.sized_like(settings.config(), base.model.config, settings.intermediate)
+        config = replace(config, biases=copied and last_layer.has_biases(base.model))
         bottom = None
         if settings.bottom != "ngram":
-            bottom = TransformerBottom(base.model, settings.bottom == "transformer finetune")
-        weight, bias = base.head
-        head = (rounded_numbers(weight, self.bits), bias.float()) if self.bits else base.head
+            trained = settings.bottom == "transformer finetune"
+            bottom = last_layer.TransformerBottom(base.model, trained)
+        head = rounded_head(base.head, self.bits)
         self.module = ChimeraModel(config, head, base.embed, base.token_ids, bottom)
         if copied:
-            begin_as_last_layer(self.module.encoder, base)
+            last_layer.begin_as_last_layer(self.module.encoder, base.model)
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Draft after all places, along the text."""
@@ -123,10 +118,9 @@ class Chimera(TrainedMethod[ChimeraSettings]):
         last, sees = batch.last, batch.sees(points)
         texts = Stretches(batch.tokens, last, batch.position, batch.start, points, sees)
         found: Drafted = self.module(texts, bool(self.own_guesses))
-        tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
         scale = last[batch.text >= 0].square().mean()
         for head, (ends, states) in enumerate(zip(found.ends, found.states)):
-            tell(head, ends, points, valid)
+            scorer.add(head, ends, points, valid, self.settings.form == "full")
             there = valid & batch.has(points, head + 1)
             # Short answers end before this head's state.
             if self.settings.state_weight and there.any():

@@ -21,8 +21,6 @@ Features = Literal["last", "three"]
 """last: the model's last hidden state (EAGLE 1 and 2). three: the outputs of a low, a middle and a
 high layer (EAGLE-3)."""
 
-_NORMS = {"row_norm": "input_layernorm", "inner_norm": "post_attention_layernorm"}
-
 
 @dataclass(frozen=True)
 class EagleSettings(HeadSettings):
@@ -64,7 +62,7 @@ class EagleSettings(HeadSettings):
 
         sized_like(self.config(), model.config, self.intermediate)
         if self.block == "last-layer":
-            check_last_layer(model, _NORMS, "EAGLE")
+            check_last_layer(model, "EAGLE")
 
     def taps(self, layers: int) -> tuple[int, ...]:
         """See `TrainerSettings`: layers 2, `layers` // 2 and `layers` - 3, as in the official code,
@@ -89,25 +87,20 @@ class Eagle(TrainedMethod[EagleSettings]):
         import torch
 
         from paceline.drafters.eagle_model import EagleModel
-        from paceline.training.methods.last_layer import (
-            copy_last_layer,
-            gains_of,
-            last_layer_has_biases,
-            sized_like,
-        )
+        from paceline.training.methods import last_layer
 
         super().__init__(base, settings)
         self.bits = settings.bits
-        layers = base.model.config.get_text_config().num_hidden_layers
-        copied = settings.block == "last-layer"
-        config = replace(settings.config(), layers=settings.taps(layers))
-        config = sized_like(config, base.model.config, settings.intermediate)
-        config = replace(config, biases=copied and last_layer_has_biases(base))
+        model, copied = base.model, settings.block == "last-layer"
+        taps = settings.taps(model.config.get_text_config().num_hidden_layers)
+        config = last_layer.sized_like(settings.config(), model.config, settings.intermediate)
+        biases = copied and last_layer.has_biases(model)
+        config = replace(config, layers=taps, biases=biases)
         self.module = EagleModel(config, base.head, base.embed, base.token_ids)
         if copied:
-            copy_last_layer(self.module, base, _NORMS, "EAGLE")
+            last_layer.copy_last_layer(self.module, model, "row_norm", "EAGLE")
             with torch.no_grad():
-                self.module.last_norm.copy_(gains_of(base.final_norm))
+                self.module.last_norm.copy_(last_layer.gains_of(last_layer.final_norm_of(model)))
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Take all steps after all places, along the text."""

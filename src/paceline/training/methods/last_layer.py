@@ -3,7 +3,7 @@ layer in place of Chimera's n-gram encoder (table 6), for the study."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -18,18 +18,18 @@ from paceline.errors import ModelError
 from paceline.models.draft_model import layers_of
 from paceline.training.batches import masks_of
 from paceline.training.cutting import cut
-from paceline.training.method import Base, final_norm_of, last_layer_of
 
 # Names of a layer's parts in Llama and its relatives.
 _TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
 _OTHERS = ("self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+_NORM = "input_layernorm"
 # Llama names the norm before the feed-forward by what precedes it; Gemma 2 and 3 have both.
 _AFTER, _BEFORE = "post_attention_layernorm", "pre_feedforward_layernorm"
 
-CHIMERA_NORMS = {"green_norm": "input_layernorm", "inner_norm": _AFTER}
-"""See `copy_last_layer`."""
+# Names of the normalisation after the last layer.
+_FINAL_NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
-_SMALLEST = 1e-2
+_SMALLEST = 1e-2  # of its gains, to divide by
 
 ConfigT = TypeVar("ConfigT", EagleConfig, ChimeraConfig)
 
@@ -56,19 +56,39 @@ def sized_like(config: ConfigT, base: PreTrainedConfig, intermediate: int = 0) -
     )
 
 
-def last_layer_has_biases(base: Base) -> bool:
-    """Whether its queries, keys and values have biases."""
-    return f"{_TURNED['query']}.bias" in dict(base.last_layer.named_parameters())
+def last_layer_of(model: PreTrainedModel) -> nn.Module:
+    """A model's last layer. Raises ModelError if its layers are not in one list."""
+    layers: Any = model.get_submodule(layers_of(model))
+    found: nn.Module = layers[-1]
+    return found
 
 
-def check_last_layer(model: PreTrainedModel, norms: Mapping[str, str], kind: str) -> None:
-    """Raise ModelError for a model whose last layer lacks parts that `copy_last_layer` copies with
-    these norms. kind: see there. Its matrices may be in blocks."""
+def final_norm_of(model: PreTrainedModel) -> nn.Module:
+    """The normalisation between the last layer and the output head. Raises ModelError if there is
+    none with a usual name."""
+    for name in _FINAL_NORMS:
+        norm = getattr(model.get_decoder(), name, None)
+        if isinstance(norm, nn.Module):
+            return norm
+    raise ModelError(
+        f"the last normalisation of {type(model).__name__} was not found, so no drafter can be "
+        "trained with it"
+    )
+
+
+def has_biases(model: PreTrainedModel) -> bool:
+    """Whether the queries, keys and values of a model's last layer have biases."""
+    return f"{_TURNED['query']}.bias" in dict(last_layer_of(model).named_parameters())
+
+
+def check_last_layer(model: PreTrainedModel, kind: str) -> None:
+    """Raise ModelError for a model whose last layer lacks parts that `copy_last_layer` copies.
+    Its matrices may be in blocks."""
     layer = last_layer_of(model)
     with _copying(model, kind):
         for name in (*_TURNED.values(), *_OTHERS):
             layer.get_submodule(name)
-        for name in norms.values():
+        for name in (_NORM, _AFTER):
             layer.get_parameter(f"{name}.weight")
     final_norm_of(model)
 
@@ -86,23 +106,22 @@ def _copying(model: PreTrainedModel, kind: str) -> Iterator[None]:
 
 
 @torch.no_grad()
-def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind: str) -> None:
-    """Copy the weights of the base's last layer into `block`, which is sized like it.
+def copy_last_layer(block: nn.Module, model: PreTrainedModel, norm: str, kind: str) -> None:
+    """Copy the weights of a model's last layer into `block`, which is sized like it.
 
-    norms: the block's names -> the layer's. kind: of the block, for errors. If the layer's
-    feed-forward is wider, its units with the largest weights are taken.
+    norm: the block's name of its first normalisation. kind: of the block, for errors. If the
+    layer's feed-forward is wider, its units with the largest weights are taken.
 
-    Raises ModelError for a target whose layers have other parts.
+    Raises ModelError for a model whose layers have other parts.
     """
-    layer = base.last_layer
-    with _copying(base.model, kind):
+    layer = last_layer_of(model)
+    inner_norm = _BEFORE if hasattr(layer, _BEFORE) else _AFTER
+    with _copying(model, kind):
         for own, name in _TURNED.items():
             for part, numbers in block.get_submodule(own).named_parameters():
                 numbers.copy_(layer.get_parameter(f"{name}.{part}"))
         block.get_parameter("join.weight").copy_(layer.get_parameter("self_attn.o_proj.weight"))
-        for own, name in norms.items():
-            if name == _AFTER and hasattr(layer, _BEFORE):
-                name = _BEFORE
+        for own, name in {norm: _NORM, "inner_norm": inner_norm}.items():
             block.get_parameter(own).copy_(gains_of(layer.get_submodule(name)))
         gate, up, down = (
             layer.get_parameter(f"mlp.{name}_proj.weight").float()
@@ -116,16 +135,16 @@ def copy_last_layer(block: nn.Module, base: Base, norms: Mapping[str, str], kind
 
 
 @torch.no_grad()
-def begin_as_last_layer(encoder: ContextEncoder, base: Base) -> None:
-    """Copy the target's last layer to Chimera's context encoder, as the official code once did, and
+def begin_as_last_layer(encoder: ContextEncoder, model: PreTrainedModel) -> None:
+    """Copy a model's last layer to Chimera's context encoder, as the official code once did, and
     its last normalisation if the encoder ends in one.
 
     Mature states come out of this one, so `mature_norm` undoes its gains before the layer's.
 
-    Raises ModelError for a target whose layers have other parts.
+    Raises ModelError for a model whose layers have other parts.
     """
-    copy_last_layer(encoder, base, CHIMERA_NORMS, "Chimera")
-    gains = gains_of(base.final_norm)
+    copy_last_layer(encoder, model, "green_norm", "Chimera")
+    gains = gains_of(final_norm_of(model))
     small = gains.abs() < _SMALLEST
     encoder.mature_norm.copy_(encoder.green_norm / gains.masked_fill(small, 1.0))
     if encoder.output_norm is not None:

@@ -63,6 +63,6 @@ class Medusa(TrainedMethod[MedusaSettings]):
         points, valid = batch.points()
         found = self.module.ends(batch.after(batch.last, points, 0).flatten(0, 1))
         found = found.view(len(found), *points.shape, -1)
-        tell = scorer.add if self.settings.form == "compact" else scorer.add_logits
+        full = self.settings.form == "full"
         for head, guesses in enumerate(found):
-            tell(head, guesses, points, valid & batch.on_policy(points, head + 1))
+            scorer.add(head, guesses, points, valid & batch.on_policy(points, head + 1), full)

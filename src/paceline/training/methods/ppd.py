@@ -99,11 +99,9 @@ class Ppd(TrainedMethod[PpdSettings]):
         ends = self.module(batch, points)
         own_head = self.module.head if self.settings.output_head == "full" else None
         for head in range(self.settings.heads):
-            there, found = valid & batch.on_policy(points, head + 1), ends[:, :, head]
-            if own_head is None:
-                scorer.add(head, found, points, there)
-            else:
-                scorer.add_logits(head, own_head(found), points, there)
+            found = ends[:, :, head] if own_head is None else own_head(ends[:, :, head])
+            there = valid & batch.on_policy(points, head + 1)
+            scorer.add(head, found, points, there, as_logits=own_head is not None)
 
     def places(self, batch: Batch) -> int:
         """See `TrainedMethod.places`."""

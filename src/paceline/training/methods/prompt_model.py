@@ -31,6 +31,7 @@ from paceline.errors import ModelError
 from paceline.targets.support import longest_context
 from paceline.training.batches import Batch, masks_of
 from paceline.training.method import Base
+from paceline.training.methods.last_layer import final_norm_of
 
 _STARTING_TOKENS = 512
 
@@ -118,7 +119,7 @@ class PromptModel(nn.Module):
         super().__init__()
         self.config = config
         # A tuple keeps it out of the module's own parameters and checkpoints.
-        self._frozen = (base,)
+        self._frozen = (base.model,)
         self._positions = longest_context(base.model.config.get_text_config()) or sys.maxsize
         self.embeddings = nn.Parameter(_initial_embeddings(base, config))
         if config.learned_weights:
@@ -131,7 +132,7 @@ class PromptModel(nn.Module):
     @property
     def model(self) -> PreTrainedModel:
         """The frozen model."""
-        return self._frozen[0].model
+        return self._frozen[0]
 
     def forward(self, batch: Batch, points: torch.Tensor) -> torch.Tensor:
         """What an output head (the model's own, or `head` if that is a full one) reads of the
@@ -174,7 +175,7 @@ class PromptModel(nn.Module):
         if self.config.exits > 1:
             # Average the last layers (4.4.5); only the very last has been through the model's last
             # normalisation already.
-            norm = self._frozen[0].final_norm
+            norm = final_norm_of(model)
             earlier = [norm(each) for each in outputs.hidden_states[-self.config.exits : -1]]
             last = torch.stack([last, *earlier]).mean(dim=0)
         if self.config.head == "small":
