@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 
 from paceline.errors import UsageError
 from paceline.json_files import CHECKPOINT, parse_json
-from paceline.training.folder import check_same_run, undamaged, write_file
+from paceline.training.folder import check_same_run, read_checked, undamaged, write_file
 
 _NAME = re.compile(r"checkpoint-\d{6,}\.safetensors")
 _FORMAT = 1
@@ -68,10 +68,7 @@ def load_checkpoint(
     if not path.exists():
         raise UsageError(f"the checkpoint {path} is missing: {advice}")
     with undamaged(f"the checkpoint {path}", advice):
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != index["sha256"]:
-            raise ValueError("its sha256 does not match")
-        tensors = load(content)
+        tensors = load(read_checked(path, index["sha256"]))
     check_same_run(folder, found, run, "a checkpoint of a training")
     return tensors, values
 

@@ -6,7 +6,6 @@ A shard has the same bytes whenever it is made.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 from collections import Counter
@@ -17,7 +16,7 @@ from typing import Any
 
 from paceline.errors import UsageError
 from paceline.json_files import json_bytes, parse_json
-from paceline.training.folder import undamaged, write_file
+from paceline.training.folder import read_checked, undamaged, write_file
 
 _MANIFEST = "manifest.json"
 _FORMAT, _KIND = 1, "training data"
@@ -58,13 +57,9 @@ def pack(answers: Sequence[Answer]) -> bytes:
 def unpack(path: Path, sha256: str) -> list[Answer]:
     """The answers of a shard; raises UsageError, naming it, if its bytes are not those that were
     written."""
-    advice = "repeat its 'paceline train data' to make it again"
-    with undamaged(f"the shard {path}", advice):
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != sha256:
-            raise ValueError("its sha256 does not match")
+    with undamaged(f"the shard {path}", "repeat its 'paceline train data' to make it again"):
         # Not `splitlines`, which also splits at characters that a JSON text may hold.
-        lines = gzip.decompress(content).decode().split("\n")
+        lines = gzip.decompress(read_checked(path, sha256)).decode().split("\n")
         return [Answer(**parse_json(line)) for line in lines[:-1]]
 
 

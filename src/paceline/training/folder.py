@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -65,6 +66,14 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
     with writable(path, "; repeat the command to continue with what is there"):
         # Only one process writes to such a folder; what a killed one leaves is overwritten.
         replace_file(path, content, path.with_name(f".{path.name}.tmp"))
+
+
+def read_checked(path: Path, sha256: str) -> bytes:
+    """The content of a file; raises ValueError if that is not its hash."""
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError("its sha256 does not match")
+    return content
 
 
 @contextmanager
