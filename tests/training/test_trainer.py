@@ -102,13 +102,18 @@ def test_chimera_continues_its_own_guesses_as_drafts_do() -> None:
     torch.testing.assert_close(found, nn.functional.linear(states, weight, bias))
 
 
+def one_window() -> Any:
+    """Of one text, as `Batches`."""
+    window = window_of(base_of().model, [[7 * i % VOCAB for i in range(20)]])
+    return SimpleNamespace(whole=lambda texts: iter([window]))
+
+
 def test_chimera_is_also_tested_after_its_own_guesses() -> None:
     base, tested = base_of(), []
-    batches = [window_of(base.model, [[7 * i % VOCAB for i in range(20)]])]
     for own_guesses in (False, True):  # however it has learned
         torch.manual_seed(0)
         found = Trainer(Chimera(base, ChimeraSettings(own_guesses=own_guesses)))
-        tested.append(found.test(lambda: iter(batches), 1))
+        tested.append(found.test(one_window(), base.train))
         assert list(tested[-1]) == ["evaluation", "evaluation_after_own_guesses"]
     for one, other in zip(tested[0].values(), tested[1].values(), strict=True):
         assert one.as_json() == other.as_json()
@@ -119,10 +124,9 @@ def test_chimera_is_also_tested_after_its_own_guesses() -> None:
 
 @pytest.mark.parametrize("bottom", ["transformer frozen", "transformer finetune"])
 def test_what_cannot_follow_its_own_guesses_is_tested_once(bottom: Bottom) -> None:
-    batches = [window_of(base_of().model, [[7 * i % VOCAB for i in range(20)]])]
     chimera = Trainer(Chimera(base_of(), ChimeraSettings(bottom=bottom)))
     for found in (trainer(MedusaSettings()), chimera):
-        assert list(found.test(lambda: iter(batches), 1)) == ["evaluation"]
+        assert list(found.test(one_window(), base_of().train)) == ["evaluation"]
 
 
 def test_the_rate_falls_and_training_stops_early() -> None:

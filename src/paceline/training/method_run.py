@@ -34,7 +34,6 @@ from paceline.training.trainer import Trainer
 
 _ONCE = "the test split, once"
 _VALIDATION_PLACES = 20_000  # that suffice for a look at the loss
-_ELSEWHERE = "use --device cpu, or a smaller model"
 
 OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
 """Loads the target and its tokenizer."""
@@ -165,7 +164,8 @@ def train_method(
     if dataset.left_out:
         on_note(dataset.left_out)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
-    advice = "use a smaller model" if model.device.type == "cpu" else _ELSEWHERE
+    on_cpu = model.device.type == "cpu"
+    advice = "use a smaller model" if on_cpu else "use --device cpu, or a smaller model"
     with without_cudnn(model.device), _enough_memory("read the texts", advice):
         cache.fill(dataset, partial(TargetReader, model), on_read)
     del model  # before there are two
@@ -235,7 +235,7 @@ def _trained(
     outcome = run_training(trainer, batches, judged, folder, wanted, on_step)
     kept = _rounded(method.tensors(), run.settings.save_dtype)
     method.load(in_floats(kept))
-    tallies = trainer.test(lambda: batches.whole(data.test), len(data.test))
+    tallies = trainer.test(batches, data.test)
     record = {
         "about": run.about,
         "run": dict(wanted),

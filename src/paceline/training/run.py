@@ -45,7 +45,7 @@ def run_training(
         trainer.restore(*found)
         on_step(trainer.step, trainer.recent[-1] if trainer.recent else 0.0)
     if settings.start and not trainer.step:  # perhaps no step is better
-        trainer.judge(trainer.measure(batches.whole(judged), len(judged))[1])
+        trainer.judge(trainer.measure(batches, judged)[1])
     begin = perf_counter() - trainer.seconds
     coming = batches.train(trainer.step)
     if batches.device.type == "cuda":
@@ -79,7 +79,7 @@ def run_training(
 
 def _validate(trainer: Trainer, batches: Batches, judged: list[Text]) -> None:
     """Measure the validation loss, and log it beside that of the last steps."""
-    tally, held_back = trainer.measure(batches.whole(judged), len(judged))
+    tally, held_back = trainer.measure(batches, judged)
     trainer.judge(held_back)
     trainer.log.append(
         {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf, isfinite
@@ -14,7 +14,8 @@ from torch import nn
 
 from paceline.errors import UsageError
 from paceline.kernels.blocks import rounded_numbers
-from paceline.training.batches import Batch
+from paceline.training.batches import Batch, Batches
+from paceline.training.dataset import Text
 from paceline.training.method import TrainedMethod
 from paceline.training.precision import forward_in
 from paceline.training.scorer import Scorer, Teacher
@@ -87,26 +88,25 @@ class Trainer:
         return scorer.loss
 
     @torch.no_grad()
-    def measure(self, batches: Iterator[Batch], texts: int) -> tuple[Tally, float]:
-        """Count all guesses on the batches of a split with this many texts; also returns the mean
-        loss, by place."""
-        tally, total, places = Tally(texts, self.settings.heads), 0.0, 0
+    def measure(self, batches: Batches, texts: Sequence[Text]) -> tuple[Tally, float]:
+        """Count all guesses on some texts; also returns the mean loss, by place."""
+        tally, total, places = Tally(len(texts), self.settings.heads), 0.0, 0
         with self.rounded():
-            for batch in batches:
+            for batch in batches.whole(texts):
                 count = self.method.places(batch)
                 total += float(self.loss(batch, tally)) * count
                 places += count
         return tally, total / places
 
-    def test(self, batches: Callable[[], Iterator[Batch]], texts: int) -> dict[str, Tally]:
+    def test(self, batches: Batches, texts: Sequence[Text]) -> dict[str, Tally]:
         """Count all guesses on the test split, by their name in the record: after right guesses,
         and, if the method can, after its own, as Chimera's program counts."""
         if self.method.own_guesses is None:
-            return {"evaluation": self.measure(batches(), texts)[0]}
+            return {"evaluation": self.measure(batches, texts)[0]}
         tallies = {}
         for name, own in {"evaluation": False, "evaluation_after_own_guesses": True}.items():
             self.method.own_guesses = own
-            tallies[name], _ = self.measure(batches(), texts)
+            tallies[name], _ = self.measure(batches, texts)
         return tallies
 
     @property
