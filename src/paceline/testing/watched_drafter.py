@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -12,16 +11,6 @@ from paceline.protocols import SHADOW_TOKENS, VIRTUAL_TOKENS, Drafter
 from paceline.records import Round, TextStart
 from paceline.testing.reference import require
 from paceline.tree import SHADOWS, Tree
-
-
-def _forwarded(verb: str) -> Any:
-    """A method that calls the drafter's of that name."""
-
-    def call(self: WatchedDrafter, *given: Any) -> Any:
-        with self._doing(verb):
-            return getattr(self._drafter, verb)(*given)
-
-    return call
 
 
 class WatchedDrafter(Drafter):
@@ -36,30 +25,38 @@ class WatchedDrafter(Drafter):
         self._drafter = drafter
         self._vocab_size = vocab_size
 
-    observe_states, offer_states = _forwarded("observe_states"), _forwarded("offer_states")
-    report, stop = _forwarded("report"), _forwarded("stop")
-    waits, unread = _forwarded("waits"), _forwarded("unread")
+    def _call(self, verb: str, *given: Any) -> Any:
+        try:
+            return getattr(self._drafter, verb)(*given)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            raise AssertionError(f"{self.where}: {verb} raised {said}") from error
+
+    observe_states: Any = partialmethod(_call, "observe_states")
+    offer_states: Any = partialmethod(_call, "offer_states")
+    report: Any = partialmethod(_call, "report")
+    stop: Any = partialmethod(_call, "stop")
+    waits: Any = partialmethod(_call, "waits")
+    unread: Any = partialmethod(_call, "unread")
 
     def start(self, text: TextStart) -> None:
         """Forward, and check that the text is unchanged."""
-        self._told("start", self._drafter.start, text)
+        self._told("start", text)
 
     def resume(self, text: TextStart) -> None:
         """As `start`."""
-        self._told("resume", self._drafter.resume, text)
+        self._told("resume", text)
 
     def complete(self, tree: Tree) -> Tree:
         """Forward, and check the tokens."""
-        with self._doing("complete"):
-            whole = self._drafter.complete(tree)
+        whole: Tree = self._call("complete", tree)
         self._check_tokens(whole)
         return whole
 
     def observe(self, round: Round) -> None:
         """Forward, and check that the logits are unchanged."""
         before = round.logits.clone()
-        with self._doing("observe"):
-            self._drafter.observe(round)
+        self._call("observe", round)
         require(
             torch.equal(before, round.logits),
             f"{self.where}: observe changed the logits of its round: work on a copy",
@@ -68,8 +65,7 @@ class WatchedDrafter(Drafter):
     def propose(self, budget: int) -> Tree:
         """Forward, and check the tree; as a planner may, ask for several sizes."""
         for asked in (budget // 2, budget):
-            with self._doing("propose"):
-                tree = self._drafter.propose(asked)
+            tree: Tree = self._call("propose", asked)
             require(
                 len(tree) <= asked,
                 f"{self.where}: {len(tree)} nodes were proposed with a budget of {asked}",
@@ -90,19 +86,10 @@ class WatchedDrafter(Drafter):
                 "target",
             )
 
-    def _told(self, verb: str, tell: Callable[[TextStart], None], text: TextStart) -> None:
+    def _told(self, verb: str, text: TextStart) -> None:
         before = [list(tokens) for tokens in (text.context, *text.references)]
-        with self._doing(verb):
-            tell(text)
+        self._call(verb, text)
         require(
             before == [list(tokens) for tokens in (text.context, *text.references)],
             f"{self.where}: {verb} changed the text that it was given: work on a copy",
         )
-
-    @contextmanager
-    def _doing(self, verb: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-            raise AssertionError(f"{self.where}: {verb} raised {said}") from error
