@@ -77,14 +77,11 @@ class Scorer:
 
     @property
     def loss(self) -> torch.Tensor:
-        """The mean over heads of decay^head times the mean over its places, plus the penalties.
-        Raises ValueError if nothing was guessed."""
+        """The mean over heads of decay^head times the mean over its places, plus the penalties."""
         terms = [
             self._settings.decay**head * loss / max(count, 1)
             for head, (loss, count) in self._heads.items()
         ]
-        if not terms:
-            raise ValueError("the method has not told the scorer anything")
         total = torch.stack(terms).mean()
         return total + sum(self._penalties) if self._penalties else total
 

@@ -138,25 +138,27 @@ class Draft(TrainedMethod[DraftSettings]):
 
     def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> DraftParts:
         """See `DraftParts`."""
+        import torch
+
         from paceline.kernels.token_table import head_reads_table
         from paceline.models.draft_folder import DraftParts, DraftRecord
-        from paceline.models.draft_model import head_tensors
+        from paceline.models.draft_model import head_tensors, name_of_head
 
-        draft, base, own = self.module, self.base, self.settings
+        base, own = self.base, self.settings
         stored, ids = dict(tensors), base.token_ids
         dtype = next(iter(tensors.values())).dtype
-        if own.standalone:
-            stored = self._with_embeddings(dtype)
-        elif ids is not None:
-            stored |= {
-                name: tensor.half() if tensor.is_floating_point() else tensor
-                for name, tensor in head_tensors(base.model, ids, own.rank > 0).items()
-            }
-        count = sum(tensor.numel() for tensor in tensors.values())
-        config = copy.deepcopy(draft.config)
+        config = copy.deepcopy(self.module.config)
         config.dtype = dtype
         config.architectures = [type(base.model).__name__]
         config.tie_word_embeddings = head_reads_table(base.model)
+        if own.standalone:
+            whole = self.module.state_dict()
+            if config.tie_word_embeddings:
+                whole.pop(f"{name_of_head(base.model)}.weight", None)
+            stored = _floats_in(dtype, whole)
+        elif ids is not None:
+            stored |= _floats_in(torch.half, head_tensors(base.model, ids, own.rank > 0))
+        count = sum(tensor.numel() for tensor in tensors.values())
         about = DraftRecord(
             base=base.about.fingerprint,
             name=base.about.name,
@@ -173,8 +175,8 @@ class Draft(TrainedMethod[DraftSettings]):
         }
         size = sum(each.nbytes for each in stored.values())
         record = {**record, "parameters": sizes, "bytes": size}
-        whole = (base.model, base.tokenizer) if own.standalone else None
-        return DraftParts(about, stored, record, config, whole)
+        opened = (base.model, base.tokenizer) if own.standalone else None
+        return DraftParts(about, stored, record, config, opened)
 
     def _read_by_a_pass(self) -> int:
         """Parameters that a pass reads when updates have been added to their weights."""
@@ -188,21 +190,15 @@ class Draft(TrainedMethod[DraftSettings]):
         )
         return layers + self.base.head[0].numel()
 
-    def _with_embeddings(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """All tensors of a standalone draft."""
-        from paceline.kernels.token_table import head_reads_table
-        from paceline.models.draft_model import name_of_head
-
-        tied = head_reads_table(self.base.model)
-        return {
-            name: tensor.to(dtype) if tensor.is_floating_point() else tensor
-            for name, tensor in self.module.state_dict().items()
-            if not (tied and name == f"{name_of_head(self.base.model)}.weight")
-        }
-
     @classmethod
     def packaged(cls, fingerprint: str) -> Path | None:
         """See `TrainedMethod.packaged`."""
         from paceline.models.draft_folder import shipped_draft
 
         return shipped_draft(fingerprint)
+
+
+def _floats_in(dtype: torch.dtype, tensors: Tensors) -> dict[str, torch.Tensor]:
+    return {
+        name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()
+    }
