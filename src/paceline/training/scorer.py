@@ -7,36 +7,30 @@ import torch
 from paceline.kernels.blocks import rounded_numbers
 from paceline.training.batches import Batch
 from paceline.training.settings import TrainerSettings
-from paceline.training.soft_loss import Taught, head_loss, rows_at_once
+from paceline.training.soft_loss import Head, Taught, head_loss, rows_at_once
 from paceline.training.tally import RANKS, Tally
 
 # Most that distributions kept for all heads of a batch may take.
 _TABLE_BYTES = {"cpu": 1 << 28, "cuda": 1 << 31}
 
 
-def rounded_head(
-    head: tuple[torch.Tensor, torch.Tensor], bits: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """An output head (weights, biases) with its weights rounded to 4 or 8 bits; 0 leaves it."""
+def rounded_head(head: Head, bits: int) -> Head:
+    """An output head with its weights rounded to 4 or 8 bits; 0 leaves it."""
     return (rounded_numbers(head[0], bits), head[1].float()) if bits else head
 
 
 class Teacher:
     """The target's output head, for the tokens that can be guessed.
 
-    head: weights [columns, hidden] and biases [columns]. token_ids: [columns] int64; None for all.
-    vocab_size: of the target. bits: of the head that guesses end in; 0: they end in the target's.
+    head: for those tokens. token_ids: [columns] int64; None for all. vocab_size: of the target.
+    bits: of the head that guesses end in; 0: they end in the target's.
 
     guessing: that head. columns: [vocab_size] int64, the column of each token, -1 for those without
     one.
     """
 
     def __init__(
-        self,
-        head: tuple[torch.Tensor, torch.Tensor],
-        token_ids: torch.Tensor | None,
-        vocab_size: int,
-        bits: int = 0,
+        self, head: Head, token_ids: torch.Tensor | None, vocab_size: int, bits: int = 0
     ) -> None:
         self.head = head[0].float(), head[1].float()
         self.guessing = rounded_head(self.head, bits)

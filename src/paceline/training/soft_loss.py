@@ -18,6 +18,9 @@ _ROWS = 512  # of logits at a time
 _GPU_LOGITS = 1 << 26  # on a GPU as many rows as make this many logits, if those are more
 _SLOPE = 3.0  # of the blend: the divergence has weight exp(-3 * acceptance)
 
+Head = tuple[torch.Tensor, torch.Tensor]
+"""Weights [columns, hidden] and biases [columns] of an output head, which does not learn."""
+
 Taught = tuple[torch.Tensor, torch.Tensor]
 """The target's distributions [n, columns] float32, and their negative entropies [n]."""
 
@@ -75,14 +78,13 @@ def compare(
 
 def head_loss(
     guesses: torch.Tensor,
-    head: tuple[torch.Tensor, torch.Tensor] | None,
+    head: Head | None,
     chances: Chances,
     labels: torch.Tensor,
     kind: SoftLoss,
     ranked: Callable[[slice, torch.Tensor], None] | None = None,
 ) -> Scored:
-    """Score states [n, hidden] that go through a frozen output head (weights [columns, hidden],
-    biases [columns]), or without one logits [n, columns].
+    """Score states [n, hidden] that go through an output head, or without one logits [n, columns].
 
     ranked: called with some rows and their logits; without it, acceptance may be left out.
     """
@@ -96,7 +98,7 @@ class _HeadLoss(torch.autograd.Function):
     def forward(
         ctx: Any,
         guesses: torch.Tensor,
-        head: tuple[torch.Tensor, torch.Tensor] | None,
+        head: Head | None,
         chances: Chances,
         labels: torch.Tensor,
         kind: SoftLoss,
