@@ -99,16 +99,13 @@ def _cut_config(config: PreTrainedConfig, layers: Sequence[int]) -> PreTrainedCo
 
 def _kept(base: PreTrainedModel, layers: Sequence[int]) -> dict[str, torch.Tensor]:
     """Copy the parameters that a draft owns, under their names there."""
-    stack = layers_of(base)
-    places = {f"{stack}.{layer}.": f"{stack}.{place}." for place, layer in enumerate(layers)}
-    kept = {}
+    stack, kept = f"{layers_of(base)}.", {}
     for name, parameter in own_tensors(base, base).items():
-        number = name.removeprefix(f"{stack}.").partition(".")[0]
-        old = f"{stack}.{number}."
-        if not name.startswith(f"{stack}."):
+        layer, _, part = name.removeprefix(stack).partition(".")
+        if not name.startswith(stack):
             kept[name] = parameter.clone()
-        elif old in places:
-            kept[places[old] + name.removeprefix(old)] = parameter.clone()
+        elif int(layer) in layers:
+            kept[f"{stack}{layers.index(int(layer))}.{part}"] = parameter.clone()
     return kept
 
 
