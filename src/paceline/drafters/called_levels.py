@@ -15,8 +15,8 @@ from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import EPSILON, DraftBlock
 from paceline.drafters.guesses import FoundTree, Guesses, guesses_of_program
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
+from paceline.drafters.head_module import HeadModule
 from paceline.drafters.level_tree import TextLevels
-from paceline.drafters.medusa_heads import HeadModule
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native

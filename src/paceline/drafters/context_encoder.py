@@ -42,7 +42,7 @@ from torch.nn import functional as F
 
 from paceline.drafters.attention_rows import Columns, DraftBlock, normal
 from paceline.drafters.head_configs import ChimeraConfig
-from paceline.drafters.medusa_heads import Embed
+from paceline.drafters.head_module import Embed
 
 
 def ngrams(tokens: torch.Tensor, order: int, start: torch.Tensor | None = None) -> torch.Tensor:

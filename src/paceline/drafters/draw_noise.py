@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from paceline.drafters.medusa_heads import HeadModule
+from paceline.drafters.head_module import HeadModule
 from paceline.noise import device_gumbel, noise_at
 from paceline.sampling import Sampler
 from paceline.warping import draws_there

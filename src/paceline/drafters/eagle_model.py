@@ -22,7 +22,7 @@ from torch import nn
 
 from paceline.drafters.attention_rows import Columns, DraftBlock, Stretches, normal
 from paceline.drafters.head_configs import EagleConfig
-from paceline.drafters.medusa_heads import Embed, HeadModule, OutputHead
+from paceline.drafters.head_module import Embed, HeadModule, OutputHead
 
 
 class EagleModel(HeadModule, DraftBlock):

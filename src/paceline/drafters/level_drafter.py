@@ -11,9 +11,9 @@ import torch
 
 from paceline.chains import certain_end
 from paceline.drafters.draw_noise import DrawNoise
+from paceline.drafters.head_module import HeadModule
 from paceline.drafters.host import Host
 from paceline.drafters.level_tree import BeamSettings, TextLevels
-from paceline.drafters.medusa_heads import HeadModule
 from paceline.planning.draft_length import LONGEST, DraftLength
 from paceline.planning.live_costs import LiveCosts
 from paceline.prefix import common_prefix

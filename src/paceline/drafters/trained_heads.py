@@ -15,8 +15,9 @@ from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.eight_bits import in_floats, scale_shapes
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, HeadWeights, MedusaConfig
+from paceline.drafters.head_module import Compile, HeadModule
 from paceline.drafters.host import Host
-from paceline.drafters.medusa_heads import Compile, HeadModule, MedusaHeads, compile_medusa
+from paceline.drafters.medusa_heads import MedusaHeads, compile_medusa
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
 
