@@ -146,7 +146,7 @@ def test_levels_are_grown_as_long_as_they_are_worth_their_time(seconds: float, d
         plan.judge([0.9, 0.9, 0.9], 3)
     target = CausalLMTarget(tiny_model("llama"), check=False)
     drafter = eagle_on(target, least=0.0, beam=8, ranks=8)
-    drafter._length = plan
+    drafter._plan = plan
     drafter.start(TextStart(text := some_prompt(9)))
     assert (max(drafts(drafter, target, text, budget=3000).depths) > 3) == deep
 

@@ -218,7 +218,7 @@ def test_levels_are_grown_as_long_as_they_are_worth_their_time(
     share: float, deep: bool, target: CausalLMTarget
 ) -> None:
     drafter = made("chimera", target, {}, least=0.0)
-    drafter._length = told_what_pays(share)
+    drafter._plan = told_what_pays(share)
     noted = Noted(drafter)
     play(target, [Generation(some_prompt(9), noted, Stopping(12))], budget=3000)
     assert (max(max(tree.depths, default=0) for _, tree in noted.seen) > 1) == deep
@@ -269,7 +269,7 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
         target = CausalLMTarget(tiny_model("llama"), check=False)
         drafter = made(method, target, config, **settings)
         if method == "chimera" and not settings:
-            drafter._length = told_what_pays()
+            drafter._plan = told_what_pays()
         programs = drafter._model.programs  # type: ignore[attr-defined]
         assert isinstance(programs, BlockPrograms) and programs.call is not None
         noted = Noted(level_by_level(drafter) if by_level else drafter)

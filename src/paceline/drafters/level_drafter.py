@@ -45,14 +45,14 @@ class LevelDrafter(Drafter):
         self._beam = settings
         self._new_levels = new_levels
         self._clock, self._depth = host.clock, min(settings.depth, most)
-        self._length: DraftLength | None = None  # None for always as many levels
+        self._plan: DraftLength | None = None  # None for always as many levels
         if not settings.depth:
             key = DraftLength, id(model), settings.beam
             live = LiveCosts(host.costs, host.curve)
-            self._length = host.learn(key, lambda: DraftLength(live, most))
-        # When this round's draft was asked for and made, in seconds, and the draft.
+            self._plan = host.learn(key, lambda: DraftLength(live, most))
+        # When this round's first draft was asked for and its last one made, in seconds; that draft.
         self._asked: float | None = None
-        self._given, self._tree = 0.0, EMPTY
+        self._answered, self._tree = 0.0, EMPTY
         self._noise = DrawNoise(model, host.target.vocab_size)
         self._text: list[int] = []
         self._first = 0  # place of the first token that is read
@@ -97,7 +97,7 @@ class LevelDrafter(Drafter):
         states = self._seen
         if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
             return EMPTY
-        unread, levels, began = self.unread(), self._levels, self._clock()
+        plan, levels, unread, began = self._plan, self._levels, self.unread(), self._clock()
         if self._asked is None:
             self._asked = began
         if self._first + levels.length + unread < len(states):  # too many to read all
@@ -108,28 +108,25 @@ class LevelDrafter(Drafter):
         if not levels.most_fresh or unread > levels.most_fresh:
             levels.read(text, states)
             began = self._clock()
-        if self._length is None:
-            end = certain_end(0.0, self._depth)
-        else:
-            end = self._length.end((), worth=self._length.worth)
+        end = plan.end((), worth=plan.worth) if plan else certain_end(0.0, self._depth)
         levels.noise = self._noise.rows(len(self._text), min(len(end.least), _HEARD))
         self._tree, grown = levels.draft(text, states, budget, end)
-        self._given = self._clock()
-        if self._length is not None:
-            self._length.drafted(1e3 * (self._given - began) / grown, 1)
+        self._answered = self._clock()
+        if plan is not None:
+            plan.drafted(1e3 * (self._answered - began) / grown, 1)
         return self._tree
 
     def observe(self, round: Round) -> None:
         """Continue the text, and learn what another level is worth."""
-        length, asked, said = self._length, self._asked, round.path.tokens
-        if length is not None and asked is not None:
+        plan, asked, said = self._plan, self._asked, round.path.tokens
+        if plan is not None and asked is not None:
             claims = _claims_by_level(self._tree)
-            length.judge(claims[: len(said)], len(self._tree.along(said)))
-            length.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
+            plan.judge(claims[: len(said)], len(self._tree.along(said)))
+            plan.scored(len(claims), min(len(claims), max(round.tree.depths, default=0)))
             if not round.prefill:
                 now = self._clock()
-                spent = 1e3 * (now - self._given), 1e3 * (now - asked)
-                length.played(*spent, len(said), len(self._text))
+                spent = 1e3 * (now - self._answered), 1e3 * (now - asked)
+                plan.played(*spent, len(said), len(self._text))
         self._asked = None
         self._text.extend(said)
 
