@@ -55,8 +55,7 @@ ALLOWED = {
     "planning": CORE | {"kernels", "machine", "models"},
     # The suites of drafters play on toys.
     "testing": CORE | {"targets"},
-    "serve": CORE
-    | {"__init__", "completion", "constraints", "messages", "options", "session", "stream", "text"},
+    "serve": CORE | {"__init__", "constraints", "messages", "options", "session", "stream", "text"},
     "training": CORE
     | {"drafters", "kernels", "models", "options", "planning", "prompts", "session", "targets"},
 }

@@ -10,7 +10,6 @@ from functools import cache, partial
 from itertools import islice
 from typing import Any, Literal
 
-from paceline.completion import Completion
 from paceline.constraints import Constraint
 from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
@@ -27,7 +26,7 @@ from paceline.protocols import Drafter, Target
 from paceline.sampling import Sampler
 from paceline.shared_batch import Texts
 from paceline.stopping import Stopping
-from paceline.stream import Begun, Chunk, Store, Stream
+from paceline.stream import Begun, Chunk, Completion, Store, Stream
 from paceline.text import OutputText, Tokenizer
 
 __all__ = ["Chunk", "Completion", "Message", "Prompt", "Session", "Store", "Stream"]

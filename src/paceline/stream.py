@@ -9,15 +9,54 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import finalize
 
-from paceline.completion import Completion
 from paceline.errors import INTERRUPTIONS, StoreError
-from paceline.records import Round, TokenLogprob
+from paceline.records import FinishReason, Round, TokenLogprob
 from paceline.shared_batch import OpenText, Texts
 from paceline.stats import Stats
 from paceline.stopping import cut_off_reason
-from paceline.text import Chunk, OutputText
+from paceline.text import OutputText
 
-__all__ = ["Begun", "Chunk", "Store", "Stream"]
+
+@dataclass(frozen=True)
+class Chunk:
+    """Newly certain text, and whether it came from an accepted guess of the drafter.
+
+    sources: names of those that proposed it, if the drafter has sources.
+    logprobs: if requested, of the tokens that became certain since the last chunk. Tokens at the
+    end that are not part of the text, such as the one that ended it, are in no chunk.
+    """
+
+    text: str
+    drafted: bool
+    sources: tuple[str, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What was generated.
+
+    text: without special tokens, and without the token or stop string that ended it.
+    tokens: all of them, including the one that ended the text.
+    prompt_tokens: how many the prompt has; `cached_tokens` of these were already in the cache.
+    lossless: whether the tokens are plain decoding's; True without typical acceptance.
+    logprobs: of each of `tokens`, if requested.
+    error: why the text was aborted, with the finish reason "error" or, if that was an interruption,
+    "interrupted".
+    unkept: what went wrong in the datastore or the store of answers; usually (`StoreError.kept`) the
+    answer is not kept there.
+    """
+
+    text: str
+    tokens: list[int]
+    finish_reason: FinishReason
+    stats: Stats
+    prompt_tokens: int
+    cached_tokens: int = 0
+    lossless: bool = True
+    error: BaseException | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    unkept: StoreError | None = None
 
 
 class Store(Protocol):

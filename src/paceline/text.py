@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
-
-from paceline.records import TokenLogprob
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 _MOST_SILENT = 64
@@ -66,21 +63,6 @@ class Piece(NamedTuple):
 
     token: int
     text: str
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Newly certain text, and whether it came from an accepted guess of the drafter.
-
-    sources: names of those that proposed it, if the drafter has sources.
-    logprobs: if requested, of the tokens that became certain since the last chunk. Tokens at the
-    end that are not part of the text, such as the one that ended it, are in no chunk.
-    """
-
-    text: str
-    drafted: bool
-    sources: tuple[str, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class OutputText:

@@ -8,7 +8,6 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
-from paceline.completion import Completion
 from paceline.records import TokenLogprob
 from paceline.serve.answers import (
     Places,
@@ -22,7 +21,8 @@ from paceline.serve.orders import tools_of
 from paceline.serve.schemas import ChatRequest, NamedTool, TextRequest
 from paceline.serve.ticket import News, Order, Ticket
 from paceline.serve.tools import CallReader, ToolCall
-from paceline.text import Chunk, Tokenizer
+from paceline.stream import Chunk, Completion
+from paceline.text import Tokenizer
 
 Object = dict[str, Any]
 Scores = Sequence[TokenLogprob]

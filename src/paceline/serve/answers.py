@@ -10,10 +10,10 @@ from typing import Any
 
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from paceline.completion import Completion
 from paceline.records import TokenLogprob
 from paceline.serve.ticket import Ticket
 from paceline.stats import SourceStats, Stats
+from paceline.stream import Completion
 from paceline.text import Tokenizer, hidden_ids
 
 _REFERENCE_SOURCES = ("anpd", "llma", "suffix")

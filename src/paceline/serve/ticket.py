@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from paceline.completion import Completion
 from paceline.messages import Reference
 from paceline.options import Options
 from paceline.serve.errors import ApiError
-from paceline.text import Chunk
+from paceline.stream import Chunk, Completion
 
 
 @dataclass(frozen=True)
