@@ -52,3 +52,10 @@ def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
                 module, "cache_root", lambda: Path(os.environ.get("PACELINE_CACHE") or folder)
             )
         yield
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where this test's own models are kept prepared; nothing is there yet."""
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "prepared"

@@ -53,6 +53,7 @@ ALLOWED = {
     "constraints": CORE,
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"kernels", "machine", "models"},
+    "opening": CORE | {"drafters", "kernels", "machine", "models", "planning", "targets"},
     # The suites of drafters play on toys.
     "testing": CORE | {"targets"},
     "serve": CORE | {"__init__", "constraints", "messages", "options", "session", "stream", "text"},

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.datastore import Datastore
 from paceline.defaults import DEFAULT_METHOD
-from paceline.draft_models import DraftModels
 from paceline.drafters import check_method
 from paceline.drafters.known_texts import NO_DATASTORE
 from paceline.errors import UsageError
 from paceline.models import DEFAULT_MODEL, ProgressCallback
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import vocabulary_mark
+from paceline.opening.draft_models import DraftModels
+from paceline.opening.prepared_models import ModelOrder, open_model
 from paceline.options import Options
 from paceline.planning.first_curve import known_curve
-from paceline.prepared_models import ModelOrder, open_model
 from paceline.session import Session, Store
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.engines import DEFAULT_ENGINE

@@ -7,13 +7,13 @@ from tests.c_library import needs_library
 from tests.helpers import naive_stream, play
 from tests.tiny_models import needs_kernels, new_model, some_prompt
 
-from paceline.draft_models import DraftModels
 from paceline.drafters import Auto, Host, Plain, Speculative, auto_sources, make_drafter
 from paceline.drafters.auto_sources import open_sources
 from paceline.drafters.host import SELF, ModelChoice
 from paceline.errors import ModelError
 from paceline.generation import Generation
 from paceline.models import memory
+from paceline.opening.draft_models import DraftModels
 from paceline.protocols import Drafter
 from paceline.records import TextStart
 from paceline.sampling import GREEDY, Sampler

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import paceline
-from paceline import prepared_models
 from paceline.drafters import make_drafter
 from paceline.drafters.parts import shipped, shipped_chain
 from paceline.models import ModelStore, load_causal_lm
+from paceline.opening import prepared_models
 from paceline.prompts import demo_prompts
 from paceline.session import Session
 

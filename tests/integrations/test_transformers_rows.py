@@ -26,11 +26,11 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from paceline.draft_models import DraftModels
 from paceline.errors import UsageError
 from paceline.integrations import Pace
 from paceline.integrations.requests import sampler_of
 from paceline.integrations.rows import PromptRow, RowProcessor
+from paceline.opening.draft_models import DraftModels
 from paceline.options import Options
 from paceline.session import Session
 from paceline.targets.engines import open_target

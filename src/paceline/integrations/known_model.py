@@ -11,10 +11,10 @@ from weakref import ReferenceType, WeakKeyDictionary, ref
 import torch
 from transformers import PreTrainedModel
 
-from paceline.draft_models import DraftModels
 from paceline.drafters import Host
 from paceline.errors import ModelError
 from paceline.models.fingerprint import loaded_fingerprint
+from paceline.opening.draft_models import DraftModels
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
 from paceline.planning.planner import TreePlanner

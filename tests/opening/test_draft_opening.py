@@ -10,6 +10,8 @@ from weakref import ref
 
 import pytest
 import torch
+from tests.saved_drafts import save_draft
+from tests.tiny import EOS, byte_tokenizer, save_tiny_llama
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -18,8 +20,6 @@ from transformers import (
 )
 
 import paceline
-from paceline import draft_models
-from paceline.draft_models import DraftModels
 from paceline.drafters import ModelChoice, make_drafter
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.native.calls import unavailable
@@ -27,13 +27,13 @@ from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord
 from paceline.models.draft_model import own_tensors
 from paceline.models.vocabulary import shared_tokens
+from paceline.opening import draft_models
+from paceline.opening.draft_models import DraftModels
 from paceline.planning.cost_curve import CostCurve
 from paceline.protocols import Drafter
 from paceline.records import TextStart
 from paceline.targets.late_model import LateModel
 from paceline.training.cutting import cut
-from tests.saved_drafts import save_draft
-from tests.tiny import EOS, byte_tokenizer, save_tiny_llama
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ from weakref import ref
 
 import pytest
 import torch
-from gguf_files import save_gguf
+from tests.models.gguf_files import save_gguf
 
 import paceline
-from paceline import kept_targets, prepared_models
 from paceline.errors import ModelError
 from paceline.models import load_causal_lm
+from paceline.opening import kept_targets, prepared_models
 from paceline.session import Session
 
 PROMPT = "ABCABCABDE"

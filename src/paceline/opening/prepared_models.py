@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paceline.errors import ModelError
-from paceline.kept_targets import find_target, keep_target, mark_of
 from paceline.kernels.native.calls import unavailable
 from paceline.models import ProgressCallback, load_causal_lm
 from paceline.models.cache import hash_file
@@ -26,6 +25,7 @@ from paceline.models.load import load_gguf_tokenizer
 from paceline.models.placement import placement
 from paceline.models.source import ModelSource, resolve
 from paceline.models.vocabulary import stop_ids
+from paceline.opening.kept_targets import find_target, keep_target, mark_of
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import DEFAULT_ENGINE, check_choices, open_target
 from paceline.targets.prepare import AUTO, BLOCKS, prepare

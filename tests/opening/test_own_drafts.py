@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from gguf_files import save_gguf
 from tests.c_library import needs_library
+from tests.models.gguf_files import save_gguf
 from tests.saved_drafts import save_draft
 
 import paceline
-from paceline import kept_targets, own_drafts
 from paceline.drafters import Host, ModelChoice
 from paceline.errors import ModelError
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft
 from paceline.models.draft_model import own_tensors
+from paceline.opening import kept_targets, own_drafts
 from paceline.session import Session
 from paceline.targets.one_call.stored import tensors_of
 from paceline.training.cutting import cut

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError, UsageError
-from paceline.kept_targets import find_target, keep_target, mark_of
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.rounding import Rounding
 from paceline.models import ProgressCallback, load_causal_lm
@@ -21,6 +20,7 @@ from paceline.models.explain import explained
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.memory import check_room
 from paceline.models.source import resolve
+from paceline.opening.kept_targets import find_target, keep_target, mark_of
 from paceline.protocols import Target
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.engines import open_target

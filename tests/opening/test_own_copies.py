@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+from tests.c_library import needs_library
+from tests.helpers import naive_stream, play
+from tests.tiny import save_tiny_llama
+from tests.tiny_models import needs_kernels, new_model, some_prompt
 
 import paceline
 from paceline.cli import main
-from paceline.draft_models import DraftModels
 from paceline.drafters import Host, ModelChoice, make_drafter
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.programs.steps import Kind, Op
 from paceline.loop import Generation
 from paceline.models import memory
+from paceline.opening.draft_models import DraftModels
 from paceline.sampling import GREEDY, Sampler
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
@@ -25,10 +29,6 @@ from paceline.targets.engines import open_target
 from paceline.targets.late_model import LateModel
 from paceline.targets.prepare import prepare
 from paceline.targets.toy import ToyTarget
-from tests.c_library import needs_library
-from tests.helpers import naive_stream, play
-from tests.tiny import save_tiny_llama
-from tests.tiny_models import needs_kernels, new_model, some_prompt
 
 pytestmark = needs_library
 
