@@ -33,7 +33,7 @@ from paceline.models import load_causal_lm
 from paceline.models.vocabulary import stop_ids
 from paceline.prompts import PromptRecord
 from paceline.targets.support import longest_context
-from paceline.training.answering import Conversation
+from paceline.training.answering import Answered
 from paceline.training.data import Manifest, load_manifest
 from paceline.training.folder import held
 from paceline.training.order import interleave, read_prompt_files
@@ -186,7 +186,7 @@ def _parts(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def answer(
     answering: Answering, given: Namespace, tokenizer: Any, records: Sequence[PromptRecord]
-) -> list[Conversation]:
+) -> list[Answered]:
     """Turn by turn, prompts of like lengths together."""
 
     def encoded(said: Any) -> list[int]:
@@ -195,8 +195,8 @@ def answer(
         text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
         return list(tokenizer(text, add_special_tokens=False).input_ids)
 
-    whole = not tokenizer.chat_template
-    every = active = [Conversation(one, one.raw or whole, n) for n, one in enumerate(records)]
+    template = tokenizer.chat_template
+    every = active = [Answered(one, template, number) for number, one in enumerate(records)]
     total, begin = 0, perf_counter()
     while active:
         asked = sorted(((encoded(one.ask()), one) for one in active), key=lambda e: len(e[0]))
@@ -209,10 +209,10 @@ def answer(
                 found = answering.answer([ids for ids, _ in part], given.max_new_tokens)
             for (ids, one), tokens in zip(part, found, strict=True):
                 reason = "eos" if tokens[-1] in answering.end_ids else "length"
-                one.take(ids, tokens, reason, tokenizer.decode(tokens, skip_special_tokens=True))
+                one.add(ids, tokens, reason, tokenizer.decode(tokens, skip_special_tokens=True))
             total += sum(map(len, found))
             print(f"{total} tokens, {total / (perf_counter() - begin):.0f} a second", flush=True)
-        active = [one for one in active if not one.too_long and len(one.answers) < len(one.turns)]
+        active = [one for one in active if not (one.too_long or one.ended)]
     return every
 
 

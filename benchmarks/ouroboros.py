@@ -28,9 +28,8 @@ from typing import Any
 import paceline
 from common import options, write
 from ouroboros_runs import Contender, Text, play_all
-from paceline.prompts import read_prompts
+from paceline.prompts import Conversation, read_prompts
 from paceline.session import Session
-from paceline.training.answering import Conversation
 
 Report = dict[str, Any]
 
@@ -86,7 +85,7 @@ def read_texts(session: Session, study: Study, given: Namespace) -> list[Text]:
     chosen = study.tasks if given.tasks is None else given.tasks.split(",")
     for task in filter(chosen.__contains__, study.tasks):
         for record in read_prompts(given.data / f"{task}.jsonl", given.limit or study.limit):
-            ids = session.encode(Conversation(record, record.raw).ask())
+            ids = session.encode(Conversation(record, session.tokenizer.chat_template).ask())
             own = replace(record, task=task, id=f"{task}/{record.id}")
             texts.append(Text(own, ids))
     return texts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import UsageError
-from paceline.prompts import PromptRecord, demo_prompts, read_prompts
+from paceline.prompts import Conversation, PromptRecord, demo_prompts, read_prompts
 
 GOOD = '{"turns": ["hi"]}\n'
 
@@ -174,3 +174,17 @@ def test_the_demo_prompts_are_of_four_kinds() -> None:
     # All but the open question quote what the answer will be taken from.
     assert len(prompts["chat"].turns[0]) < 500
     assert all(len(prompts[task].turns[0]) > 800 for task in ("summarization", "code_edit", "rag"))
+
+
+def test_answers_stand_between_the_turns_unless_they_are_one_text() -> None:
+    def asked(raw: bool, template: str | None) -> list[object]:
+        talk, found = Conversation(PromptRecord("1", ("a", "b"), raw=raw), template), []
+        while not talk.ended:
+            found.append(talk.ask())
+            talk.take(f"to {len(found)}")
+        return found
+
+    first, last = {"role": "user", "content": "a"}, {"role": "user", "content": "b"}
+    between = {"role": "assistant", "content": "to 1"}
+    assert asked(False, "a template") == [[first], [first, between, last]]
+    assert asked(True, "a template") == asked(False, None) == ["a\n\nb"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from paceline.errors import UsageError, readable
+from paceline.messages import Message
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,38 @@ class PromptRecord:
     licence: str = ""
     source: str = ""
     where: str = field(default="", compare=False)
+
+
+@dataclass
+class Conversation:
+    """A prompt, turn by turn, with the model's answers in between.
+
+    template: the model's chat template; without one, every prompt is raw. Raw turns are one text.
+    said: the turns that have been answered, and the answers.
+    """
+
+    record: PromptRecord
+    template: str | None
+    said: list[Message] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.raw = self.record.raw or not self.template
+        self.turns = ("\n\n".join(self.record.turns),) if self.raw else self.record.turns
+
+    @property
+    def ended(self) -> bool:
+        """Whether every turn has been answered."""
+        return len(self.said) == 2 * len(self.turns)
+
+    def ask(self) -> str | list[Message]:
+        """The text to continue, or everything said up to the next turn."""
+        text = self.turns[len(self.said) // 2]
+        return text if self.raw else [*self.said, {"role": "user", "content": text}]
+
+    def take(self, answer: str) -> None:
+        """Add the answer to that."""
+        text = self.turns[len(self.said) // 2]
+        self.said += {"role": "user", "content": text}, {"role": "assistant", "content": answer}
 
 
 def read_prompts(

@@ -14,9 +14,8 @@ from typing import ClassVar
 from paceline.bench.trial import Answers, Request
 from paceline.errors import UsageError, meant
 from paceline.options import Options
-from paceline.prompts import PromptRecord, read_prompts
+from paceline.prompts import Conversation, PromptRecord, read_prompts
 from paceline.session import Session
-from paceline.training import answering
 
 ALL = "all"
 _ENDINGS = (".jsonl", ".jsonl.gz")
@@ -60,25 +59,18 @@ class Text:
 
     def turns(self, session: Session) -> int:
         """1 if the turns form one text to continue."""
-        return len(self._talk(session).turns)
+        return len(Conversation(self.record, session.tokenizer.chat_template).turns)
 
     def requests(self, session: Session, options: Options, answers: Answers) -> Iterator[Request]:
         """Yield one request per turn, lazily; end early if an answer that one needs is missing."""
         references = session.encode_references(self.record.references)
-        talk = self._talk(session)
+        talk = Conversation(self.record, session.tokenizer.chat_template)
         for turn in range(len(talk.turns)):
-            ids = session.encode(talk.ask())
-            yield Request(ids, references, options)
+            yield Request(session.encode(talk.ask()), references, options)
             plain = answers(turn)
             if plain is None:
                 return
-            text = session.tokenizer.decode(plain, skip_special_tokens=True)
-            talk.take(ids, list(plain), "", text)
-
-    def _talk(self, session: Session) -> answering.Conversation:
-        """Without a chat template, every text is continued as raw text."""
-        raw = self.record.raw or not session.tokenizer.chat_template
-        return answering.Conversation(self.record, raw)
+            talk.take(session.tokenizer.decode(plain, skip_special_tokens=True))
 
 
 def read_suites(

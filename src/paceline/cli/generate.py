@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +15,10 @@ from paceline.cli.show import print_stream, summary
 from paceline.constraints import Constraint
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
+from paceline.prompts import Conversation, PromptRecord
 
 if TYPE_CHECKING:
-    from paceline.prompts import PromptRecord
-    from paceline.session import Completion, Session
+    from paceline.session import Completion
 
 _CONSTRAINTS = "Constraints"
 
@@ -79,12 +78,16 @@ def generate(
     records, references = prompts.records(), prompts.texts()
     common.check_writable(output.json_file, prompts, constrained, kept)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
-    answers: list[dict[str, Any]] = []
+    console, answers = common.console(), list[dict[str, Any]]()
     try:
         for record in records:
             texts = [*references, *record.references]
+            talk = Conversation(record, session.tokenizer.chat_template)
             try:
-                for completion in _answer(session, record, texts, options, output.show_drafts):
+                while not talk.ended:
+                    stream = session.stream(talk.ask(), references=texts, **options)
+                    completion = print_stream(stream, console, output.show_drafts)
+                    talk.take(completion.text)
                     answers.append(_as_json(record, completion))
                     common.note(summary(completion))
                     if completion.finish_reason == "interrupted":
@@ -96,28 +99,6 @@ def generate(
     finally:  # whatever happens, the file gets the answers that are finished
         if answers:
             common.write_json(output.json_file, answers)
-
-
-def _answer(
-    session: Session,
-    record: PromptRecord,
-    texts: list[str],
-    options: dict[str, Any],
-    show_drafts: bool,
-) -> Iterator[Completion]:
-    """Answer all turns of one record, with the model's answers in between."""
-    console = common.console()
-    if record.raw or not session.tokenizer.chat_template:
-        stream = session.stream("\n\n".join(record.turns), references=texts, **options)
-        yield print_stream(stream, console, show_drafts)
-        return
-    messages: list[dict[str, str]] = []
-    for turn in record.turns:
-        messages.append({"role": "user", "content": turn})
-        stream = session.stream(messages, references=texts, **options)
-        completion = print_stream(stream, console, show_drafts)
-        messages.append({"role": "assistant", "content": completion.text})
-        yield completion
 
 
 def _as_json(record: PromptRecord, completion: Completion) -> dict[str, Any]:

@@ -10,24 +10,21 @@ from math import inf
 from paceline.drafters import make_drafter
 from paceline.errors import UsageError
 from paceline.loop import Generation, decode
-from paceline.prompts import PromptRecord
-from paceline.session import Message, Session
+from paceline.prompts import Conversation, PromptRecord
+from paceline.session import Session
 from paceline.stopping import Stopping
 from paceline.training.asking import Asking
 from paceline.training.data import Answer
 
 
 @dataclass
-class Conversation:
-    """One prompt of an order, at one of its turns. Raw turns are one text to continue.
+class Answered(Conversation):
+    """One prompt of an order, and the answers to its turns.
 
     too_long: whether it ended because more was said than the longest prompt may hold.
     """
 
-    record: PromptRecord
-    raw: bool
     number: int = 0
-    messages: list[Message] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     too_long: bool = False
 
@@ -36,25 +33,12 @@ class Conversation:
         """New tokens."""
         return sum(len(answer.tokens) for answer in self.answers)
 
-    @property
-    def turns(self) -> tuple[str, ...]:
-        """What the user says."""
-        return ("\n\n".join(self.record.turns),) if self.raw else self.record.turns
-
-    def ask(self) -> str | list[Message]:
-        """The text of the next turn, or everything said until then."""
-        text = self.turns[len(self.answers)]
-        if self.raw:
-            return text
-        self.messages.append({"role": "user", "content": text})
-        return self.messages
-
-    def take(self, prompt: Sequence[int], tokens: list[int], reason: str, text: str) -> None:
-        """Add the answer to that, in tokens and as text; reason: why it ended."""
+    def add(self, prompt: Sequence[int], tokens: list[int], reason: str, text: str) -> None:
+        """Add the answer to the next turn, in tokens and as text; reason: why it ended."""
         record, turn = self.record, f"#{len(self.answers) + 1}" if len(self.turns) > 1 else ""
         about = record.id + turn, record.task, record.licence, record.source
         self.answers.append(Answer(*about, list(prompt), tokens, reason))
-        self.messages.append({"role": "assistant", "content": text})
+        self.take(text)
 
 
 def answer_batch(
@@ -63,7 +47,7 @@ def answer_batch(
     records: Sequence[PromptRecord],
     asking: Asking,
     on_tokens: Callable[[int], None],
-) -> list[Conversation]:
+) -> list[Answered]:
     """Answer the prompts together, turn by turn, with the target's own answers in between.
 
     first: the number of the first prompt in the overall order. Number and seed alone decide what
@@ -72,11 +56,8 @@ def answer_batch(
 
     Raises UsageError, naming the prompt, if it cannot be encoded or the chat template rejects it.
     """
-    template = bool(session.tokenizer.chat_template)
-    conversations = [
-        Conversation(record, record.raw or not template, first + place)
-        for place, record in enumerate(records)
-    ]
+    template = session.tokenizer.chat_template
+    conversations = [Answered(each, template, number) for number, each in enumerate(records, first)]
     # Start with an empty cache: a prefix read in another pass may differ in its last bits, and
     # after an interruption there would be none.
     session.target.forget()
@@ -93,12 +74,12 @@ def answer_batch(
         for (one, _), generation in zip(fitting, generations):
             tokens, reason = generation.output, generation.stopping.reason or "interrupted"
             text = session.tokenizer.decode(tokens, skip_special_tokens=True)
-            one.take(generation.prompt, tokens, reason, text)
-        active = [one for one, _ in fitting if len(one.answers) < len(one.turns)]
+            one.add(generation.prompt, tokens, reason, text)
+        active = [one for one, _ in fitting if not one.ended]
     return conversations
 
 
-def _encoded(session: Session, one: Conversation) -> list[int]:
+def _encoded(session: Session, one: Answered) -> list[int]:
     try:
         return session.encode(one.ask())
     except UsageError as error:
@@ -106,7 +87,7 @@ def _encoded(session: Session, one: Conversation) -> list[int]:
         raise UsageError(f"{record.where}, prompt {record.id}: {error}") from error
 
 
-def _generation(session: Session, one: Conversation, ids: list[int], asking: Asking) -> Generation:
+def _generation(session: Session, one: Answered, ids: list[int], asking: Asking) -> Generation:
     # Noise depends only on seed and position: with one seed, all answers would share it.
     name = f"{asking.seed} {one.number} {len(one.answers)}"
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

@@ -17,7 +17,7 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.models.cache import hash_file
 from paceline.session import Session
-from paceline.training.answering import Conversation, answer_batch
+from paceline.training.answering import Answered, answer_batch
 from paceline.training.asking import Asking
 from paceline.training.data import Manifest, Shard, load_manifest, pack
 from paceline.training.folder import check_same_run, held, write_file
@@ -72,7 +72,7 @@ def make_data(
             if number < len(shards) and _can_stay(folder, shards[number], len(some), missing):
                 on_tokens(shards[number].tokens)
             else:
-                found: list[Conversation] = []
+                found: list[Answered] = []
                 while len(found) < len(some) and sum(one.tokens for one in found) < missing:
                     asked = len(found)
                     batch = some[asked : asked + asking.batch]
@@ -95,7 +95,7 @@ def _can_stay(folder: Path, shard: Shard, prompts: int, missing: int) -> bool:
         return False
 
 
-def write_shard(folder: Path, number: int, found: Sequence[Conversation]) -> Shard:
+def write_shard(folder: Path, number: int, found: Sequence[Answered]) -> Shard:
     """Write the answers to some prompts; returns the manifest's entry."""
     answers = [answer for one in found for answer in one.answers]
     name, content = f"shard-{number:05d}.jsonl.gz", pack(answers)
