@@ -47,9 +47,9 @@ ALLOWED = {
     "drafters": CORE | {"datastore", "kernels", "planning"},
     "targets": CORE | {"kernels"},
     "kernels": set(),
-    "models": {"defaults", "json_files", "errors", "kernels"},
+    "models": {"defaults", "errors", "file_locks", "json_files", "kernels"},
     "references": {"errors"},
-    "datastore": {"errors", "kernels", "models", "tree", "tree_columns"},
+    "datastore": {"errors", "file_locks", "kernels", "models", "tree", "tree_columns"},
     "constraints": CORE,
     # Its curves are kept in the cache folder, under what the machine calls itself.
     "planning": CORE | {"kernels", "machine", "models"},

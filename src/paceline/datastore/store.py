@@ -23,7 +23,8 @@ from paceline.datastore.private_files import begins, check_folder, draft_of, put
 from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
 from paceline.errors import MergeError, StoreError, UsageError
-from paceline.models.cache import LOCK, cache_root, held
+from paceline.file_locks import held
+from paceline.models.cache import LOCK, cache_root
 
 MOST_TOKENS = 20_000_000
 """Default limit of an index: 160 MB."""

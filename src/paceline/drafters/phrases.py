@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from paceline.datastore.private_files import Stamp, stamp_of
 from paceline.drafters.settings import at_least
 from paceline.errors import ModelError
-from paceline.file_locks import lock_beside
+from paceline.file_locks import held, lock_beside
 from paceline.json_files import parse_json, replace_file
 from paceline.tree import ROOT, Tree
 
@@ -130,7 +130,7 @@ class PhrasePool:
             path.parent.stat()  # a lock would create a missing folder
             # For all users who may write the file. A pool may be saved while its thread saves
             # another: garbage collection frees drafters at any time.
-            with FileLock(lock_beside(path), _LOCK_SECONDS, mode=0o666, is_singleton=True):
+            with held(lock_beside(path), patience=_LOCK_SECONDS, mode=0o666, is_singleton=True):
                 known = stamp_of(path) in (None, self._seen.get(path.resolve()))
                 merged = self if known else self._after(path, vocab_size, fingerprint)
                 replace_file(path, _lines(merged, vocab_size, fingerprint))
@@ -138,9 +138,6 @@ class PhrasePool:
                     self._seen[path.resolve()] = stamp_of(path)
         except Timeout as error:
             raise ModelError(f"cannot write phrases to {path}: another process does") from error
-        except NotImplementedError as error:
-            reason = "its file system has no locks"
-            raise ModelError(f"cannot write phrases to {path}: {reason}") from error
         except OSError as error:
             raise ModelError(f"cannot write phrases to {path}: {error.strerror}") from error
 

@@ -1,4 +1,4 @@
-"""The cache folder: its location and locks, and the sizes and hashes of its files."""
+"""The cache folder: its location, and the sizes and hashes of its files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from errno import ENOLCK
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from paceline.errors import ModelError
+from paceline.file_locks import held
 
 LOCK = ".lock"
 PATIENCE = 10.0
@@ -57,30 +55,6 @@ def explain_os_errors(
             f"cannot write to {what} {root} ({error.strerror or error}): free some space, "
             f"fix its permissions, or {elsewhere}"
         ) from error
-
-
-@contextmanager
-def held(
-    lock_file: Path, on_wait: Callable[[], None] = lambda: None, patience: float = -1
-) -> Iterator[None]:
-    """Hold an inter-process lock during the body; `on_wait` is called if another process has it.
-
-    patience: seconds to wait for that process, which may have been stopped; -1 for no limit. Raises
-    TimeoutError after these, and OSError if the lock file cannot be written or locked.
-    """
-    lock_file.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(lock_file)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        on_wait()
-        lock.acquire(timeout=patience)
-    except NotImplementedError as error:
-        raise OSError(ENOLCK, "its file system has no locks") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @dataclass(frozen=True)

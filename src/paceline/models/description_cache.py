@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ModelError
+from paceline.file_locks import held
 from paceline.json_files import json_bytes, read_json, replace_file
-from paceline.models.cache import LOCK, PATIENCE, FolderCache, hash_file, held, sampled, was_used
+from paceline.models.cache import LOCK, PATIENCE, FolderCache, hash_file, sampled, was_used
 from paceline.models.gguf_description import describe_gguf
 from paceline.models.gguf_file import GgufFile
 from paceline.models.progress import ProgressCallback, ignore_progress

