@@ -50,13 +50,15 @@ def meant(name: str, known: Iterable[str]) -> str:
 
 
 @contextmanager
-def writable(what: object, advice: str = "") -> Iterator[None]:
-    """Raise UsageError, naming `what`, if the body cannot write, for example because a disk is full.
-    advice: follows the reason."""
+def writable(
+    what: object, advice: str = "", kind: type[PacelineError] = UsageError
+) -> Iterator[None]:
+    """Raise an error of this kind, naming `what`, if the body cannot write, for example because a
+    disk is full. advice: follows the reason."""
     try:
         yield
     except OSError as error:
-        raise UsageError(f"cannot write {what}: {error.strerror or error}{advice}") from error
+        raise kind(f"cannot write {what}: {error.strerror or error}{advice}") from error
 
 
 @contextmanager

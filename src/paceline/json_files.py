@@ -1,20 +1,22 @@
-"""Small files, mostly JSON, written whole or not at all."""
+"""Small files, mostly JSON, written whole or not at all, and folders that one of them finishes."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import copymode
 from typing import Any
 from uuid import uuid4
 
-from paceline.errors import ModelError
+from paceline.errors import ModelError, writable
 
 CHECKPOINT = "checkpoint.json"
 """In the folder of a training that has not ended, see `paceline.training.checkpoint`."""
+
+_FORMAT = 1
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
@@ -81,3 +83,40 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelError(f"{path} is damaged: it is not a JSON object")
     return content
+
+
+@contextmanager
+def recorded(record: Path, kind: str, about: Mapping[str, Any], what: str = "") -> Iterator[None]:
+    """Write a folder: its files in the body, then its record. Raises ModelError if that fails.
+
+    kind: of the folder. what: the same in a message, if that is something else.
+    """
+    with writable(f"{what or kind} to {record.parent}", kind=ModelError):
+        record.parent.mkdir(parents=True, exist_ok=True)
+        # A folder without a record holds nothing. It is deleted first and written last, so a
+        # process killed in between leaves none, and never that of another training.
+        record.unlink(missing_ok=True)
+        yield
+        replace_file(record, json_bytes({"format": _FORMAT, "kind": kind, **about}))
+
+
+@contextmanager
+def described(record: Path, kind: str, what: str = "") -> Iterator[dict[str, Any]]:
+    """The content of the record of a `recorded` folder, while the body makes something of it.
+    Raises ModelError, naming the file, if either fails."""
+    about = read_json(record)
+    try:
+        if (about.pop("format"), about.pop("kind")) != (_FORMAT, kind):
+            raise ValueError("it has another format or kind")
+        yield about
+    except (KeyError, TypeError, ValueError, ModelError) as error:
+        raise ModelError(f"{record} does not describe {what or kind} ({error})") from error
+
+
+def has_record(record: Path, other: str) -> bool:
+    """Whether a folder has its record. Raises ModelError if it has this other file without one, and
+    not because a training was killed there."""
+    found, folder = record.exists(), record.parent
+    if not found and (folder / other).exists() and not (folder / CHECKPOINT).exists():
+        raise ModelError(f"{folder} holds something else: choose another folder")
+    return found

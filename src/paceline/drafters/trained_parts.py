@@ -21,13 +21,12 @@ from safetensors.torch import load_file, save
 
 from paceline.drafters.head_configs import check_least
 from paceline.errors import ModelError
-from paceline.json_files import CHECKPOINT, json_bytes, read_json, replace_file
+from paceline.json_files import described, has_record, json_bytes, read_json, recorded, replace_file
 from paceline.planning.acceptance import AcceptanceTable
 
 CONFIG, TRAINING = "config.json", "training.json"
 _TENSORS, _ACCEPTANCE = "model.safetensors", "acceptance.json"
 FILES = (CONFIG, _TENSORS, _ACCEPTANCE, TRAINING)
-_FORMAT = 1
 
 ConfigT = TypeVar("ConfigT")
 
@@ -105,52 +104,31 @@ class TrainedParts(Generic[ConfigT]):
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the folder; raises ModelError if that fails."""
-        config = {
-            "format": _FORMAT,
-            "kind": self.kind,
-            "method": self.method,
-            "base_model": asdict(self.base),
-            **asdict(self.config),  # type: ignore[call-overload]
-        }
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Without the configuration there are no parts. Removed first and written last, it keeps
-            # a killed process from leaving any, or a mix of two trainings.
-            (folder / CONFIG).unlink(missing_ok=True)
+        config = asdict(self.config)  # type: ignore[call-overload]
+        about = {"method": self.method, "base_model": asdict(self.base), **config}
+        content = save({name: part.contiguous().cpu() for name, part in self.tensors.items()})
+        with recorded(folder / CONFIG, self.kind, about):
             (folder / _ACCEPTANCE).unlink(missing_ok=True)
-            tensors = {name: part.contiguous().cpu() for name, part in self.tensors.items()}
-            replace_file(folder / _TENSORS, save(tensors))
+            replace_file(folder / _TENSORS, content)
             replace_file(folder / TRAINING, json_bytes(self.record))
             if self.acceptance is not None:
                 self.acceptance.save(folder / _ACCEPTANCE, dict(self.record.get("evaluation", {})))
-            replace_file(folder / CONFIG, json_bytes(config))
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"cannot write {self.kind} to {folder}: {error}") from error
 
     @classmethod
     def found_in(cls, folder: Path) -> Self | None:
         """The parts in a folder; None if none are finished there. Raises as `from_pretrained`, and
         ModelError if the folder holds something else."""
-        if (folder / CONFIG).exists():
-            return cls.from_pretrained(folder)
-        if (folder / _TENSORS).exists() and not (folder / CHECKPOINT).exists():
-            raise ModelError(f"{folder} holds something else: choose another folder")
-        return None
+        return cls.from_pretrained(folder) if has_record(folder / CONFIG, _TENSORS) else None
 
     @classmethod
     def from_pretrained(cls, folder: Path) -> Self:
         """Read what `save_pretrained` wrote. Raises ModelError, naming the file, if one is missing,
         damaged or of another kind."""
-        content = read_json(folder / CONFIG)
-        try:
-            if (content.pop("format"), content.pop("kind")) != (_FORMAT, cls.kind):
-                raise ValueError("it has another format or kind")
-            content.pop("method")
-            base = BaseModel(**content.pop("base_model"))
+        with described(folder / CONFIG, cls.kind) as about:
+            about.pop("method")
+            base = BaseModel(**about.pop("base_model"))
             check_least(base, hidden_size=1, vocab_size=1)
-            config: ConfigT = cls.config_type(**content)
-        except (KeyError, TypeError, ValueError, ModelError) as error:
-            raise ModelError(f"{folder / CONFIG} does not describe {cls.kind} ({error})") from error
+            config: ConfigT = cls.config_type(**about)
         acceptance, path = folder / _ACCEPTANCE, folder / _TENSORS
         try:
             tensors = load_file(path)

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paceline.errors import ModelError
-from paceline.json_files import CHECKPOINT, json_bytes, read_json, replace_file
+from paceline.json_files import described, has_record, json_bytes, read_json, recorded, replace_file
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-_FORMAT, _KIND = 1, "draft model"
+_KIND = "draft model"
 _CONFIG, _TENSORS, _TRAINING = "config.json", "model.safetensors", "training.json"
 RECORD = "draft.json"
 
@@ -82,10 +82,7 @@ class DraftParts:
     def found_in(cls, folder: Path) -> Self | None:
         """The draft in a folder; None if none is finished there. Raises ModelError if it is
         damaged, or the folder holds something else."""
-        if not (folder / RECORD).exists():
-            killed = (folder / CHECKPOINT).exists()  # while it was written
-            if (folder / _CONFIG).exists() and not killed:
-                raise ModelError(f"{folder} holds something else: choose another folder")
+        if not has_record(folder / RECORD, _CONFIG):
             return None
         about = read_draft_record(folder)
         return cls(about, _read_tensors(folder / _TENSORS, about), read_json(folder / _TRAINING))
@@ -114,13 +111,8 @@ class DraftParts:
         tensors = {name: tensor.contiguous().cpu() for name, tensor in self.tensors.items()}
         content = save(tensors, {"format": "pt"})
         record = replace(self.about, weights_sha256=hashlib.sha256(content).hexdigest())
-        about = {"format": _FORMAT, "kind": _KIND, **asdict(record)}
         base, tokenizer = self.whole or (None, None)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # Without a record there is no draft. It is deleted first and written last, so a process
-            # killed in between leaves none, and never that of another training.
-            (folder / RECORD).unlink(missing_ok=True)
+        with recorded(folder / RECORD, _KIND, asdict(record), f"the {_KIND}"):
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
             if base is not None and base.generation_config is not None:
@@ -128,11 +120,6 @@ class DraftParts:
             replace_file(folder / _TENSORS, content)
             replace_file(folder / _CONFIG, self.config.to_json_string(use_diff=False).encode())
             replace_file(folder / _TRAINING, json_bytes(self.record))
-            replace_file(folder / RECORD, json_bytes(about))
-        except OSError as error:
-            raise ModelError(
-                f"cannot write the draft model to {folder}: {error.strerror}"
-            ) from error
 
 
 def shipped_draft(fingerprint: str) -> Path | None:
@@ -151,14 +138,8 @@ def is_shared_draft(folder: Path) -> bool:
 
 def read_draft_record(folder: Path) -> DraftRecord:
     """The record that `DraftParts` wrote; raises ModelError if it is missing or damaged."""
-    path = folder / RECORD
-    found = read_json(path)
-    try:
-        if (found.pop("format"), found.pop("kind")) != (_FORMAT, _KIND):
-            raise ValueError("it has another format or kind")
+    with described(folder / RECORD, _KIND, DraftParts.kind) as found:
         return DraftRecord(**{**found, "layers": tuple(found["layers"])})
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{path} does not describe a draft model ({error})") from error
 
 
 def open_draft(folder: Path, base: PreTrainedModel, fingerprint: str) -> PreTrainedModel:
