@@ -62,11 +62,12 @@ def writable(
 
 
 @contextmanager
-def readable(what: str) -> Iterator[None]:
-    """Raise UsageError, naming `what`, if the body cannot read a file, or it is no UTF-8 text."""
+def readable(what: object, kind: type[PacelineError] = UsageError) -> Iterator[None]:
+    """Raise an error of this kind, naming `what`, if the body cannot read a file, or it is no UTF-8
+    text."""
     try:
         yield
     except UnicodeDecodeError as error:
-        raise UsageError(f"cannot read {what}: it is not UTF-8 text") from error
+        raise kind(f"cannot read {what}: it is not UTF-8 text") from error
     except OSError as error:
-        raise UsageError(f"cannot read {what}: {error.strerror or error}") from error
+        raise kind(f"cannot read {what}: {error.strerror or error}") from error

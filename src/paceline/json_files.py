@@ -11,7 +11,7 @@ from shutil import copymode
 from typing import Any
 from uuid import uuid4
 
-from paceline.errors import ModelError, writable
+from paceline.errors import ModelError, readable, writable
 
 CHECKPOINT = "checkpoint.json"
 """In the folder of a training that has not ended, see `paceline.training.checkpoint`."""
@@ -74,12 +74,11 @@ def parse_text_json(content: str | bytes, **how: Any) -> Any:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; raises ModelError, naming it, if unreadable or not an object."""
-    try:
-        content = parse_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError:
-        content = None
+    with readable(path, ModelError):
+        try:
+            content = parse_json(path.read_text(encoding="utf-8"))
+        except ValueError:
+            content = None
     if not isinstance(content, dict):
         raise ModelError(f"{path} is damaged: it is not a JSON object")
     return content

@@ -24,7 +24,7 @@ from paceline.datastore.sorting import BORDER, Int32, sort_places
 from paceline.datastore.suffix_array import SuffixArray
 from paceline.errors import MergeError, StoreError, UsageError
 from paceline.file_locks import held
-from paceline.models.cache import LOCK, cache_root
+from paceline.models.cache import LOCK, cache_root, explain_os_errors
 
 MOST_TOKENS = 20_000_000
 """Default limit of an index: 160 MB."""
@@ -247,18 +247,14 @@ def _files(folder: Path) -> dict[Path, bytes]:
 
 @contextmanager
 def _explained(folder: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except TimeoutError as error:
-        raise StoreError(
-            f"another process has locked the datastore {folder} for more than {_PATIENCE:g} "
-            "seconds: end it, or try again later"
-        ) from error
-    except OSError as error:
-        raise StoreError(
-            f"cannot {what} the datastore {folder} ({error.strerror or error}): free some space, "
-            "fix its permissions, or name another folder"
-        ) from error
+    with explain_os_errors(folder, f"{what} the datastore", "name another folder", StoreError):
+        try:
+            yield
+        except TimeoutError as error:
+            raise StoreError(
+                f"another process has locked the datastore {folder} for more than {_PATIENCE:g} "
+                "seconds: end it, or try again later"
+            ) from error
 
 
 def _size(path: Path) -> int:

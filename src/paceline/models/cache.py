@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import ModelError
+from paceline.errors import ModelError, PacelineError
 from paceline.file_locks import held
 
 LOCK = ".lock"
@@ -44,15 +44,18 @@ def cache_root() -> Path:
 
 @contextmanager
 def explain_os_errors(
-    root: Path, what: str = "the cache folder", elsewhere: str = _ELSEWHERE
+    root: Path,
+    what: str = "write to the cache folder",
+    elsewhere: str = _ELSEWHERE,
+    kind: type[PacelineError] = ModelError,
 ) -> Iterator[None]:
-    """Raise ModelError, one sentence, instead of any OSError from the body, which writes below
-    `root`; `elsewhere` suggests a way out."""
+    """Raise an error of this kind, one sentence, instead of any OSError from the body, which writes
+    below `root`; `elsewhere` suggests a way out."""
     try:
         yield
     except OSError as error:
-        raise ModelError(
-            f"cannot write to {what} {root} ({error.strerror or error}): free some space, "
+        raise kind(
+            f"cannot {what} {root} ({error.strerror or error}): free some space, "
             f"fix its permissions, or {elsewhere}"
         ) from error
 

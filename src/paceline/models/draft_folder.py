@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from paceline.errors import ModelError
+from paceline.errors import ModelError, readable
 from paceline.json_files import described, has_record, json_bytes, read_json, recorded, replace_file
 
 if TYPE_CHECKING:
@@ -176,15 +176,14 @@ def _read_tensors(path: Path, record: DraftRecord) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    try:
+    with readable(f"the draft model {path}", ModelError):
         content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != record.weights_sha256:
-            raise ModelError(
-                f"the draft model {path} is damaged (its sha256 is not the one in {RECORD}): copy "
-                "or train it again"
-            )
+    if hashlib.sha256(content).hexdigest() != record.weights_sha256:
+        raise ModelError(
+            f"the draft model {path} is damaged (its sha256 is not the one in {RECORD}): copy "
+            "or train it again"
+        )
+    try:
         return load(content)
-    except OSError as error:
-        raise ModelError(f"cannot read the draft model {path}: {error.strerror}") from error
     except SafetensorError as error:
         raise ModelError(f"{path} contains no weights: {error}") from error

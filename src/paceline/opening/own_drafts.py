@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.errors import ModelError, UsageError
+from paceline.errors import ModelError, UsageError, readable
 from paceline.kernels.native.calls import unavailable
 from paceline.kernels.programs.rounding import Rounding
 from paceline.models import ProgressCallback, load_causal_lm
@@ -115,10 +115,8 @@ def _may_be_kept(target: CausalLMTarget, fingerprint: str) -> bool:
 
 def _digests(folder: Path) -> list[str]:
     """Of the files that determine the model. Raises ModelError if one cannot be read."""
-    try:
+    with readable(f"the draft model {folder}", ModelError):
         return [hash_file(folder / name) for name in _FILES]
-    except OSError as error:
-        raise ModelError(f"cannot read the draft model {folder}: {error.strerror}") from error
 
 
 def open_copy(

@@ -13,7 +13,7 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
-from paceline.errors import ModelError
+from paceline.errors import ModelError, readable, writable
 from paceline.json_files import json_bytes, parse_json, replace_file
 
 _FORMAT = 1
@@ -74,23 +74,19 @@ class AcceptanceTable:
         Raises ModelError if the file cannot be written.
         """
         record = {"format": _FORMAT, "kind": _KIND, "about": dict(about), _KIND: self.rows}
-        try:
+        with writable(path, kind=ModelError):
             replace_file(path, json_bytes(record))
-        except OSError as error:
-            raise ModelError(f"cannot write {path}: {error.strerror}") from error
 
     @classmethod
     def load(cls, path: Path) -> AcceptanceTable:
         """Read what `save` wrote. Raises ModelError if it cannot be read or is no table."""
+        with readable(f"the acceptance table {path}", ModelError):
+            content = path.read_bytes()
         try:
-            record = parse_json(path.read_text(encoding="utf-8"))
+            record = parse_json(content.decode())
             if (record["format"], record["kind"]) != (_FORMAT, _KIND):
                 raise ValueError("it has another format or kind")
             return cls(tuple(tuple(float(share) for share in row) for row in record[_KIND]))
-        except OSError as error:
-            raise ModelError(
-                f"cannot read the acceptance table {path}: {error.strerror}"
-            ) from error
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ModelError(
                 f"{path} is not an acceptance table ({error}): measure it again"
