@@ -24,6 +24,7 @@ from paceline.drafters.head_configs import ChimeraConfig, MedusaConfig
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import MedusaPrograms, compile_medusa
 from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
+from paceline.kernels.programs.steps import Op
 
 pytestmark = needs_library
 
@@ -75,6 +76,17 @@ def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) 
             level = range(first, first + len(nodes))
             first += len(nodes)
             nodes = sorted(rng.choices(level, k=rng.randrange(1, 5)))
+
+
+def test_layers_that_read_the_same_rows_are_one_product() -> None:
+    model = small_chimera(ChimeraConfig(heads=2)).ready("native")
+    programs, own = compile_chimera(model, FloatLinear), model.encoder
+    assert programs is not None
+    heads = [len(each.weight) for each in (own.query, own.key, own.value)]
+    both = len(own.gate.weight) + len(own.up.weight)
+    steps = programs.levels[-1]._program._lowered.steps
+    sizes = [step.count for step in steps if step.op == Op.PRODUCT]
+    assert sizes == [sum(heads), HIDDEN, both, HIDDEN, HIDDEN, VOCAB]
 
 
 @pytest.mark.parametrize("rank", [0, 8])

@@ -14,7 +14,7 @@ from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 Columns = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, each [batch, KV heads, n, head size]."""
 
-EPSILON = 1e-6
+_EPSILON = 1e-6
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Stretches:
 
 def normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """RMSNorm of [..., numbers] with the scale `weight`, in float32."""
-    found: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, EPSILON)
+    found: torch.Tensor = F.rms_norm(states.float(), weight.shape, weight, _EPSILON)
     return found
 
 
@@ -114,7 +114,12 @@ class DraftBlock(nn.Module):
     ) -> torch.Tensor:
         """Outputs [batch, n, hidden] of rows. columns, sees, own: see `_attended`."""
         query = self._turns(self._split(self.query(normal(states, norm))), places)
-        states = states + self.join(_attended(query, columns, sees, own))
+        return self.finished(states, _attended(query, columns, sees, own))
+
+    def finished(self, states: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Outputs [..., hidden] of rows with these states, after their attention [..., heads *
+        head size]."""
+        states = states + self.join(attended)
         inner = normal(states, self.inner_norm)
         found: torch.Tensor = states + self.down(F.silu(self.gate(inner)) * self.up(inner))
         return found

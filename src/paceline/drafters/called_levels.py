@@ -12,17 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.chains import ChainEnd
-from paceline.drafters.attention_rows import EPSILON, DraftBlock
+from paceline.drafters.attention_rows import DraftBlock, normal
 from paceline.drafters.guesses import FoundTree, Guesses, guesses_of_program
 from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.drafters.head_module import HeadModule
 from paceline.drafters.level_tree import TextLevels
-from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.builder import Builder, Columns, GivenRows, Rotary, layer_of, merged
+from paceline.kernels.programs.builder import GivenRows, Rotary
 from paceline.kernels.programs.program import CacheLayer, PassBuffers, TableAddresses
-from paceline.kernels.programs.steps import Join, Operand
 from paceline.tree import Tree
 
 Floats = NDArray[np.float32]
@@ -30,7 +28,7 @@ Seen = Sequence[Sequence[int]]
 
 
 class BlockPrograms(ABC):
-    """The parts of `model` as programs, with layers of this kind. block: its own.
+    """The parts of `model` as programs. block: its own.
 
     rotary: of the programs. layers: of the cache, the first of a text's columns in each and the
     step to the next.
@@ -38,8 +36,6 @@ class BlockPrograms(ABC):
     call: drafts with them in the library, for any text, given the address of `one`; None if that is
     unavailable. before, most_fresh: tokens of a text that are read before the new ones, and most
     new ones. most_levels: of a draft. tables, end, found, text: memory that `one` points to.
-
-    Raises UnpackableError for a kind that is unavailable here.
     """
 
     model: HeadModule
@@ -48,19 +44,10 @@ class BlockPrograms(ABC):
     one: Any
     most_fresh = 0
 
-    def __init__(self, model: HeadModule, block: DraftBlock, kind: type[BlockLinear]) -> None:
+    def __init__(self, model: HeadModule, block: DraftBlock) -> None:
         config: ChimeraConfig | EagleConfig = model.config
-        self.model, self._hidden, self._room = model, model.hidden_size, 0
+        self.model, self._block, self._room = model, block, 0
         self.rotary = Rotary(config.head_size, config.rotary_base)
-        self._inner_norm = block.inner_norm
-        self._heads = config.kv_heads, config.head_size
-        self._keys = config.kv_heads * config.head_size
-        self._queries = config.attention_heads * config.head_size
-        self._columns = merged(kind, [block.key, block.value])
-        self._attention = merged(kind, [block.query, block.key, block.value])
-        self._join = layer_of(kind, [block.join.weight])
-        self._gates = layer_of(kind, [block.gate.weight, block.up.weight])
-        self._down = layer_of(kind, [block.down.weight])
 
     def _allow(
         self, call: Callable[[int], None], one: Any, before: int, most_fresh: int, levels: int
@@ -87,28 +74,17 @@ class BlockPrograms(ABC):
     def _lend(self, rows: int) -> object:
         """Let `one` find the programs with memory for `rows` rows; returns what must be held."""
 
-    def _store(self, build: Builder, states: Operand, norm: torch.Tensor, layer: int = 0) -> None:
-        """Store the columns of states in a layer of the cache."""
-        both = build.product(build.normal(states, norm, EPSILON), self._columns)
-        self._put(build, both, 0, layer)
+    def _store(self, inner: Any, layer: int = 0) -> None:
+        """Store the columns of normalised states, `Rows`, in a layer of the cache."""
+        self._block.key(inner).turned().store(self._block.value(inner), layer)
 
-    def _outputs(
-        self, build: Builder, states: Operand, norm: torch.Tensor, own: int = 0, seen: int = 0
-    ) -> Operand:
+    def _outputs(self, states: Any, norm: torch.Tensor, own: int = 0, seen: int = 0) -> Any:
         """The block's outputs. own, seen: layers for the columns of the rows, and that they see."""
-        three = build.product(build.normal(states, norm, EPSILON), self._attention)
-        queries = build.turned(build.part(three, 0, self._queries))
-        self._put(build, three, self._queries, own)
-        attended = build.attended(queries, Columns(seen, *self._heads))
-        states = build.map(build.product(attended, self._join), Join.PLUS, states)
-        inner = build.normal(states, self._inner_norm, EPSILON)
-        return build.map(build.gated(inner, self._gates, self._down), Join.PLUS, states)
-
-    def _put(self, build: Builder, rows: Operand, at: int, layer: int) -> None:
-        """Store keys and values, which are beside one another in rows."""
-        keys = build.turned(build.part(rows, at, self._keys))
-        values = build.part(rows, at + self._keys, self._keys)
-        build.store(keys, values, Columns(layer, *self._heads))
+        inner = normal(states, norm)
+        queries = self._block.query(inner).turned()
+        self._store(inner, own)
+        attended = queries.attended(seen, self.model.config.kv_heads)
+        return self._block.finished(states, attended)
 
 
 class CalledLevels(TextLevels):

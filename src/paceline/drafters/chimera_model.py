@@ -116,7 +116,7 @@ class ChimeraModel(HeadModule):
         mature: [hidden], the state of the last token that the target has read, just before the
         root. drafts: [n, hidden], the nodes' draft states.
         """
-        return self._finished(self._ends(depth, mature.expand_as(drafts), drafts))
+        return self.finished(self.ends(depth, mature.expand_as(drafts), drafts))
 
     def forward(self, texts: Stretches, own_guesses: bool = False) -> Drafted:
         """Draft after many points of texts at once; the root is the token after the point. Beyond a
@@ -145,9 +145,9 @@ class ChimeraModel(HeadModule):
             draft = encoder(green, root + depth, (keys, values), sees, own)
             own.append(encoder.mature(draft, root + depth))
             found.states.append(draft)
-            found.ends.append(self._ends(depth, last, draft))
+            found.ends.append(self.ends(depth, last, draft))
             if own_guesses:
-                best = self._finished(found.ends[-1].detach()).argmax(dim=-1)
+                best = self.finished(found.ends[-1].detach()).argmax(dim=-1)
                 guessed.append(best if self.token_ids is None else self.token_ids[best])
         return found
 
@@ -162,11 +162,11 @@ class ChimeraModel(HeadModule):
         states: torch.Tensor = bottom(torch.where(wanted <= roots, said, own))
         return states
 
-    def _finished(self, ends: torch.Tensor) -> torch.Tensor:
-        """Logits from `_ends`."""
+    def finished(self, ends: torch.Tensor) -> torch.Tensor:
+        """Logits [..., outputs] from `ends`."""
         return ends if self.config.form == "full" else self.shared_head(ends).float()
 
-    def _ends(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
+    def ends(self, depth: int, mature: torch.Tensor, draft: torch.Tensor) -> torch.Tensor:
         """See `Drafted.ends`."""
         found = torch.cat([mature.to(draft), draft], dim=-1) if self.config.residual else draft
         if self.own_heads:

@@ -8,18 +8,15 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from torch import nn
 
-from paceline.drafters.attention_rows import EPSILON
+from paceline.drafters.attention_rows import normal
 from paceline.drafters.called_levels import BlockPrograms, Floats
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.context_encoder import NgramEncoder
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.linear import PlainLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, GivenRows, layer_of
-from paceline.kernels.programs.steps import Function, Join
+from paceline.kernels.programs.builder import Builder, GivenRows, LayerOf, layers_of
 from paceline.kernels.slots_seen import can_attend
 
 AT_ONCE = 256
@@ -44,19 +41,18 @@ class ChimeraPrograms(BlockPrograms):
 
     def __init__(self, model: ChimeraModel, kind: type[BlockLinear]) -> None:
         encoder, bottom = model.encoder, cast(NgramEncoder, model.bottom)
-        super().__init__(model, encoder, kind)
-        self._head = model.shared_layer(kind)
+        super().__init__(model, encoder)
+        layer, hidden = layers_of(kind), model.hidden_size
         self._order, self._words = bottom.order, dict[int, Floats]()
         self._embed = bottom.embeddings
-        self.green = self._built_green(bottom, kind)
-        read = Builder(2 * self._hidden, self.rotary)
-        self._store(read, read.part(read.given, 0, self._hidden), encoder.mature_norm, _MATURE)
-        greens = read.part(read.given, self._hidden, self._hidden)
-        self._store(read, greens, encoder.green_norm, _GREEN)
-        self.read = read.program()
-        *others, last = model.own_heads
-        self.levels = [self._built_level(head, kind) for head in others]
-        self.levels.append(self._built_level(last, kind, last=True))
+        build = Builder(bottom.order * hidden, layer)
+        self.green = build.program(bottom.encoded(build.given))
+        build = Builder(2 * hidden, layer, self.rotary)
+        mature, green = build.given.split(2 * [hidden])
+        self._store(normal(mature, encoder.mature_norm), _MATURE)
+        self._store(normal(green, encoder.green_norm), _GREEN)
+        self.read = build.program()
+        self.levels = [self._level(depth, layer) for depth in range(model.config.heads)]
         if len(self.levels) <= _MOST_LEVELS:
             one, limits = native.Chimera(order=bottom.order), (_MOST_FRESH, len(self.levels))
             self._allow(kernels().draft_chimera, one, bottom.order, *limits)
@@ -91,35 +87,14 @@ class ChimeraPrograms(BlockPrograms):
             for place, token in enumerate(ngram):
                 given[row, place] = words[token]
 
-    def _built_green(self, bottom: NgramEncoder, kind: type[BlockLinear]) -> GivenRows:
-        build = Builder(bottom.order * self._hidden)
-        narrow = build.given
-        if bottom.narrow is not None:
-            narrow = build.product(narrow, layer_of(kind, [bottom.narrow.weight]))
-        block = layer_of(kind, [bottom.block.weight], bottom.block.bias)
-        changed = build.product(narrow, block)
-        words = build.map(changed, Join.PLUS, build.given, Function.SILU)
-        return build.program(build.product(words, layer_of(kind, [bottom.down.weight])))
-
-    def _built_level(
-        self, head: nn.Module, kind: type[BlockLinear], last: bool = False
-    ) -> GivenRows:
-        encoder, hidden = self.model.encoder, self._hidden
-        build = Builder(2 * hidden, self.rotary)
-        green = build.part(build.given, 0, hidden)
-        mature = build.part(build.given, hidden, hidden)
-        draft = self._outputs(build, green, encoder.green_norm, _GREEN, _ALL)
-        if encoder.output_norm is not None:
-            draft = build.normal(draft, encoder.output_norm, EPSILON)
-        if not last:
-            self._store(build, draft, encoder.mature_norm, _MATURE)
-        read = build.beside(mature, draft) if self.model.config.residual else draft
-        for layer in head.modules():
-            if isinstance(layer, PlainLinear):
-                read = build.product(read, layer_of(kind, [layer.weight]))
-        if self.model.config.rank:
-            read = build.map(read, Join.PLUS, draft)
-        return build.program(build.product(read, self._head))
+    def _level(self, depth: int, layer: LayerOf) -> GivenRows:
+        model, encoder = self.model, self.model.encoder
+        build = Builder(2 * model.hidden_size, layer, self.rotary)
+        green, mature = build.given.split(2 * [model.hidden_size])
+        draft = self._outputs(green, encoder.green_norm, _GREEN, _ALL)
+        if depth < model.config.heads - 1:  # nobody sees the draft states of the last level
+            self._store(normal(draft, encoder.mature_norm), _MATURE)
+        return build.program(model.finished(model.ends(depth, mature, draft)))
 
 
 def compile_chimera(model: ChimeraModel, kind: type[BlockLinear]) -> ChimeraPrograms | None:

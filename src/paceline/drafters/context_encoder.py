@@ -85,7 +85,10 @@ class NgramEncoder(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """n-grams int64 [..., order] -> green states [..., hidden]."""
-        words = self.embeddings(ids).flatten(-2).float()
+        return self.encoded(self.embeddings(ids).flatten(-2).float())
+
+    def encoded(self, words: torch.Tensor) -> torch.Tensor:
+        """Embeddings [..., order * hidden] of n-grams, side by side -> green states [..., hidden]."""
         narrow = words if self.narrow is None else self.narrow(words)
         states: torch.Tensor = self.down(words + F.silu(self.block(narrow)))
         return states
@@ -135,5 +138,9 @@ class ContextEncoder(DraftBlock):
     ) -> torch.Tensor:
         """Draft states [batch, n, hidden] of rows. greens: [batch, n, hidden], the rows' green
         states. places: [batch, n] int64. The rest: see `DraftBlock`."""
-        drafts = self._outputs(greens, places, self.green_norm, columns, sees, own)
+        return self._outputs(greens, places, self.green_norm, columns, sees, own)
+
+    def finished(self, states: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """See `DraftBlock`."""
+        drafts = super().finished(states, attended)
         return drafts if self.output_norm is None else normal(drafts, self.output_norm)

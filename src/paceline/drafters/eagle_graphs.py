@@ -90,13 +90,15 @@ class RecordedDraft:
 
     def _run_text(self) -> torch.Tensor:
         tokens, places, features, sees = self._text.tensors
-        rows = self._model.rows_of_text(self._features.index_select(0, features), tokens)
+        words = self._model.embeddings(tokens)
+        rows = self._model.rows_of_text(self._features.index_select(0, features), words)
         self._outputs[:1] = self._model.run(self.columns, rows, places, places, sees)
         return self._model.logits(self._outputs[:1])
 
     def _run_level(self) -> torch.Tensor:
         tokens, places, slots, parents, numbers, sees = self._level.tensors
-        rows = self._model.rows_of_guesses(self._outputs.index_select(0, parents), tokens)
+        words = self._model.embeddings(tokens)
+        rows = self._model.rows_of_guesses(self._outputs.index_select(0, parents), words)
         outputs = self._model.run(self.columns, rows, places, slots, sees)
         self._outputs.index_copy_(0, numbers, outputs)
         return self._model.logits(outputs)

@@ -52,7 +52,8 @@ class ModuleLevels(Levels):
         if first == end:
             return
         tokens = torch.tensor(text[first + 1 : end + 1], device=states.device)
-        rows = self._model.rows_of_text(states[first:].float(), tokens)
+        words = self._model.embeddings(tokens)
+        rows = self._model.rows_of_text(states[first:].float(), words)
         places = torch.arange(first, end, device=states.device)
         self._make_room(end)
         # Nobody needs the outputs of the rows before the last.
@@ -64,8 +65,8 @@ class ModuleLevels(Levels):
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
         """See `TextLevels.grow`."""
         device = self._outputs.device
-        said = torch.tensor(tokens, device=device)
-        rows = self._model.rows_of_guesses(self._outputs[list(parents)], said)
+        words = self._model.embeddings(torch.tensor(tokens, device=device))
+        rows = self._model.rows_of_guesses(self._outputs[list(parents)], words)
         slots = self._placed(parents)
         places = torch.tensor(self._places(self._sees[-len(parents) :]), device=device)
         sees = torch.from_numpy(self._mask(len(parents), slots.stop)).to(device)

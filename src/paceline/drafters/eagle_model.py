@@ -71,23 +71,23 @@ class EagleModel(HeadModule, DraftBlock):
         """Tokens int64 [...] -> their embeddings [..., hidden]."""
         return self._embed[0](tokens)
 
-    def rows_of_text(self, features: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Inputs of rows, [..., hidden]: features [..., width] of the places before them and their
-        own tokens int64 [...]."""
+    def rows_of_text(self, features: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        """Inputs of rows, [..., hidden]: features [..., width] of the places before them and
+        `embeddings` [..., hidden] of their own tokens."""
         if self.config.layers:
-            shape = (*features.shape[:-1], -1, self.hidden_size)
             # A scale for each layer, after a norm without one.
-            taps = normal(features.reshape(shape), torch.ones_like(self.tap_norms[0]))
+            by_layer = torch.unflatten(features, -1, (-1, self.hidden_size))
+            taps = normal(by_layer, torch.ones_like(self.tap_norms[0]))
             features = self.fuse((taps * self.tap_norms).flatten(-2))
-        return self._rows(features, self.feature_norm, tokens)
+        return self._rows(features, self.feature_norm, words)
 
-    def rows_of_guesses(self, outputs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    def rows_of_guesses(self, outputs: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         """The same, with outputs [..., hidden] of the rows before them."""
-        return self._rows(outputs, self.own_norm, tokens)
+        return self._rows(outputs, self.own_norm, words)
 
-    def _rows(self, before: torch.Tensor, norm: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        words = normal(self.embeddings(tokens), self.word_norm)
-        found: torch.Tensor = self.enter(torch.cat([normal(before, norm), words], dim=-1))
+    def _rows(self, before: torch.Tensor, norm: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        both = normal(before, norm), normal(words, self.word_norm)
+        found: torch.Tensor = self.enter(torch.cat(both, dim=-1))
         return found
 
     def run(
@@ -123,14 +123,15 @@ class EagleModel(HeadModule, DraftBlock):
         nothing.
         """
         tokens, points = texts.tokens, texts.points
-        rows = self.rows_of_text(texts.features.float(), tokens.roll(-1, dims=1))
+        words = self.embeddings(tokens.roll(-1, dims=1))
+        rows = self.rows_of_text(texts.features.float(), words)
         columns, own = self._columns(rows, texts.position, self.row_norm), list[Columns]()
         at = texts.position.gather(1, points)
         rows = rows.gather(1, points[..., None].expand(-1, -1, rows.shape[-1]))
         found = [self._outputs(rows, at, self.row_norm, columns, texts.sees)]
         for step in range(1, steps):
             ahead = (points + 1 + step).clamp(max=tokens.shape[1] - 1)
-            rows = self.rows_of_guesses(found[-1], tokens.gather(1, ahead))
+            rows = self.rows_of_guesses(found[-1], self.embeddings(tokens.gather(1, ahead)))
             own.append(self._columns(rows, at + step, self.row_norm))
             found.append(self._outputs(rows, at + step, self.row_norm, columns, texts.sees, own))
         return found

@@ -14,7 +14,6 @@ from paceline.errors import UsageError
 from paceline.kernels.block_layers import BlockLinear, FloatLinear
 from paceline.kernels.choice import program_kind, quicken
 from paceline.kernels.linear import PlainLinear, UnpackableError
-from paceline.kernels.programs.builder import layer_of
 from paceline.records import WordTable
 
 _ROWS = 4  # Medusa's heads, or the nodes of a level of Chimera's tree
@@ -104,9 +103,3 @@ class HeadModule(nn.Module):
         except UnpackableError as reason:
             raise UsageError(f"the heads cannot have {weights} weights here: {reason}") from None
         return self
-
-    def shared_layer(self, kind: type[BlockLinear]) -> BlockLinear:
-        """The target's output head as such a layer; raises UnpackableError if unavailable."""
-        if not isinstance(self._head, PlainLinear):
-            raise ValueError("the heads are already prepared")
-        return layer_of(kind, [self._head.weight], self._head.bias)

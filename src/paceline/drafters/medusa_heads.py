@@ -12,6 +12,7 @@ from functools import cache
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from paceline.drafters.guesses import (
     FoundTree,
@@ -28,8 +29,7 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, layer_of
-from paceline.kernels.programs.steps import Function, Join
+from paceline.kernels.programs.builder import Builder, layers_of
 from paceline.tree import Tree
 
 _MOST_HEADS = 16  # MOST_HEADS
@@ -40,14 +40,14 @@ class MedusaPrograms:
     results. Layers are of this kind."""
 
     def __init__(self, heads: MedusaHeads, kind: type[BlockLinear]) -> None:
-        count, hidden = heads.config.heads, heads.hidden_size
-        weights, biases = heads.blocks.weight[0], heads.blocks.bias[0].flatten()
-        build = Builder(hidden)
-        changed = build.product(build.given, layer_of(kind, list(weights), biases))
+        count, hidden, layer = heads.config.heads, heads.hidden_size, layers_of(kind)
+        weights, biases = heads.blocks.weight[0].flatten(0, 1), heads.blocks.bias[0].flatten()
+        build = Builder(hidden, layer)
+        changed = F.linear(build.given, weights, biases)
         # The state is repeated for each head.
-        self._blocks = build.program(build.map(changed, Join.PLUS, build.given, Function.SILU))
-        build = Builder(hidden)
-        self._head = build.program(build.product(build.given, heads.shared_layer(kind)))
+        self._blocks = build.program(F.silu(changed) + build.given)
+        build = Builder(hidden, layer)
+        self._head = build.program(heads.shared_head(build.given))
         self._parts = self._blocks.part(1), self._head.part(count)
         blocks, head = (part.native for part in self._parts)
         self._one = native.Medusa(blocks=blocks, head=head, heads=count, hidden=hidden)

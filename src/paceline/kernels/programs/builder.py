@@ -1,15 +1,16 @@
-"""Build programs step by step, for our own modules, whose rows begin as given numbers."""
+"""Build programs out of our own modules: their code runs once, on rows that stand for tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.likeliest import likeliest
@@ -33,14 +34,8 @@ _FEW = 8  # rows
 
 Floats = NDArray[np.float32]
 
-
-@dataclass(frozen=True)
-class Columns:
-    """Heads of keys and values. layer: of the cache. heads, size: the same for keys and values."""
-
-    layer: int
-    heads: int
-    size: int
+LayerOf = Callable[..., BlockLinear]
+"""See `layers_of`."""
 
 
 class Rotary:
@@ -69,93 +64,137 @@ class Rotary:
 
 
 class Builder:
-    """Collects steps; every row begins as `width` given numbers.
+    """Collects steps; every row begins as `width` given numbers, `Rows` for modules to compute on.
 
-    rotary: for `turned`; without it, a program has no positions.
+    layer: see `layers_of`. rotary: for `Rows.turned`; without it, a program has no positions.
     """
 
-    def __init__(self, width: int, rotary: Rotary | None = None) -> None:
-        self._rotary = rotary or Rotary(2, 1.0)
-        self._steps: list[Step] = []
-        self.given = self._made(Op.GIVEN, width)
+    def __init__(self, width: int, layer: LayerOf, rotary: Rotary | None = None) -> None:
+        self.steps, self.rotary = list[Step](), rotary or Rotary(2, 1.0)
+        self._width, self._layer = width, layer
+        # By the rows that they read: products, with their weights and biases.
+        self.products: dict[Operand, tuple[Value, list[Any]]] = {}
+        self.given: Any = self.made(Op.GIVEN, width)
 
-    def part(self, of: Operand, at: int, count: int) -> Operand:
-        """`count` numbers of a whole value, from `at` on."""
-        return Operand(count, of.value, None, at)
+    def made(self, op: Op, count: int, *of: Operand, **others: Any) -> Rows:
+        """Add a step that makes `count` numbers."""
+        value = Value(len(self.steps), count, Kind.ROWS)
+        self.steps.append(Step(op, count, value, of, **others))
+        return Rows(self, value, count)
 
-    def product(self, rows: Operand, layer: BlockLinear) -> Operand:
-        """Rows x the layer's matrix, plus its bias."""
-        return self._made(
-            Op.PRODUCT,
-            layer.out_features,
-            rows,
-            size=layer.in_features,
-            matrix=layer.matrix,
-            bias=layer.bias,
-        )
-
-    def normal(self, rows: Operand, scale: torch.Tensor, eps: float) -> Operand:
-        """RMSNorm with this scale [numbers of a row]."""
-        weight = Operand(len(scale), data=scale.detach().float().contiguous())
-        return self._made(Op.RMS_NORM, rows.period, rows, weight, size=rows.period, number=eps)
-
-    def map(
-        self, rows: Operand, join: Join, other: Operand, function: Function = Function.SAME
-    ) -> Operand:
-        """Function(rows), joined with `other`, whose numbers repeat if they are fewer."""
-        return self._made(Op.MAP, rows.period, rows, other, function=function, join=join)
-
-    def beside(self, one: Operand, other: Operand) -> Operand:
-        """Both, concatenated."""
-        own, others = (torch.arange(1, 1 + n.period, device="cpu") for n in (one, other))
-        joined = torch.cat([own, OTHER + others]).int()
-        return self._made(Op.GATHER, len(joined), one, other, order=joined)
-
-    def turned(self, heads: Operand) -> Operand:
-        """Heads with rotary positions applied."""
-        size = self._rotary.size
-        tables = Operand(size, self._rotary.cosines), Operand(size, self._rotary.sines)
-        return self._made(Op.ROTATE, heads.period, heads, *tables, size=size, halves=True)
-
-    def store(self, keys: Operand, values: Operand, to: Columns) -> None:
-        """Write keys and values to the rows' slots in a layer of the cache."""
-        of, size = (keys, values), to.size
-        self._steps.append(
-            Step(Op.STORE, size, None, of, layer=to.layer, size=size, key_heads=to.heads)
-        )
-
-    def attended(self, queries: Operand, to: Columns) -> Operand:
-        """Attention of queries over the slots that their rows see."""
-        return self._made(
-            Op.ATTEND,
-            queries.period,
-            queries,
-            layer=to.layer,
-            size=to.size,
-            heads=queries.period // to.size,
-            key_heads=to.heads,
-            number=to.size**-0.5,
-        )
-
-    def gated(self, rows: Operand, gates: BlockLinear, down: BlockLinear) -> Operand:
-        """A gated feed-forward. gates: the gate and up projections, their outputs side by side."""
-        both, size = self.product(rows, gates), down.in_features
-        gate, up = self.part(both, 0, size), self.part(both, size, size)
-        return self.product(self.map(gate, Join.TIMES, up, Function.SILU), down)
-
-    def program(self, out: Operand | None = None) -> GivenRows:
-        """The program. out: its output, the last product; None if it only stores."""
+    def program(self, out: Any = None) -> GivenRows:
+        """The program. out: its output, `Rows` that it makes last; None if it only stores."""
         if out is None:
-            one = self.part(self.given, 0, 1)
-            out = self.map(one, Join.PLUS, one)
-        if out.value is None:
-            raise ValueError("a program needs an output")
-        return GivenRows(Lowered(self._steps, out.value, self._rotary), self.given.period)
+            (one,) = self.given.split([1])
+            out = one + one
+        for value, weights in self.products.values():
+            step, layer = self.steps[value.number], self._layer(*zip(*weights, strict=True))
+            step.count, step.matrix, step.bias = value.count, layer.matrix, layer.bias
+        return GivenRows(Lowered(self.steps, out.value, self.rotary), self._width)
 
-    def _made(self, op: Op, count: int, *of: Operand, **others: Any) -> Operand:
-        value = Value(len(self._steps), count, Kind.ROWS)
-        self._steps.append(Step(op, count, value, of, **others))
-        return Operand.all_of(value)
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Numbers of every row. A module's own code takes them for a tensor [..., count]: what it would
+    compute becomes steps. Functions of torch are methods of the same name here.
+
+    value, count, at: they are `count` numbers of a value from `at` on, those of heads or layers
+    side by side. function: still to be applied, by the sum or product that they are for.
+    """
+
+    build: Builder
+    value: Value
+    count: int
+    at: int = 0
+    function: Function = Function.SAME
+
+    @property
+    def of(self) -> Operand:
+        """These as a step reads them."""
+        if self.function:
+            raise ValueError("only a sum or product can apply a function")
+        return Operand(self.count, self.value, at=self.at)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return getattr(cls, function.__name__)(*args, **(kwargs or {}))
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Rows:
+        """All products of the same rows run as one."""
+        of, known = self.of, self.build.products
+        if of not in known:
+            known[of] = self.build.made(Op.PRODUCT, 0, of, size=self.count).value, []
+        value, weights = known[of]
+        weights.append((weight, bias))
+        begin, value.count = value.count, value.count + len(weight)
+        return Rows(self.build, value, len(weight), begin)
+
+    def rms_norm(self, _: Any, weight: torch.Tensor, eps: float) -> Rows:
+        """Each of the segments of the weight's size is normalised."""
+        scale = Operand(len(weight), data=weight.detach().float().contiguous())
+        of = self.of, scale
+        return self.build.made(Op.RMS_NORM, self.count, *of, size=len(weight), number=eps)
+
+    def silu(self, inplace: bool = False) -> Rows:
+        """See `function`."""
+        return replace(self, function=Function.SILU)
+
+    @staticmethod
+    def cat(both: Sequence[Rows], dim: int) -> Rows:
+        """Both side by side."""
+        own, others = (torch.arange(1, 1 + rows.count, device="cpu") for rows in both)
+        order, of = torch.cat([own, OTHER + others]).int(), (rows.of for rows in both)
+        return both[0].build.made(Op.GATHER, len(order), *of, order=order)
+
+    def __add__(self, other: Rows) -> Rows:
+        return self._joined(Join.PLUS, other)
+
+    def __mul__(self, other: Rows | torch.Tensor) -> Rows:
+        return self._joined(Join.TIMES, other)
+
+    def _joined(self, join: Join, other: Rows | torch.Tensor) -> Rows:
+        """Both; numbers of the other repeat if they are fewer."""
+        if isinstance(other, torch.Tensor):
+            by = Operand(other.numel(), data=other.detach().float().flatten())
+        elif other.function:
+            return other._joined(join, self)
+        else:
+            by = other.of
+        of, function = replace(self, function=Function.SAME).of, self.function
+        return self.build.made(Op.MAP, self.count, of, by, function=function, join=join)
+
+    def to(self, *_: Any) -> Rows:
+        """The same: all are floats, in a row."""
+        return self
+
+    float = flatten = unflatten = to
+
+    def split(self, sizes: Sequence[int]) -> list[Rows]:
+        """The first numbers, the next ones, …"""
+        begins = accumulate(sizes, initial=self.at)
+        return [replace(self, at=at, count=count) for at, count in zip(begins, sizes)]
+
+    def turned(self) -> Rows:
+        """Heads with rotary positions applied."""
+        by = self.build.rotary
+        of = self.of, Operand(by.size, by.cosines), Operand(by.size, by.sines)
+        return self.build.made(Op.ROTATE, self.count, *of, size=by.size, halves=True)
+
+    def store(self, values: Rows, layer: int) -> None:
+        """Write heads of keys, these, and of values to the rows' slots in a layer of the cache."""
+        of, size = (self.of, values.of), self.build.rotary.size
+        heads = self.count // size
+        step = Step(Op.STORE, size, None, of, layer=layer, size=size, key_heads=heads)
+        self.build.steps.append(step)
+
+    def attended(self, layer: int, key_heads: int) -> Rows:
+        """Attention of heads of queries, these, over the slots that rows see in a layer of the
+        cache, which has so many heads."""
+        count, size = self.count, self.build.rotary.size
+        sizes = {"size": size, "heads": count // size, "key_heads": key_heads}
+        return self.build.made(Op.ATTEND, count, self.of, layer=layer, number=size**-0.5, **sizes)
 
 
 @dataclass(frozen=True)
@@ -232,19 +271,15 @@ class GivenRows:
         one.logits = self._out.ctypes.data
 
 
-def layer_of(
-    kind: type[BlockLinear], weights: Sequence[torch.Tensor], bias: torch.Tensor | None = None
-) -> BlockLinear:
-    """One layer for these weights, their outputs side by side.
+def layers_of(kind: type[BlockLinear]) -> LayerOf:
+    """Makes layers of this kind: for tuples of weights [outputs, inputs] and of biases [outputs], one
+    below the other; each once, for all programs. Raises UnpackableError if unavailable."""
 
-    Raises UnpackableError if the kind is not available.
-    """
-    whole: torch.Tensor = torch.cat([weight.detach().float() for weight in weights])
-    return kind(whole, bias)  # type: ignore[arg-type]
+    @cache
+    def layer(
+        weights: tuple[torch.Tensor, ...], biases: tuple[torch.Tensor | None, ...]
+    ) -> BlockLinear:
+        whole = torch.cat([weight.detach().float() for weight in weights])
+        return kind(whole, stacked_biases(biases, [*map(len, weights)]))  # type: ignore[arg-type]
 
-
-def merged(kind: type[BlockLinear], layers: Sequence[nn.Linear]) -> BlockLinear:
-    """The same for linear layers."""
-    sizes = [layer.out_features for layer in layers]
-    bias = stacked_biases([layer.bias for layer in layers], sizes)
-    return layer_of(kind, [layer.weight for layer in layers], bias)
+    return layer
