@@ -11,6 +11,7 @@ from paceline.integrations import Pace, known_model
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from paceline.protocols import Target
+from paceline.targets.toy import ToyTarget
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ def test_where_trees_are_planned_it_is_known_what_passes_cost(
     found = model.generate(**inputs, custom_generate=pace)
     assert torch.equal(found, model.generate(**inputs))
     learned = pace._known
-    assert learned is not None and (learned.curve is not None) == known
+    assert learned is not None and (learned.planner.curve is not None) == known
     model.generate(**inputs, custom_generate=pace)
     assert pace._known is learned
     new_model("llama").generate(**inputs, custom_generate=pace)
@@ -62,7 +63,7 @@ def test_heads_are_opened_once_per_model(method: str) -> None:
         found = model.generate(**inputs, custom_generate=pace)
         assert torch.equal(found, model.generate(**inputs))
         assert pace.stats[0].drafted > 0
-        opened.append(next(iter(pace._known.shared.values())))
+        opened.append(next(iter(pace._known.host(ToyTarget()).shared.values())))
     assert opened[0] is opened[1]
     assert opened[1] is not opened[2]
 

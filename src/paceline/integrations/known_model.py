@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-import torch
 from transformers import PreTrainedModel
 
 from paceline.drafters import Host
@@ -18,10 +17,11 @@ from paceline.opening.draft_models import DraftModels
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.first_curve import known_curve
 from paceline.planning.planner import TreePlanner
-from paceline.protocols import Drafter, Target
+from paceline.protocols import Drafter
 from paceline.shared_batch import Turns
+from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.hidden_states import Watcher
-from paceline.targets.late_model import LateModel, ModelFacts
+from paceline.targets.late_model import LateModel
 
 _measured: WeakKeyDictionary[PreTrainedModel, dict[object, CostCurve]] = WeakKeyDictionary()
 """What passes cost, by a model's form: a program may make a new `Pace` for every call, and nothing
@@ -32,60 +32,46 @@ class KnownModel:
     """One model in one form, see `form_of`; every call has its own target. Does not keep the model
     alive unless something that drafters have opened for it does.
 
-    target: runs the model. measure: whether to measure pass costs, and those of draft models, if no
-    curve is stored.
+    target: of the first call. measure: whether to measure pass costs, and those of draft models, if
+    no curve is stored.
 
+    host: makes the host for the drafters of one call, from its target. drafts: opens draft models.
     turns: for calls, which share the planner, draft models and what was learned. A call from inside
     another one's turn, as by a processor, is part of that turn.
     """
 
-    def __init__(self, model: PreTrainedModel, target: Target, measure: bool) -> None:
+    def __init__(self, model: PreTrainedModel, target: CausalLMTarget, measure: bool) -> None:
         self.model, self.form = ref(model), form_of(model)
-        self.fingerprint = loaded_fingerprint(model)
-        form, known = (
-            (model.config._attn_implementation, self.form),
-            _measured.setdefault(model, {}),
+        fingerprint, curves = loaded_fingerprint(model), _measured.setdefault(model, {})
+        form = model.config._attn_implementation, self.form
+        curve = curves.get(form) or known_curve(target, fingerprint, measure)
+        if curve is not None:
+            curves[form] = curve
+        self.planner = TreePlanner(curve)
+        self.drafts = DraftModels(
+            LateModel(target.late_model.facts, partial(_alive, self.model)),
+            fingerprint,
+            device=model.device,
+            dtype=model.dtype,
+            measure=measure,
         )
-        if form not in known and (curve := known_curve(target, self.fingerprint, measure)):
-            known[form] = curve
-        self.curve = known.get(form)
-        self.planner = TreePlanner(self.curve)
-        self._measure = measure
-        self.shared: dict[Any, Any] = {}
-        self.learned: dict[Any, Any] = {}
-        self.worth: dict[Any, Any] = {}
+        self.host = partial(
+            Host,
+            fingerprint=fingerprint,
+            curve=curve,
+            open=self.drafts,
+            shared={},
+            learned={},
+            worth={},
+            copies=False,  # the process is another's, and may make a new `Pace` for every call
+            costs=self.planner.costs,
+        )
         self.turns = Turns()
         self._idle: list[Drafter] = []
 
     def fits(self, model: PreTrainedModel) -> bool:
         """Whether it is the same model, in the same form."""
         return self.model() is model and self.form == form_of(model)
-
-    @cached_property
-    def drafts(self) -> DraftModels:
-        """Opens draft models for this one."""
-        model = _alive(self.model)
-        return DraftModels(
-            LateModel(ModelFacts.of(model), partial(_alive, self.model)),
-            self.fingerprint,
-            device=torch.device(model.device),
-            dtype=model.dtype,
-            measure=self._measure,
-        )
-
-    def host(self, target: Target) -> Host:
-        """The host for the drafters of one call."""
-        return Host(
-            target,
-            self.fingerprint,
-            self.curve,
-            open=self.drafts,
-            shared=self.shared,
-            learned=self.learned,
-            worth=self.worth,
-            copies=False,  # the process is another's, and may make a new `Pace` for every call
-            costs=self.planner.costs,
-        )
 
     @contextmanager
     def lend(self, make: Callable[[], Drafter]) -> Iterator[Drafter]:
