@@ -37,10 +37,6 @@ T = TypeVar("T")
 _Done = dict[tuple[object, ...], Entry | LeftOut]
 
 
-Conversation = Text | Recording
-"""What contenders are given, turn by turn."""
-
-
 @dataclass
 class Comparison:
     """A run.
@@ -54,7 +50,7 @@ class Comparison:
 
     session: Session
     contenders: Sequence[Contender]
-    texts: Sequence[Conversation]
+    texts: Sequence[Text | Recording]
     options: Options
     repeats: int = 1
     _memory: MemoryUse = field(init=False, repr=False)
@@ -114,7 +110,7 @@ class Comparison:
                         sink.append(entry)
                     on_trial()
 
-    def _requests(self, text: Conversation, done: _Done) -> Iterator[Request | str]:
+    def _requests(self, text: Text | Recording, done: _Done) -> Iterator[Request | str]:
         """Yield the request of each turn; if not all can be run, yield the reason last."""
 
         def answers(turn: int) -> Sequence[int] | None:

@@ -19,9 +19,10 @@ from paceline.errors import UsageError
 from paceline.file_locks import alone, lock_beside
 
 if TYPE_CHECKING:
-    from paceline.bench.comparison import Comparison, Conversation
+    from paceline.bench.comparison import Comparison
     from paceline.bench.entries import Entry, LeftOut
     from paceline.bench.suites import Text
+    from paceline.bench.traces import Recording
     from paceline.bench.trial import Contender
     from paceline.cli.findings import Findings
     from paceline.prompts import PromptRecord
@@ -109,7 +110,7 @@ class Trials(Placement):
     def measure(
         self,
         name: str,
-        texts: Sequence[Conversation],
+        texts: Sequence[Text | Recording],
         asked: dict[str, Any],
         contenders: Contenders = Contenders(),
     ) -> tuple[Path, Findings]:
