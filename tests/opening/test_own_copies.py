@@ -132,6 +132,14 @@ def test_it_is_what_rounding_the_model_itself_gives(weights: str) -> None:
     torch.testing.assert_close(scores(copy_of(host, weights)), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_its_output_head_is_its_own() -> None:
+    expected = open_target(new_model("llama"), weights="int8", check=False).output_head()
+    for origin in ("packed", "native"):
+        target, host = host_of(weights=origin)
+        torch.testing.assert_close(copy_of(host, "int8").output_head(), expected)
+        assert not torch.allclose(target.output_head()[0], expected[0], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("weights", ["packed", "native"])
 def test_the_model_stays_as_it_is(weights: str) -> None:
     target, host = host_of(weights=weights, dtype=torch.bfloat16)

@@ -74,8 +74,8 @@ class Words:
 
 def _head_in(steps: Lowered) -> tuple[BlockMatrix, torch.Tensor | None] | None:
     """The output head in blocks and its biases, if the head is the last step."""
-    last = steps.logits.source
-    if last is None or last.op != Op.PRODUCT or last.matrix is None:
+    last = steps.steps[-1]
+    if last.op != Op.PRODUCT or last.matrix is None:
         return None
     return last.matrix, last.bias
 
