@@ -218,8 +218,7 @@ def test_a_product_waits_for_its_sum_only_if_its_rows_stay_the_same() -> None:
     of = {value: Operand(4, value) for value in (h, b, ab, s1, c, s2)}
 
     def made(op: Op, out: Value, *reads: Value, join: Join = Join.ALONE) -> Step:
-        out.source = Step(op, 4, out, [of[each] for each in reads], join=join)
-        return out.source
+        return Step(op, 4, out, [of[each] for each in reads], join=join)
 
     steps = [
         made(Op.EMBED, h),

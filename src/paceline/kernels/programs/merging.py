@@ -59,6 +59,8 @@ def merged(steps: Iterable[Step]) -> Merged:
     """Find what runs together."""
     steps = list(steps)
     blocks, readers = _blocks(steps), readers_of(steps)
+    # The first if there are two: GIVEN only replaces rows.
+    makers = {Operand.all_of(step.out): step for step in reversed(steps) if step.out is not None}
     places: dict[Value | None, tuple[Block, int]] = {}
     left_out = {step for block in blocks.values() for step in block.products[1:]}
     for block in blocks.values():
@@ -68,7 +70,7 @@ def merged(steps: Iterable[Step]) -> Merged:
     added: dict[Step, Step] = {}
     changed = set[Value | None]()  # in place, by sums
     for step in steps:
-        product = _added(step, readers, blocks)
+        product = _added(step, makers, readers, blocks)
         # It runs later than its place among the steps: its rows must still be what they were.
         if product is not None and product.of[0].value not in changed:
             added[step] = product
@@ -106,13 +108,15 @@ def _alike(one: Step, other: Step) -> bool:
     return one.size == other.size and torch.equal(one.order, other.order)
 
 
-def _added(step: Step, readers: Readers, blocks: dict[Step, Block]) -> Step | None:
+def _added(
+    step: Step, makers: Mapping[Operand, Step], readers: Readers, blocks: dict[Step, Block]
+) -> Step | None:
     """The product that can be added in place to the other operand of a sum, which nobody reads
     later; None if there is none."""
     if step.op != Op.MAP or step.join != Join.PLUS or step.function != Function.SAME:
         return None
     for total, part in (step.of, step.of[::-1]):
-        product, own = part.source, total.source
+        product, own = makers.get(part), makers.get(total)
         if product not in blocks or len(blocks[product].products) > 1 or own is None:
             continue
         fresh = own.op == Op.EMBED or (own.op == Op.MAP and own.join != Join.ALONE)

@@ -72,15 +72,11 @@ class Kind(IntEnum):
 
 @dataclass(eq=False)
 class Value:
-    """Some numbers for each row.
-
-    number: identifies it. count: of numbers. source: the step that makes it; None for positions.
-    """
+    """Some numbers for each row. number: identifies it. count: of numbers."""
 
     number: int
     count: int
     kind: Kind
-    source: Step | None = None
 
 
 @dataclass(frozen=True)
@@ -101,11 +97,6 @@ class Operand:
         """Whether it is all of a value, in order."""
         of = self.value
         return of is not None and (self.at, self.each, self.period) == (0, 1, of.count)
-
-    @property
-    def source(self) -> Step | None:
-        """The step that makes it, if it is all of a value."""
-        return self.value.source if self.whole and self.value is not None else None
 
     @classmethod
     def all_of(cls, value: Value) -> Operand:

@@ -22,6 +22,7 @@ class Emitter:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self._values: dict[int, Value] = {}
+        self._makers: dict[Operand, Step] = {}  # by all of the value that they make
         self._gathered: dict[tuple[Any, ...], Value] = {}
 
     def new_value(self, count: int, kind: Kind) -> Value:
@@ -42,7 +43,7 @@ class Emitter:
             raise UnfitError("its output head reads more than the last states")
         self.steps.append(step)
         if step.out is not None and step.op != Op.GIVEN:
-            step.out.source = step
+            self._makers[Operand.all_of(step.out)] = step
 
     def make(self, op: Op, count: int, *of: Operand, **others: Any) -> Value:
         """Add a step that makes `count` numbers for each row of its first operand."""
@@ -86,7 +87,7 @@ class Emitter:
     def mean(self, rows: Features, size: int) -> Value:
         """Average every `size` numbers."""
         operand, function = self.in_a_row(rows), Function.SAME
-        curve = _curve(operand)
+        curve = self._curve(operand)
         if curve is not None and curve.function == Function.SQUARE:
             squared = curve.of[0]
             if squared.each == 1 and squared.period == operand.period:
@@ -110,7 +111,7 @@ class Emitter:
             return turned
         either = join in (Join.PLUS, Join.TIMES)
         for one, other in [(left, right), (right, left)] if either else [(left, right)]:
-            curve = _curve(one)
+            curve = self._curve(one)
             if curve is not None and one.period == count:
                 function, of = curve.function, (curve.of[0], other)
                 return self.make(Op.MAP, count, *of, function=function, join=join)
@@ -133,11 +134,11 @@ class Emitter:
 
     def _turned(self, left: Operand, right: Operand, count: int) -> Value | None:
         """Fuse x * cosines + reordered x * sines into a rotation."""
-        parts = [each for each in map(_by_position, (left, right)) if each is not None]
+        parts = [each for each in map(self._by_position, (left, right)) if each is not None]
         if len(parts) < 2:
             return None
         (x, cosines), (y, sines) = parts
-        turned, size = y.source, cosines.period
+        turned, size = self._makers.get(y), cosines.period
         if turned is None or turned.op != Op.GATHER or turned.order is None:
             return None
         of_x = all(each.value is x.value for each in turned.of)
@@ -154,22 +155,20 @@ class Emitter:
         order, of = head[:size].int().contiguous(), (x, cosines, sines)
         return self.make(Op.ROTATE, count, *of, size=size, order=order, halves=halves)
 
+    def _curve(self, operand: Operand) -> Step | None:
+        """The step that makes all of an operand as a function of one other."""
+        step = self._makers.get(operand)
+        return step if step is not None and step.op == Op.MAP and step.join == Join.ALONE else None
 
-def _curve(operand: Operand) -> Step | None:
-    """The step that makes all of an operand as a function of one other."""
-    step = operand.source
-    return step if step is not None and step.op == Op.MAP and step.join == Join.ALONE else None
-
-
-def _by_position(operand: Operand) -> tuple[Operand, Operand] | None:
-    """The operands of a product with a value by position."""
-    step = operand.source
-    if step is None or step.op != Op.MAP or step.join != Join.TIMES or step.function:
-        return None
-    left, right = step.of
-    if right.value is None or right.value.kind != Kind.PLACE:
-        return None
-    return left, right
+    def _by_position(self, operand: Operand) -> tuple[Operand, Operand] | None:
+        """The operands of a product with a value by position."""
+        step = self._makers.get(operand)
+        if step is None or step.op != Op.MAP or step.join != Join.TIMES or step.function:
+            return None
+        left, right = step.of
+        if right.value is None or right.value.kind != Kind.PLACE:
+            return None
+        return left, right
 
 
 def _pattern(at: torch.Tensor) -> tuple[int, int]:

@@ -131,10 +131,7 @@ class _Reading:
     def step(self, record: Mapping[str, Any]) -> Step:
         """Read a step; its operands are values of earlier steps."""
         read = self._readers
-        step = Step(**{n: read[n](each) if n in read else each for n, each in record.items()})
-        if step.out is not None:
-            step.out.source = step
-        return step
+        return Step(**{n: read[n](each) if n in read else each for n, each in record.items()})
 
     def _operand(self, record: Sequence[Any]) -> Operand:
         period, value, data, *at = record
