@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, MedusaConfig
 from paceline.drafters.trained_heads import ChimeraParts, EagleParts, HeadParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
 from paceline.protocols import Drafter
+from paceline.trained_configs import ChimeraConfig, EagleConfig, MedusaConfig
 from tests.prompt_parts import TOY
 
 SIZES = {"attention_heads": 4, "kv_heads": 2, "head_size": 8, "intermediate": 24}

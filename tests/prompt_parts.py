@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from paceline.drafters import Host, make_drafter
-from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
+from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.trained_parts import BaseModel
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.protocols import Drafter, Target
 from paceline.targets.toy import ToyTarget
+from paceline.trained_configs import PromptConfig
 from tests.draft_hosts import TOY, Ticking, toy_host
 
 

@@ -44,7 +44,7 @@ CORE = {
 # What a room may import of paceline, besides itself.
 ALLOWED = {
     # Trained drafters shape their trees by what their guesses are worth.
-    "drafters": CORE | {"datastore", "kernels", "planning"},
+    "drafters": CORE | {"datastore", "kernels", "planning", "trained_configs"},
     "targets": CORE | {"kernels"},
     "kernels": set(),
     "models": {"defaults", "errors", "file_locks", "json_files", "kernels"},
@@ -58,7 +58,8 @@ ALLOWED = {
     "testing": CORE | {"targets"},
     "serve": CORE | {"__init__", "constraints", "messages", "options", "session", "stream", "text"},
     "training": CORE
-    | {"drafters", "kernels", "models", "options", "planning", "prompts", "session", "targets"},
+    | {"drafters", "kernels", "models", "options", "planning", "prompts", "session", "targets"}
+    | {"trained_configs"},
 }
 BACK_ENDS = {"transformers", "tokenizers", "huggingface_hub", "accelerate", "gguf", "safetensors"}
 

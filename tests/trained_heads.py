@@ -14,13 +14,13 @@ from paceline.drafters.attention_rows import Stretches
 from paceline.drafters.chimera_levels import encoded
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.eagle_model import EagleModel
-from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, MedusaConfig
 from paceline.drafters.head_module import HeadModule, OutputHead
 from paceline.drafters.medusa_heads import MedusaHeads
 from paceline.drafters.ngram_cache import NgramCache
 from paceline.drafters.trained_heads import ChimeraParts, EagleParts, HeadParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
 from paceline.records import WordTable
+from paceline.trained_configs import ChimeraConfig, EagleConfig, MedusaConfig
 from tests.head_parts import SIZES
 
 ModuleT = TypeVar("ModuleT", bound=HeadModule)

@@ -11,9 +11,9 @@ from tests.trained_heads import HIDDEN, VOCAB, greens_of, learned, small_chimera
 from paceline.drafters.chimera_levels import ModuleLevels
 from paceline.drafters.chimera_model import ChimeraModel
 from paceline.drafters.context_encoder import ngrams
-from paceline.drafters.head_configs import ChimeraConfig
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.ngram_cache import last_ngram
+from paceline.trained_configs import ChimeraConfig
 
 CONFIGS = [
     ChimeraConfig(heads=4),

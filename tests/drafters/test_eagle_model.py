@@ -15,9 +15,9 @@ from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.guesses import Guesses, guesses_of
-from paceline.drafters.head_configs import EagleConfig
 from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels.block_layers import FloatLinear
+from paceline.trained_configs import EagleConfig
 
 CONFIGS = [EagleConfig(), EagleConfig(layers=(1, 2, 5), vocabulary=9, biases=True)]
 STEPS = 4

@@ -20,11 +20,11 @@ from paceline.drafters.chimera_levels import (
 )
 from paceline.drafters.chimera_programs import compile_chimera
 from paceline.drafters.guesses import Guesses
-from paceline.drafters.head_configs import ChimeraConfig, MedusaConfig
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import MedusaPrograms, compile_medusa
 from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
 from paceline.kernels.programs.steps import Op
+from paceline.trained_configs import ChimeraConfig, MedusaConfig
 
 pytestmark = needs_library
 

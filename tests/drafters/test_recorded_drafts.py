@@ -16,9 +16,9 @@ from paceline.drafters.eagle_graphs import EagleGraphs, GraphLevels, levels_of
 from paceline.drafters.eagle_levels import ModuleLevels
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.guesses import guesses_of
-from paceline.drafters.head_configs import EagleConfig, MedusaConfig
 from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels import cuda_graph
+from paceline.trained_configs import EagleConfig, MedusaConfig
 from paceline.tree import Tree
 
 CONFIGS = [EagleConfig(), EagleConfig(layers=(1, 2, 5), vocabulary=9, biases=True)]

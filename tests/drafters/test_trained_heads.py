@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from paceline.drafters.chimera_levels import ModuleLevels
 from paceline.drafters.guesses import guesses_of
-from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, HeadWeights, MedusaConfig
+from paceline.drafters.head_module import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.parts import find_parts
@@ -37,6 +37,7 @@ from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaPart
 from paceline.errors import ModelError, UsageError
 from paceline.kernels import choice
 from paceline.protocols import HIDDEN_STATES
+from paceline.trained_configs import ChimeraConfig, EagleConfig, MedusaConfig
 
 
 class Shown:

@@ -18,7 +18,6 @@ from transformers import Gemma3Config, Gemma3ForConditionalGeneration, SiglipVis
 
 from paceline.drafters import Eagle as EagleDrafter
 from paceline.drafters import Host
-from paceline.drafters.head_configs import ChimeraConfig
 from paceline.drafters.trained_heads import EagleParts
 from paceline.drafters.trained_parts import BaseModel
 from paceline.errors import ModelError, UsageError
@@ -26,6 +25,7 @@ from paceline.loop import Generation
 from paceline.stopping import Stopping
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.words import output_head
+from paceline.trained_configs import ChimeraConfig
 from paceline.training.batches import Batch
 from paceline.training.data import TrainingData
 from paceline.training.dataset import TextSource

@@ -9,8 +9,8 @@ import torch
 from tests.tiny_models import VOCAB, new_model, tiny_model
 from tests.training.packed import Noted, base_for, base_of, window_of
 
-from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.errors import ModelError, UsageError
+from paceline.trained_configs import PromptConfig
 from paceline.training.methods.ppd import Ppd, PpdSettings
 from paceline.training.methods.prompt_model import PromptModel, PromptRows, among_one_point
 from paceline.training.trainer import Trainer

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
+from paceline.trained_configs import ChimeraConfig, EagleConfig
 
 Columns = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, each [batch, KV heads, n, head size]."""

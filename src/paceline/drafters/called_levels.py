@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import DraftBlock, normal
 from paceline.drafters.guesses import FoundTree, Guesses, guesses_of_program
-from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.drafters.head_module import HeadModule
 from paceline.drafters.level_tree import TextLevels
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.builder import GivenRows, Rotary
 from paceline.kernels.programs.program import CacheLayer, PassBuffers, TableAddresses
+from paceline.trained_configs import ChimeraConfig, EagleConfig
 from paceline.tree import Tree
 
 Floats = NDArray[np.float32]

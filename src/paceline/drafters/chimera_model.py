@@ -21,9 +21,16 @@ from torch.nn import functional as F
 
 from paceline.drafters.attention_rows import Columns, Stretches
 from paceline.drafters.context_encoder import ContextEncoder, NgramEncoder, ngram_places
-from paceline.drafters.head_configs import ChimeraConfig, HeadWeights
-from paceline.drafters.head_module import Compile, Embed, HeadModule, OutputHead, ResidualBlocks
+from paceline.drafters.head_module import (
+    Compile,
+    Embed,
+    HeadModule,
+    HeadWeights,
+    OutputHead,
+    ResidualBlocks,
+)
 from paceline.kernels.linear import PlainLinear
+from paceline.trained_configs import ChimeraConfig
 
 
 @dataclass(frozen=True)

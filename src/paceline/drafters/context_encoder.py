@@ -41,8 +41,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.drafters.attention_rows import Columns, DraftBlock, normal
-from paceline.drafters.head_configs import ChimeraConfig
 from paceline.drafters.head_module import Embed
+from paceline.trained_configs import ChimeraConfig
 
 
 def ngrams(tokens: torch.Tensor, order: int, start: torch.Tensor | None = None) -> torch.Tensor:

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from paceline.drafters.attention_rows import Columns, DraftBlock, Stretches, normal
-from paceline.drafters.head_configs import EagleConfig
 from paceline.drafters.head_module import Embed, HeadModule, OutputHead
+from paceline.trained_configs import EagleConfig
 
 
 class EagleModel(HeadModule, DraftBlock):

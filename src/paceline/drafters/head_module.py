@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from paceline.drafters.head_configs import HeadWeights
 from paceline.errors import UsageError
 from paceline.kernels.block_layers import BlockLinear, FloatLinear
 from paceline.kernels.choice import program_kind, quicken
@@ -23,6 +22,10 @@ OutputHead = tuple[torch.Tensor, torch.Tensor]
 
 Embed = Callable[[torch.Tensor], torch.Tensor]
 """Token ids int64 [...] -> the target's embeddings [..., hidden]."""
+
+HeadWeights = Literal["fastest", "native", "packed", "int8"]
+"""How linear layers store their weights for guessing. fastest: in 4 bits if the heads run as
+programs on a CPU, else whatever is measured to be fastest for each. Guesses need not be exact."""
 
 Compile = Callable[[Any, type[BlockLinear]], object | None]
 """A `HeadModule` and a kind of layer -> programs, see `HeadModule.ready`."""

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from paceline.chains import ChainEnd
 from paceline.drafters.guesses import Guesses, guesses_of
-from paceline.drafters.head_configs import HeadWeights
-from paceline.drafters.head_module import HeadModule
+from paceline.drafters.head_module import HeadModule, HeadWeights
 from paceline.drafters.parts import PartsSettings
 from paceline.drafters.settings import MOST_RANKS, whole
 from paceline.errors import UsageError

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from paceline.drafters.draw_noise import DrawNoise
-from paceline.drafters.head_configs import HeadWeights
+from paceline.drafters.head_module import HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.medusa_heads import MedusaPrograms
 from paceline.drafters.parts import PartsSettings, find_parts

@@ -22,7 +22,6 @@ from paceline.drafters.guesses import (
     guesses_of,
     guesses_of_program,
 )
-from paceline.drafters.head_configs import MedusaConfig
 from paceline.drafters.head_module import HeadModule, OutputHead, ResidualBlocks
 from paceline.kernels import cuda_graph
 from paceline.kernels.block_layers import BlockLinear
@@ -30,6 +29,7 @@ from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.builder import Builder, layers_of
+from paceline.trained_configs import MedusaConfig
 from paceline.tree import Tree
 
 _MOST_HEADS = 16  # MOST_HEADS

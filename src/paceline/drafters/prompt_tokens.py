@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from paceline.drafters.draw_noise import noise_of_draw
-from paceline.drafters.head_configs import check_choice, check_least
 from paceline.drafters.host import Host
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
@@ -20,6 +19,7 @@ from paceline.kernels.likeliest import likeliest
 from paceline.planning.acceptance import AcceptanceTable, unmeasured
 from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY
+from paceline.trained_configs import PromptConfig
 from paceline.tree import ROOT
 
 Floats = NDArray[np.floating[Any]]
@@ -28,41 +28,6 @@ Judge = Callable[[int, int | None, Sequence[float]], None]
 _HEARD = 4
 """If tokens are drawn, this many times as many guesses are considered: noise makes some of the
 unlikely ones likely."""
-
-Mask = Literal["ensemble", "decoder", "encoder"]
-"""Which embeddings see which, if a prompt token has several (PPD, section 4.4.3)."""
-
-Head = Literal["shared", "small", "full"]
-"""What turns the states of prompt tokens into scores (PPD, section 4.4.2): the model's own output
-head, the same after a trained residual block as in Medusa's heads, or a trained copy of it."""
-
-
-@dataclass(frozen=True)
-class PromptConfig:
-    """What is trained.
-
-    prompt_tokens: their number, m; the i-th guesses the token i places after the next one.
-    epts: embeddings per prompt token (ensemble prompt tokens, section 4.2).
-    mask: which of them see which.
-    learned_weights: weight their logits by trained numbers instead of averaging them (4.4.4).
-    prefix_tokens: trained keys and values per layer that each prompt token alone sees (4.4.1).
-    head: the output head of prompt tokens (4.4.2).
-    exits: number of last layers whose states are averaged for the guess (4.4.5).
-
-    Raises ModelError for a number out of range.
-    """
-
-    prompt_tokens: int = 3
-    epts: int = 1
-    mask: Mask = "ensemble"
-    learned_weights: bool = False
-    prefix_tokens: int = 0
-    head: Head = "shared"
-    exits: int = 1
-
-    def __post_init__(self) -> None:
-        check_least(self, prompt_tokens=1, epts=1, exits=1, prefix_tokens=0)
-        check_choice(self, mask=Mask, head=Head)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,12 +14,12 @@ from paceline.drafters.chimera_programs import compile_chimera
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.eight_bits import in_floats, scale_shapes
-from paceline.drafters.head_configs import ChimeraConfig, EagleConfig, HeadWeights, MedusaConfig
-from paceline.drafters.head_module import Compile, HeadModule
+from paceline.drafters.head_module import Compile, HeadModule, HeadWeights
 from paceline.drafters.host import Host
 from paceline.drafters.medusa_heads import MedusaHeads, compile_medusa
 from paceline.drafters.trained_parts import TrainedParts
 from paceline.errors import ModelError
+from paceline.trained_configs import ChimeraConfig, EagleConfig, MedusaConfig
 
 HeadConfigT = TypeVar("HeadConfigT", bound=MedusaConfig | ChimeraConfig | EagleConfig)
 ModuleT = TypeVar("ModuleT", bound=HeadModule)

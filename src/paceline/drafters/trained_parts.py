@@ -19,10 +19,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from paceline.drafters.head_configs import check_least
 from paceline.errors import ModelError
 from paceline.json_files import described, has_record, json_bytes, read_json, recorded, replace_file
 from paceline.planning.acceptance import AcceptanceTable
+from paceline.trained_configs import check_least
 
 CONFIG, TRAINING = "config.json", "training.json"
 _TENSORS, _ACCEPTANCE = "model.safetensors", "acceptance.json"

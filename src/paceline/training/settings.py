@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from inspect import signature
 from math import cos, inf, pi
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from paceline.errors import ModelError, UsageError
+from paceline.trained_configs import check_choices
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -22,9 +23,6 @@ SoftLoss = Literal["blend", "kl", "labels"]
 """kl: the divergence from the target's distribution. blend: that plus the total variation distance,
 which gains weight as guesses are accepted (arXiv 2602.23881). labels: the cross-entropy of the
 target's likeliest token."""
-
-Form = Literal["compact", "full"]
-"""What a head ends in, see `Form` in `paceline.drafters.head_configs`."""
 
 Block = Literal["random", "last-layer"]
 """How a transformer block starts: at random, or as the model's last layer."""
@@ -107,12 +105,8 @@ class TrainerSettings:
                 f"a window of {self.length} tokens has no room for places after {self.context} "
                 f"tokens of context: increase the length, or reduce the context"
             )
-        hints = get_type_hints(type(self))
-        for each in fields(self):
-            known, value = get_args(hints[each.name]), getattr(self, each.name)
-            if known and value not in known:
-                raise UsageError(f"{each.name} must be one of {', '.join(known)}, got {value!r}")
         try:
+            check_choices(self)
             self.config()
         except ModelError as error:
             raise UsageError(str(error)) from error

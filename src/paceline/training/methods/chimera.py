@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
+from paceline.trained_configs import Bottom, ChimeraConfig, Form
 from paceline.training.method import Base, Finished, Record, Tensors, TrainedMethod
-from paceline.training.settings import WHAT, Block, Form, HeadSettings, option
+from paceline.training.settings import WHAT, Block, HeadSettings, option
 
 if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
     from paceline.drafters.chimera_model import ChimeraModel
-    from paceline.drafters.head_configs import ChimeraConfig
     from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
 _COMMON_NGRAMS = 4096
-
-Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,6 @@ class ChimeraSettings(HeadSettings):
 
     def config(self) -> ChimeraConfig:
         """The configuration, before it is sized for a model."""
-        from paceline.drafters.head_configs import ChimeraConfig
-
         return self.values_for(ChimeraConfig, intermediate=ChimeraConfig.intermediate)
 
     def check(self, model: PreTrainedModel) -> None:

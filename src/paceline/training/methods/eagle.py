@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from paceline.errors import UsageError
+from paceline.trained_configs import EagleConfig
 from paceline.training.method import Base, TrainedMethod
 from paceline.training.settings import WHAT, Block, HeadSettings, SoftLoss, option
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from paceline.drafters.eagle_model import EagleModel
-    from paceline.drafters.head_configs import EagleConfig
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
 
@@ -52,8 +52,6 @@ class EagleSettings(HeadSettings):
 
     def config(self) -> EagleConfig:
         """The configuration, before it is fitted to a model."""
-        from paceline.drafters.head_configs import EagleConfig
-
         return self.values_for(EagleConfig, steps=self.heads, intermediate=EagleConfig.intermediate)
 
     def check(self, model: PreTrainedModel) -> None:

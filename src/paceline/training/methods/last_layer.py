@@ -13,9 +13,9 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.drafters.context_encoder import ContextEncoder
-from paceline.drafters.head_configs import ChimeraConfig, EagleConfig
 from paceline.errors import ModelError
 from paceline.models.draft_model import layers_of
+from paceline.trained_configs import ChimeraConfig, EagleConfig
 from paceline.training.batches import masks_of
 from paceline.training.cutting import cut
 

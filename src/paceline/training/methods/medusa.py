@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paceline.trained_configs import Form, MedusaConfig
 from paceline.training.method import Base, TrainedMethod
-from paceline.training.settings import WHAT, Form, HeadSettings, option
+from paceline.training.settings import WHAT, HeadSettings, option
 
 if TYPE_CHECKING:
-    from paceline.drafters.head_configs import MedusaConfig
     from paceline.drafters.medusa_heads import MedusaHeads
     from paceline.training.batches import Batch
     from paceline.training.scorer import Scorer
@@ -30,8 +30,6 @@ class MedusaSettings(HeadSettings):
 
     def config(self) -> MedusaConfig:
         """The configuration."""
-        from paceline.drafters.head_configs import MedusaConfig
-
         return self.values_for(MedusaConfig)
 
 

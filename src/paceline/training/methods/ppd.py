@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
+from paceline.trained_configs import PromptConfig, PromptHead, PromptMask
 from paceline.training.method import Base, Record, Tensors, TrainedMethod
 from paceline.training.settings import WHAT, SavedFloats, Schedule, TrainerSettings, option
 
@@ -13,15 +14,11 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from paceline.drafters.prompt_tokens import PromptConfig, PromptTokens
+    from paceline.drafters.prompt_tokens import PromptTokens
     from paceline.planning.acceptance import AcceptanceTable
     from paceline.training.batches import Batch
     from paceline.training.methods.prompt_model import PromptModel
     from paceline.training.scorer import Scorer
-
-# As in `paceline.drafters.prompt_tokens`, which imports torch.
-Mask = Literal["ensemble", "decoder", "encoder"]
-OutputHead = Literal["shared", "small", "full"]
 
 
 @dataclass(frozen=True)
@@ -33,14 +30,14 @@ class PpdSettings(TrainerSettings):
         0, "Learn and measure among this many frequent tokens; drafts guess all. 0: all.", WHAT
     )
     epts: int = option(1, "Embeddings (EPTs) per prompt token.", WHAT)
-    mask: Mask = option(
+    mask: PromptMask = option(
         "ensemble", "What EPTs see of one another: ensemble, decoder, encoder.", WHAT
     )
     learned_weights: bool = option(
         False, "Learn weights for the guesses of EPTs instead of averaging them.", WHAT
     )
     prefix_tokens: int = option(0, "Trained keys and values per layer.", WHAT)
-    output_head: OutputHead = option(
+    output_head: PromptHead = option(
         "shared", "shared (the model's), small (a block before it) or full (a copy).", WHAT
     )
     exits: int = option(1, "Number of last layers to average.", WHAT)
@@ -60,8 +57,6 @@ class PpdSettings(TrainerSettings):
 
     def config(self) -> PromptConfig:
         """The configuration."""
-        from paceline.drafters.prompt_tokens import PromptConfig
-
         return self.values_for(PromptConfig, prompt_tokens=self.heads, head=self.output_head)
 
     def check(self, model: PreTrainedModel) -> None:

@@ -26,9 +26,9 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
-from paceline.drafters.prompt_tokens import PromptConfig
 from paceline.errors import ModelError
 from paceline.targets.support import longest_context
+from paceline.trained_configs import PromptConfig
 from paceline.training.batches import Batch, masks_of
 from paceline.training.method import Base
 from paceline.training.methods.last_layer import final_norm_of

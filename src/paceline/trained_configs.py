@@ -1,10 +1,13 @@
-"""The structure of trained heads and draft models, as stored in their folders."""
+"""The structure of trained parts (heads, draft models, prompt tokens), as stored in their folders.
+
+It lies apart from drafters and training, so that the command line reads it without torch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal, get_args
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from paceline.errors import ModelError
 
@@ -15,9 +18,12 @@ Bottom = Literal["ngram", "transformer frozen", "transformer finetune"]
 """What reads the tokens that the target has not read yet (Chimera, table 6): the n-gram encoder, or
 the target's first layer, frozen or trained further."""
 
-HeadWeights = Literal["fastest", "native", "packed", "int8"]
-"""How linear layers store their weights for guessing. fastest: in 4 bits if the heads run as
-programs on a CPU, else whatever is measured to be fastest for each. Guesses need not be exact."""
+PromptMask = Literal["ensemble", "decoder", "encoder"]
+"""Which embeddings see which, if a prompt token has several (PPD, section 4.4.3)."""
+
+PromptHead = Literal["shared", "small", "full"]
+"""What turns the states of prompt tokens into scores (PPD, section 4.4.2): the model's own output
+head, the same after a trained residual block as in Medusa's heads, or a trained copy of it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class MedusaConfig:
 
     def __post_init__(self) -> None:
         check_least(self, heads=1, layers=0, vocabulary=0)
-        check_choice(self, form=Form)
+        check_choices(self)
         if self.form == "compact" and self.layers == 0:
             raise ModelError(
                 "compact heads need a residual block, or all are the same: set layers to 1 or more"
@@ -85,7 +91,7 @@ class ChimeraConfig:
 
     def __post_init__(self) -> None:
         check_least(self, heads=1, order=1, layers=0, vocabulary=0, rank=0)
-        check_choice(self, form=Form, bottom=Bottom)
+        check_choices(self)
         if self.order > 5:
             raise ModelError(f"order must be 1 to 5, got {self.order}")
         _check_attention(self)
@@ -131,12 +137,40 @@ class EagleConfig:
             raise ModelError(f"layers must be ascending, from 1 up, got {self.layers}")
 
 
-def check_choice(config: object, **kinds: Any) -> None:
-    """Raises ModelError unless each of these fields has a value of its `Literal`."""
-    for name, kind in kinds.items():
-        value = getattr(config, name)
-        if value not in get_args(kind):
-            raise ModelError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
+@dataclass(frozen=True)
+class PromptConfig:
+    """The prompt tokens of PPD.
+
+    prompt_tokens: their number, m; the i-th guesses the token i places after the next one.
+    epts: embeddings per prompt token (ensemble prompt tokens, section 4.2).
+    mask: which of them see which.
+    learned_weights: weight their logits by trained numbers instead of averaging them (4.4.4).
+    prefix_tokens: trained keys and values per layer that each prompt token alone sees (4.4.1).
+    head: the output head of prompt tokens (4.4.2).
+    exits: number of last layers whose states are averaged for the guess (4.4.5).
+
+    Raises ModelError for a number out of range.
+    """
+
+    prompt_tokens: int = 3
+    epts: int = 1
+    mask: PromptMask = "ensemble"
+    learned_weights: bool = False
+    prefix_tokens: int = 0
+    head: PromptHead = "shared"
+    exits: int = 1
+
+    def __post_init__(self) -> None:
+        check_least(self, prompt_tokens=1, epts=1, exits=1, prefix_tokens=0)
+        check_choices(self)
+
+
+def check_choices(config: object) -> None:
+    """Raises ModelError unless each field that is a `Literal` has one of its values."""
+    for name, kind in get_type_hints(type(config)).items():
+        known = get_args(kind)
+        if get_origin(kind) is Literal and (value := getattr(config, name)) not in known:
+            raise ModelError(f"{name} must be one of {', '.join(known)}, got {value!r}")
 
 
 def check_least(config: object, **fields: int) -> None:
