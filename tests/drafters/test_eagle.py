@@ -54,7 +54,7 @@ def test_it_proposes_what_its_module_says_of_the_whole_text(
     drafter = eagle_on(target, ranks=4, beam=beam, least=0.0, depth=4)
     noted = Noted(drafter if whole else level_by_level(drafter))
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=60)
-    model, compared = drafter._model, 0
+    model, compared = eagle_on(target, weights="native")._model, 0
     assert not len(noted.seen[0][1])  # nothing was read yet
     for text, tree in noted.seen[1:-4]:
         assert max(tree.depths) == 4
@@ -80,13 +80,14 @@ def test_a_feature_of_several_layers_is_drafted_from() -> None:
     model, config = tiny_model("llama"), {"layers": (1, 2)}
     target = CausalLMTarget(model, check=False)
     drafter = eagle_on(target, config, depth=3, least=0.0)
+    module = eagle_on(target, config, weights="native")._model
     noted = Noted(drafter)
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=60)
     for text, tree in noted.seen[1:-4]:
         features = target_outputs(target, text)
         tokens = torch.tensor([text])
-        outputs = unrolled(drafter._model, tokens, features[None], 1)[0][0, -1:]
-        best = guesses_of(drafter._model.logits(outputs), 3, None)
+        outputs = unrolled(module, tokens, features[None], 1)[0][0, -1:]
+        best = guesses_of(module.logits(outputs), 3, None)
         assert [tree.tokens[node] for node in tree.children[ROOT].values()][:3] == best.tokens[0]
     both = Auto({"eagle": eagle_on(target, config), "other": eagle_on(target)})
     generation = Generation(some_prompt(9), both, Stopping(16))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from weakref import ref
 
 import numpy as np
 import pytest
 import torch
 from tests.c_library import needs_library
-from tests.trained_heads import HIDDEN, VOCAB, greens_of, small_chimera, small_medusa
+from tests.trained_heads import HIDDEN, VOCAB, greens_of, small_chimera, small_eagle, small_medusa
 
 from paceline.drafters.chimera_levels import (
     Levels,
@@ -19,12 +22,15 @@ from paceline.drafters.chimera_levels import (
     levels_of,
 )
 from paceline.drafters.chimera_programs import compile_chimera
+from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.guesses import Guesses
+from paceline.drafters.head_module import Compile, HeadModule
 from paceline.drafters.level_tree import BeamSettings
 from paceline.drafters.medusa_heads import MedusaPrograms, compile_medusa
+from paceline.kernels import choice
 from paceline.kernels.block_layers import BlockLinear, FloatLinear, Int4Linear, Int8Linear
 from paceline.kernels.programs.steps import Op
-from paceline.trained_configs import ChimeraConfig, MedusaConfig
+from paceline.trained_configs import ChimeraConfig, EagleConfig, MedusaConfig
 
 pytestmark = needs_library
 
@@ -131,6 +137,30 @@ def test_what_has_no_program_stays_with_its_modules() -> None:
     )
     assert isinstance(levels_of(full, FOUR, greens_of(full)), ModuleLevels)
     assert isinstance(levels_of(compact, FOUR, greens_of(compact)), ProgramLevels)
+
+
+OPENED: list[tuple[Callable[[], HeadModule], Compile]] = [
+    (lambda: small_medusa(MedusaConfig(heads=3)), compile_medusa),
+    (lambda: small_chimera(ChimeraConfig(heads=2, rank=8)), compile_chimera),
+    (lambda: small_eagle(EagleConfig(layers=(1, 2, 5))), compile_eagle),
+]
+
+
+@pytest.mark.parametrize(("make", "compiled"), OPENED, ids=["medusa", "chimera", "eagle"])
+@pytest.mark.parametrize("worth_choosing", [0, 1 << 20])
+def test_weights_are_held_once(
+    make: Callable[[], HeadModule],
+    compiled: Compile,
+    worth_choosing: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "WORTH_CHOOSING", worth_choosing)
+    model = make()
+    weights = [ref(part) for part in model.parameters()]
+    model.ready("fastest", compiled)
+    assert model.programs is not None and not [*model.children()]
+    gc.collect()
+    assert not any(weight() is not None for weight in weights)
 
 
 @torch.no_grad()

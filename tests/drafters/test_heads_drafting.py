@@ -113,9 +113,10 @@ def first_children(tree: Tree) -> list[int]:
 def test_medusa_proposes_the_likeliest_paths_of_its_heads(name: str) -> None:
     model = tiny_model(name)
     target = CausalLMTarget(model, check=False)
-    noted = Noted(Medusa(host(target), parts=str(saved_medusa(**MEDUSA)), ranks=3))
+    folder = str(saved_medusa(**MEDUSA))
+    noted = Noted(Medusa(host(target), parts=folder, ranks=3))
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=12)
-    heads = noted._drafter._heads  # type: ignore[union-attr]
+    heads = Medusa(host(target), parts=folder, weights="native")._heads
     assert not len(noted.seen[0][1])  # nothing was read yet
     assert sum(len(tree) for _, tree in noted.seen[1:-4]) > 10
     for text, tree in noted.seen[1:-4]:
@@ -181,7 +182,7 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
         level_by_level(drafter)
     noted, lookups = Noted(drafter), Lookups(drafter)
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=20)
-    chimera, compared = drafter._model, 0
+    chimera, compared = Chimera(host(target), parts=folder, weights="native")._model, 0
     for text, tree in noted.seen[1:-4]:
         chain = first_children(tree)
         # As in training: the whole text, the guesses after it, and a point before the root.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 from weakref import ref
@@ -45,27 +46,21 @@ def made(
     return kind(Host(target, TINY, clock=Ticking(1e-3)), parts=parts, **settings)
 
 
-def eagle(target: CausalLMTarget) -> LevelDrafter:
-    return made("eagle", target, {}, **FIXED)
+def eagle(target: CausalLMTarget, **settings: Any) -> LevelDrafter:
+    return made("eagle", target, {}, **FIXED, **settings)
 
 
-def chimera(target: CausalLMTarget) -> LevelDrafter:
-    return made("chimera", target, {}, **FIXED)
-
-
-def by_modules(drafter: LevelDrafter) -> LevelDrafter:
-    """The drafter, whose drafts are made by the modules alone, as without the library."""
-    drafter._model.programs = None  # type: ignore[attr-defined]
-    return drafter
+def chimera(target: CausalLMTarget, **settings: Any) -> LevelDrafter:
+    return made("chimera", target, {}, **FIXED, **settings)
 
 
 WAYS: dict[str, Made] = {
     "eagle": eagle,
     "eagle, step by step": lambda target: level_by_level(eagle(target)),
-    "eagle, by modules": lambda target: by_modules(eagle(target)),
+    "eagle, by modules": partial(eagle, weights="native"),
     "chimera": chimera,
     "chimera, step by step": lambda target: level_by_level(chimera(target)),
-    "chimera, by modules": lambda target: by_modules(chimera(target)),
+    "chimera, by modules": partial(chimera, weights="native"),
 }
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.errors import UsageError
-from paceline.kernels.block_layers import BlockLinear, FloatLinear
+from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.choice import program_kind, quicken
 from paceline.kernels.linear import PlainLinear, UnpackableError
 from paceline.records import WordTable
@@ -90,7 +90,8 @@ class HeadModule(nn.Module):
         """Prepare to guess, with linear layers of this kind; parameters are frozen. Returns itself.
 
         compiled: makes programs of this module with layers of a kind, or None if it has none;
-        raises UnpackableError for an unavailable kind.
+        raises UnpackableError for an unavailable kind. Programs hold all weights that they need:
+        the modules keep none and cannot run.
 
         Raises UsageError for unavailable weights.
         """
@@ -101,8 +102,14 @@ class HeadModule(nn.Module):
                 self.programs = compiled(self, kind)
             if self.programs is None:
                 quicken(self, _ROWS, weights)
-            elif kind is not FloatLinear:
-                quicken(self, _ROWS, "int8")  # their speed no longer matters: save memory
+            else:
+                self.apply(_empty)
         except UnpackableError as reason:
             raise UsageError(f"the heads cannot have {weights} weights here: {reason}") from None
         return self
+
+
+def _empty(module: nn.Module) -> None:
+    """Delete its own parameters and parts."""
+    for name, _ in [*module.named_parameters(recurse=False), *module.named_children()]:
+        delattr(module, name)
