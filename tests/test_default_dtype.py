@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import paceline
-from paceline.drafters.attention_rows import Turns
-from paceline.kernels.programs.builder import Rotary
+from paceline.kernels.programs.rotary import Rotary
 from tests.c_library import needs_library
 from tests.models.gguf_files import save_gguf
 from tests.tiny_models import new_model
@@ -53,11 +52,11 @@ def test_an_accelerated_model(method: str, other: torch.dtype) -> None:
 
 def test_angles_of_positions(other: torch.dtype) -> None:
     places = torch.arange(400)[None]
-    expected = Turns(64, 10_000.0)(torch.ones(1, 1, 400, 64, dtype=torch.float32), places)
+    expected = Rotary(64, 10_000.0)(torch.ones(1, 1, 400, 64, dtype=torch.float32), places)
     torch.set_default_dtype(other)
     tables = Rotary(64, 10_000.0).extend_to(400)
     assert all(each.dtype == torch.float32 for each in tables)
-    found = Turns(64, 10_000.0)(torch.ones(1, 1, 400, 64, dtype=torch.float32), places)
+    found = Rotary(64, 10_000.0)(torch.ones(1, 1, 400, 64, dtype=torch.float32), places)
     assert torch.equal(found, expected)
 
 

@@ -11,13 +11,13 @@ from tests.cpu_recorder import CpuRecorder, Refuses
 from tests.trained_heads import HIDDEN, VOCAB, small_eagle, small_medusa
 
 from paceline.chains import certain_end
-from paceline.drafters.attention_rows import Turns
 from paceline.drafters.eagle_graphs import EagleGraphs, GraphLevels, levels_of
 from paceline.drafters.eagle_levels import ModuleLevels
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.guesses import guesses_of
 from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels import cuda_graph
+from paceline.kernels.programs.rotary import Rotary
 from paceline.trained_configs import EagleConfig, MedusaConfig
 from paceline.tree import Tree
 
@@ -28,7 +28,7 @@ BUDGET = 40
 @pytest.fixture(autouse=True)
 def recorder(monkeypatch: pytest.MonkeyPatch) -> type[CpuRecorder]:
     monkeypatch.setattr(cuda_graph, "recorder_for", lambda device: CpuRecorder())
-    monkeypatch.setattr(Turns, "_of", Turns._at)  # as on a GPU, where no table is looked up
+    monkeypatch.setattr(Rotary, "_of", Rotary._at)  # as on a GPU, where no table is looked up
     CpuRecorder.made = 0
     return CpuRecorder
 

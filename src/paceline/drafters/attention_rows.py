@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.kernels.programs.rotary import Rotary
 from paceline.trained_configs import ChimeraConfig, EagleConfig
 
 Columns = tuple[torch.Tensor, torch.Tensor]
@@ -42,39 +43,6 @@ def normal(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return found
 
 
-class Turns:
-    """Rotary positions for heads of `size` numbers.
-
-    On a CPU, angles are computed once per place: they are the same for every row, and would take a
-    fifth of the time of drafting a level. On a GPU, to ask for the largest place would take longer.
-    """
-
-    def __init__(self, size: int, base: float) -> None:
-        steps = torch.arange(size // 2, dtype=torch.float32, device="cpu")
-        self._speeds = base ** (-steps / (size // 2))
-        self._table = torch.empty(0, 2, size // 2, dtype=torch.float32, device="cpu")
-
-    def __call__(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-        """Rotate rows [batch, heads, n, size] by places int64 [batch, n]."""
-        cos, sin = self._of(places).to(rows)[:, None].unbind(-2)
-        one, other = rows.chunk(2, dim=-1)
-        return torch.cat([one * cos - other * sin, other * cos + one * sin], dim=-1)
-
-    def _of(self, places: torch.Tensor) -> torch.Tensor:
-        """Cosines and sines, [batch, n, 2, size / 2]."""
-        if places.device.type != "cpu":
-            return self._at(places)
-        if len(self._table) <= int(places.max()):
-            count = max(int(places.max()) + 1, 2 * len(self._table), 256)
-            self._table = self._at(torch.arange(count, device=places.device))
-        return self._table[places]
-
-    def _at(self, places: torch.Tensor) -> torch.Tensor:
-        self._speeds = self._speeds.to(places.device)
-        angles = places[..., None] * self._speeds
-        return torch.stack([angles.cos(), angles.sin()], dim=-2)
-
-
 class DraftBlock(nn.Module):
     """A block that fits every target: RMSNorm, rotary positions, a gated feed-forward.
 
@@ -95,13 +63,12 @@ class DraftBlock(nn.Module):
         self.gate = nn.Linear(hidden, config.intermediate, bias=False)
         self.up = nn.Linear(hidden, config.intermediate, bias=False)
         self.down = nn.Linear(config.intermediate, hidden, bias=False)
-        self._turns = Turns(config.head_size, config.rotary_base)
-        self._head_size = config.head_size
+        self.rotary = Rotary(config.head_size, config.rotary_base)
 
     def _columns(self, states: torch.Tensor, places: torch.Tensor, norm: torch.Tensor) -> Columns:
         """Keys and values of states [batch, n, hidden] at places int64 [batch, n]."""
         inner = normal(states, norm)
-        return self._turns(self._split(self.key(inner)), places), self._split(self.value(inner))
+        return self.rotary(self._split(self.key(inner)), places), self._split(self.value(inner))
 
     def _outputs(
         self,
@@ -113,7 +80,7 @@ class DraftBlock(nn.Module):
         own: Sequence[Columns] = (),
     ) -> torch.Tensor:
         """Outputs [batch, n, hidden] of rows. columns, sees, own: see `_attended`."""
-        query = self._turns(self._split(self.query(normal(states, norm))), places)
+        query = self.rotary(self._split(self.query(normal(states, norm))), places)
         return self.finished(states, _attended(query, columns, sees, own))
 
     def finished(self, states: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
@@ -127,7 +94,7 @@ class DraftBlock(nn.Module):
     def _split(self, rows: torch.Tensor) -> torch.Tensor:
         """[batch, n, heads * size] -> [batch, heads, n, size]."""
         batch, n, _ = rows.shape
-        return rows.view(batch, n, -1, self._head_size).transpose(1, 2)
+        return rows.view(batch, n, -1, self.rotary.size).transpose(1, 2)
 
 
 def _attended(

@@ -18,7 +18,7 @@ from paceline.drafters.head_module import HeadModule
 from paceline.drafters.level_tree import TextLevels
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.builder import GivenRows, Rotary
+from paceline.kernels.programs.builder import GivenRows
 from paceline.kernels.programs.program import CacheLayer, PassBuffers, TableAddresses
 from paceline.trained_configs import ChimeraConfig, EagleConfig
 from paceline.tree import Tree
@@ -30,7 +30,7 @@ Seen = Sequence[Sequence[int]]
 class BlockPrograms(ABC):
     """The parts of `model` as programs. block: its own.
 
-    rotary: of the programs. layers: of the cache, the first of a text's columns in each and the
+    rotary: the block's. layers: of the cache, the first of a text's columns in each and the
     step to the next.
 
     call: drafts with them in the library, for any text, given the address of `one`; None if that is
@@ -45,9 +45,8 @@ class BlockPrograms(ABC):
     most_fresh = 0
 
     def __init__(self, model: HeadModule, block: DraftBlock) -> None:
-        config: ChimeraConfig | EagleConfig = model.config
         self.model, self._block, self._room = model, block, 0
-        self.rotary = Rotary(config.head_size, config.rotary_base)
+        self.rotary = block.rotary
 
     def _allow(
         self, call: Callable[[int], None], one: Any, before: int, most_fresh: int, levels: int

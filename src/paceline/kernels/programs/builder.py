@@ -16,6 +16,7 @@ from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.likeliest import likeliest
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.program import CacheLayer, PassBuffers, Program
+from paceline.kernels.programs.rotary import Rotary
 from paceline.kernels.programs.steps import (
     OTHER,
     Function,
@@ -29,38 +30,12 @@ from paceline.kernels.programs.steps import (
 )
 from paceline.kernels.stand_in import stacked_biases
 
-_GRAIN = 256
 _FEW = 8  # rows
 
 Floats = NDArray[np.float32]
 
 LayerOf = Callable[..., BlockLinear]
 """See `layers_of`."""
-
-
-class Rotary:
-    """Tables of cosines and sines [positions, size], for heads whose halves are rotated.
-
-    base: of the angles.
-    """
-
-    def __init__(self, size: int, base: float) -> None:
-        self.size = size
-        self.cosines = Value(-1, size, Kind.PLACE)
-        self.sines = Value(-2, size, Kind.PLACE)
-        self.values: Sequence[Value] = (self.cosines, self.sines)
-        steps = torch.arange(size // 2, dtype=torch.float32, device="cpu")
-        self._speeds = base ** (-steps / (size // 2))
-        self._tables: list[torch.Tensor] = []
-
-    def extend_to(self, positions: int) -> list[torch.Tensor]:
-        """See `Tables`."""
-        tables = self._tables  # threads share them: another one may replace them meanwhile
-        if not tables or len(tables[0]) < positions:
-            places = torch.arange(-(-positions // _GRAIN) * _GRAIN, device="cpu")
-            angles = places[:, None] * self._speeds.repeat(2)
-            self._tables = tables = [angles.cos(), angles.sin()]
-        return tables
 
 
 class Builder:
