@@ -20,7 +20,6 @@ from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.builder import GivenRows
 from paceline.kernels.programs.program import CacheLayer, PassBuffers, TableAddresses
-from paceline.trained_configs import ChimeraConfig, EagleConfig
 from paceline.tree import Tree
 
 Floats = NDArray[np.float32]

@@ -49,7 +49,12 @@ class Builder:
         self._width, self._layer = width, layer
         # By the rows that they read: products, with their weights and biases.
         self.products: dict[Operand, tuple[Value, list[Any]]] = {}
-        self.given: Any = self.made(Op.GIVEN, width)
+        self._given = self.made(Op.GIVEN, width).value
+
+    @property
+    def given(self) -> Any:
+        """The numbers that every row begins with; made anew, or a cycle would keep the weights."""
+        return Rows(self, self._given, self._width)
 
     def made(self, op: Op, count: int, *of: Operand, **others: Any) -> Rows:
         """Add a step that makes `count` numbers."""
