@@ -346,7 +346,8 @@ def test_shipped_parts_are_found_by_their_model(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("one", "two"):
-        random_parts(fingerprint=name).save_pretrained(tmp_path / name)
+        record = {"run": {"base": {"fingerprint": name}}}
+        replace(random_parts(fingerprint=name), record=record).save_pretrained(tmp_path / name)
     monkeypatch.setattr(parts, "shipped", lambda method: tmp_path)
     assert isinstance(make_drafter("ppd", host_on(ToyTarget(), "two")), Ppd)
     assert "no prompt tokens" in refused("", host_on(ToyTarget(), "three"))

@@ -19,13 +19,12 @@ from paceline.errors import ModelError, UsageError
 from paceline.kernels.block_layers import Int4Linear, Int8Linear
 from paceline.kernels.linear import FastLinear
 from paceline.loop import Generation, decode
-from paceline.models import draft_folder, load_causal_lm
+from paceline.models import load_causal_lm
 from paceline.models.draft_folder import (
     DraftRecord,
     is_shared_draft,
     open_draft,
     read_draft_record,
-    shipped_draft,
 )
 from paceline.models.draft_model import ReducedHead, own_tensors
 from paceline.sampling import Sampler
@@ -337,15 +336,3 @@ def test_weights_that_do_not_fit_are_refused(saved: tuple[Path, PreTrainedModel]
             open_draft(folder, base, "mark")
         assert "\n" not in str(caught.value)
         config.write_text(text)
-
-
-def test_the_shipped_one_is_found_by_its_base(
-    saved: tuple[Path, PreTrainedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, _ = saved
-    monkeypatch.setattr(draft_folder, "files", lambda package: tmp_path)
-    assert shipped_draft("mark") is None
-    place = tmp_path / "data" / "draft" / "a-model"
-    place.parent.mkdir(parents=True)
-    folder.rename(place)
-    assert shipped_draft("mark") == place and shipped_draft("other") is None

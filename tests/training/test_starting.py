@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.training.methods_training import OPTIONS, train
-from tests.training.shared import make, prompt_file
+from tests.training.shared import MODEL, make, prompt_file
 
+from paceline.drafters import parts
 from paceline.drafters.eight_bits import in_floats
 from paceline.errors import ModelError, UsageError
 from paceline.training.methods import TRAINED
@@ -127,6 +129,18 @@ def test_what_does_not_fit_is_one_sentence(
 def test_parts_of_another_model_are_refused(trained: dict[str, Path], method: str) -> None:
     with pytest.raises(ModelError, match=r"not (for|to) this model"):
         TRAINED[method].first_parts(str(trained[method]), "other")
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_shipped_parts_are_found_by_their_base(
+    trained: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(parts, "files", lambda package: tmp_path)
+    assert parts.shipped_for(method, MODEL) is None
+    place = tmp_path / "data" / method / "a-model"
+    shutil.copytree(trained[method], place)
+    assert parts.shipped_for(method, MODEL) == place
+    assert parts.shipped_for(method, "other") is None
 
 
 @pytest.mark.parametrize("method", OPTIONS)

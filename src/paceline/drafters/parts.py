@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 from paceline.drafters.settings import Settings
-from paceline.drafters.trained_parts import CONFIG, FILES, TRAINING, TrainedParts
+from paceline.drafters.trained_parts import FILES, TRAINING, TrainedParts
 from paceline.errors import ModelError
 from paceline.json_files import read_json
 
@@ -59,28 +58,28 @@ def find_parts(kind: type[PartsT], parts: str, fingerprint: str) -> PartsT:
             f"there are no {kind.kind} for this model: train some with 'paceline train "
             f"{kind.method} --model M' or name a folder with {kind.method}:parts=DIR"
         )
-    found = _read(kind, place)
+    found = _read(kind, str(place))
     found.check_base(fingerprint)
     return found
 
 
-def shipped_for(method: str, fingerprint: str) -> str | None:
-    """This package's folder with a method's parts for a model; None if there are none."""
-    for config in sorted(shipped(method).glob(f"*/{CONFIG}")):
-        base = json.loads(config.read_text(encoding="utf-8"))["base_model"]
-        if base["fingerprint"] == fingerprint:
-            return str(config.parent)
+def shipped_for(method: str, fingerprint: str) -> Path | None:
+    """This package's folder with a method's parts, or its draft model ("draft"), for a model; None
+    if there is none."""
+    for record in sorted(shipped(method).glob(f"*/{TRAINING}")):
+        if read_json(record)["run"]["base"]["fingerprint"] == fingerprint:
+            return record.parent
     return None
 
 
 def shipped_chain(method: str, fingerprint: str) -> float:
     """Right guesses in a chain of the three likeliest ones, as measured with this package's parts
     for a method and model; 0 if there are none, or damaged ones, which are not opened either."""
-    place = shipped_for(method, fingerprint)
-    if place is None:
-        return 0.0
     try:
-        measured = read_json(Path(place) / TRAINING)["evaluation"]
+        folder = shipped_for(method, fingerprint)
+        if folder is None:
+            return 0.0
+        measured = read_json(folder / TRAINING)["evaluation"]
         if "right_in_a_row" in measured:  # some have four heads, others three
             return float(sum(measured["right_in_a_row"][:3]))
         return float(measured["tokens_per_pass"]) - 1.0

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -120,14 +119,6 @@ class DraftParts:
             replace_file(folder / _TENSORS, content)
             replace_file(folder / _CONFIG, self.config.to_json_string(use_diff=False).encode())
             replace_file(folder / _TRAINING, json_bytes(self.record))
-
-
-def shipped_draft(fingerprint: str) -> Path | None:
-    """The draft model that comes with this package for a model; None if there is none."""
-    for path in sorted(Path(str(files("paceline"))).glob(f"data/draft/*/{RECORD}")):
-        if read_draft_record(path.parent).base == fingerprint:
-            return path.parent
-    return None
 
 
 def is_shared_draft(folder: Path) -> bool:

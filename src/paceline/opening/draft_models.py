@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from paceline.drafters import Host, ModelChoice
 from paceline.drafters.host import COPIES, SELF
+from paceline.drafters.parts import shipped_for
 from paceline.errors import ModelError, UsageError
 from paceline.models import ProgressCallback, load_causal_lm
-from paceline.models.draft_folder import shipped_draft
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
@@ -144,7 +144,7 @@ class DraftModels:
         """See `find_own_draft`; "" names the one that comes with this package."""
         if name:
             return find_own_draft(name, self.progress)
-        folder = shipped_draft(self.fingerprint)
+        folder = shipped_for("draft", self.fingerprint)
         if folder is None:
             raise ModelError(
                 "paceline ships no draft model for this model: name one with "

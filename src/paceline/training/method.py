@@ -119,14 +119,6 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         return found
 
     @classmethod
-    def packaged(cls, fingerprint: str) -> Path | None:
-        """The folder of this package's parts for the model with these weights, if there is one."""
-        from paceline.drafters.parts import shipped_for
-
-        found = shipped_for(cls.name, fingerprint)
-        return None if found is None else Path(found)
-
-    @classmethod
     def parts_in(cls, folder: Path) -> Finished:
         """The parts in a folder; raises UsageError if there are none, ModelError if damaged."""
         found = cls.finished().found_in(folder)
@@ -141,9 +133,11 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     def first_parts(cls, start: str, fingerprint: str) -> Finished | None:
         """What the settings' `start` names for the model with these weights; None if it is "".
         Raises UsageError if there are no such parts, ModelError for damaged or another model's."""
+        from paceline.drafters.parts import shipped_for
+
         if not start:
             return None
-        folder = cls.packaged(fingerprint) if start == PACKAGED else Path(start)
+        folder = shipped_for(cls.name, fingerprint) if start == PACKAGED else Path(start)
         if folder is None:
             raise UsageError(
                 f"no parts of '{cls.name}' for this model come with paceline: leave out --start"

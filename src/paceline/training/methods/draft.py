@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import UsageError
@@ -189,13 +188,6 @@ class Draft(TrainedMethod[DraftSettings]):
             if not name.endswith((DOWN, UP)) and not name.startswith("draft.")
         )
         return layers + self.base.head[0].numel()
-
-    @classmethod
-    def packaged(cls, fingerprint: str) -> Path | None:
-        """See `TrainedMethod.packaged`."""
-        from paceline.models.draft_folder import shipped_draft
-
-        return shipped_draft(fingerprint)
 
 
 def _floats_in(dtype: torch.dtype, tensors: Tensors) -> dict[str, torch.Tensor]:
