@@ -57,10 +57,9 @@ def train(
 ) -> Finished:
     """Train a method for a random model with the toy's vocabulary."""
     torch.set_num_threads(1)
-    kind = TRAINED[method]
     base = BaseModel(fingerprint, "toy", 32, VOCAB)
     source = TextSource([TrainingData(data, fingerprint)], files)
-    run = MethodRun(kind, kind.Settings(**{**SETTINGS, **settings}), base, source, cache)
+    run = MethodRun(TRAINED[method](**{**SETTINGS, **settings}), base, source, cache)
     opened = model or new_model("llama", vocab_size=VOCAB)
 
     def open_model() -> Any:

@@ -32,7 +32,7 @@ from paceline.training.dataset import TextSource
 from paceline.training.method import Base
 from paceline.training.method_run import MethodRun, train_method
 from paceline.training.methods.chimera import Chimera, ChimeraSettings
-from paceline.training.methods.draft import DraftSettings
+from paceline.training.methods.draft import Draft, DraftSettings
 from paceline.training.methods.eagle import Eagle, EagleSettings
 from paceline.training.methods.last_layer import (
     final_norm_of,
@@ -141,12 +141,12 @@ def test_a_model_may_read_images_too() -> None:
     model = Gemma3ForConditionalGeneration(config).eval().requires_grad_(False)
     head = model.lm_head.weight.clone(), torch.zeros(VOCAB)
     base = Base(model, BaseModel(MODEL, "toy", 32, VOCAB), None, head)
-    EagleSettings().check(model)
+    Eagle.check(EagleSettings(), model)
     module = Eagle(base, EagleSettings()).module
     layer = model.get_decoder().layers[-1]
     assert torch.equal(module.query.weight, layer.self_attn.q_proj.weight)
     with pytest.raises(ModelError, match="reads more than text"):
-        DraftSettings().check(model)
+        Draft.check(DraftSettings(), model)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_what_was_trained_drafts(features: Any, tmp_path: Path) -> None:
     make(tmp_path / "data", prompt_file(tmp_path, 24), max_new_tokens=20)
     settings = EagleSettings(features=features, vocabulary=40, **SMALL)
     source = TextSource([TrainingData(tmp_path / "data", MODEL)], [])
-    run = MethodRun(Eagle, settings, base_of().about, source, tmp_path / "states")
+    run = MethodRun(settings, base_of().about, source, tmp_path / "states")
 
     def opened() -> Any:
         return new_model("llama", vocab_size=VOCAB), byte_tokenizer()

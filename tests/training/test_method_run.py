@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from paceline.training import run as training_run
 from paceline.training.checkpoint import save_checkpoint
 from paceline.training.data import TrainingData
 from paceline.training.dataset import Dataset, TextSource, share_of
+from paceline.training.method import method_of
 from paceline.training.methods import TRAINED
 from paceline.training.order import read_prompt_files
 from paceline.training.settings import TrainerSettings
@@ -246,7 +248,7 @@ def test_what_is_kept_in_eight_bits_is_what_was_measured(
     last = measured[-1]  # on the test split; the others are validations
     matrices = [name for name, part in last.items() if part.dim() > 1 and "bias" not in name]
     assert matrices and all(parts.tensors[name].dtype == torch.int8 for name in matrices)
-    opened = in_floats(TRAINED[method].finished().from_pretrained(tmp_path).tensors)
+    opened = in_floats(method_of(TRAINED[method]()).Parts.from_pretrained(tmp_path).tensors)
     for name, part in last.items():
         torch.testing.assert_close(opened[name].float(), part)
 
@@ -266,6 +268,6 @@ def test_splits_share_no_prompt_and_texts_are_mixed_in(
 
 def test_every_method_says_what_its_options_mean() -> None:
     for kind in TRAINED.values():
-        assert kind.Settings.__dataclass_fields__.keys() >= {"heads", "steps", "seed"}
-        for each in kind.Settings.__dataclass_fields__.values():
+        assert {each.name for each in fields(kind)} >= {"heads", "steps", "seed"}
+        for each in fields(kind):
             assert each.metadata["help"].endswith(".") and each.metadata["panel"]

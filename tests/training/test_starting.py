@@ -15,8 +15,11 @@ from tests.training.shared import MODEL, make, prompt_file
 from paceline.drafters import parts
 from paceline.drafters.eight_bits import in_floats
 from paceline.errors import ModelError, UsageError
+from paceline.json_files import read_json
+from paceline.training.method import method_of
 from paceline.training.methods import TRAINED
 from paceline.training.settings import PACKAGED
+from paceline.training.starting import first_parts
 
 STILL = {"steps": 1, "learning_rate": 1e-5}  # a step that changes next to nothing
 
@@ -62,7 +65,7 @@ def test_it_goes_on_from_what_the_folder_holds(
         moved = max(moved, float((tensor - anew.tensors[name]).float().abs().max()))
     assert moved > 0.01
     record: Any = parts.record
-    begun = TRAINED[method].finished().found_in(trained[method])
+    begun = method_of(TRAINED[method]()).Parts.found_in(trained[method])
     assert begun is not None
     assert record["run"]["settings"]["start"] == begun.fingerprint()
     assert record["started_from"]["licences"] == begun.record["licences"]
@@ -128,7 +131,7 @@ def test_what_does_not_fit_is_one_sentence(
 @pytest.mark.parametrize("method", OPTIONS)
 def test_parts_of_another_model_are_refused(trained: dict[str, Path], method: str) -> None:
     with pytest.raises(ModelError, match=r"not (for|to) this model"):
-        TRAINED[method].first_parts(str(trained[method]), "other")
+        first_parts(TRAINED[method](start=str(trained[method])), "other")
 
 
 @pytest.mark.parametrize("method", OPTIONS)
@@ -145,5 +148,9 @@ def test_shipped_parts_are_found_by_their_base(
 
 @pytest.mark.parametrize("method", OPTIONS)
 def test_packaged_parts_are_found(method: str) -> None:
-    found = TRAINED[method].first_parts(PACKAGED, "b179c9523d0e6a0f98a330c7562b6827")
+    fingerprint = "b179c9523d0e6a0f98a330c7562b6827"
+    folder = parts.shipped_for(method, fingerprint)
+    assert folder is not None
+    given = read_json(folder / "training.json")["run"]["settings"]
+    found = first_parts(TRAINED[method](**{**given, "start": PACKAGED}), fingerprint)
     assert found is not None and found.fingerprint()

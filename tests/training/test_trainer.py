@@ -13,8 +13,9 @@ from torch import nn
 
 from paceline.errors import UsageError
 from paceline.kernels.blocks import rounded_numbers
+from paceline.trained_configs import Bottom
 from paceline.training import trainer as trainer_module
-from paceline.training.methods.chimera import Bottom, Chimera, ChimeraSettings
+from paceline.training.methods.chimera import Chimera, ChimeraSettings
 from paceline.training.methods.eagle import Eagle, EagleSettings
 from paceline.training.methods.medusa import Medusa, MedusaSettings
 from paceline.training.precision import products_name, without_cudnn

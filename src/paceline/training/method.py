@@ -1,7 +1,6 @@
 """What a trained method is: a module, its guesses, and the folder they are saved to.
 
-A method is one module in `paceline.training.methods` and one row of its table. The command line
-imports that module, so it imports torch only inside functions.
+A method is its settings, a row of `paceline.training.methods.TRAINED`, and the class they name.
 """
 
 from __future__ import annotations
@@ -9,31 +8,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from paceline.drafters.eight_bits import in_floats
+from paceline.drafters.trained_heads import HeadParts
+from paceline.drafters.trained_parts import BaseModel, TrainedParts
 from paceline.errors import UsageError
-from paceline.training.settings import PACKAGED, TrainerSettings
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    from paceline.drafters.trained_parts import BaseModel, TrainedParts
-    from paceline.models.draft_folder import DraftParts
-    from paceline.planning.acceptance import AcceptanceTable
-    from paceline.training.batches import Batch
-    from paceline.training.dataset import Text
-    from paceline.training.scorer import Scorer
+from paceline.models.draft_folder import DraftParts
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.training.batches import Batch
+from paceline.training.dataset import Text
+from paceline.training.scorer import Scorer
+from paceline.training.settings import TrainerSettings
 
 SettingsT = TypeVar("SettingsT", bound=TrainerSettings)
 
-Finished: TypeAlias = "TrainedParts[Any] | DraftParts"
+Finished: TypeAlias = TrainedParts[Any] | DraftParts
 """What was trained, as its folder keeps it."""
 
-Tensors: TypeAlias = "Mapping[str, torch.Tensor]"
+Tensors = Mapping[str, torch.Tensor]
 Record = Mapping[str, Any]
 """What `training.json` holds."""
 
@@ -70,20 +68,10 @@ class TrainedMethod(ABC, Generic[SettingsT]):
     own_guesses: whether its later guesses follow its own earlier ones instead of the text; None if
     it cannot be switched, else the test is done both ways.
 
-    name: of the method and its command. summary: for the help. use: template of the --method value
-    for a folder. Settings: a dataclass whose fields are the command's options. Parts: what `parts`
-    makes, as "module:class": one of `TrainedParts`, unless the method has a `parts` of its own.
-    may_differ: options of what is trained that need not be those of the parts to start from.
+    Parts: what `parts` makes: one of `TrainedParts`, unless the method has a `parts` of its own.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    use: ClassVar[str] = "{name}:parts={folder}"
-    Settings: ClassVar[type[Any]]
-    Parts: ClassVar[str]
-    may_differ: ClassVar[frozenset[str]] = frozenset(
-        {"start", "save_dtype", "block", "intermediate", "standalone"}
-    )
+    Parts: ClassVar[type[Finished]]
 
     module: nn.Module
     bits: int = 0
@@ -95,6 +83,11 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         the method does not fit the model."""
         self.base, self.settings = base, settings
 
+    @classmethod
+    def check(cls, settings: SettingsT, model: PreTrainedModel) -> None:
+        """Raise UsageError or ModelError if settings do not fit a model, whose weights may be in
+        blocks; called before it reads any text."""
+
     @abstractmethod
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Guess after all places of a batch, and pass the guesses to the scorer."""
@@ -105,51 +98,12 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         tensors: from `tensors`, rounded to the saved precision. table: how often guesses were
         right. record: content of `training.json`.
         """
-        kind: Any = self.finished()
+        kind: Any = self.Parts
         ids = {} if self.base.token_ids is None else {"token_ids": self.base.token_ids}
         made: Finished = kind(
             self.module.config, self.base.about, {**tensors, **ids}, table, record
         )
         return made
-
-    @classmethod
-    def finished(cls) -> type[Finished]:
-        """The class that `parts` returns."""
-        found: type[Finished] = resolve_name(cls.Parts)
-        return found
-
-    @classmethod
-    def parts_in(cls, folder: Path) -> Finished:
-        """The parts in a folder; raises UsageError if there are none, ModelError if damaged."""
-        found = cls.finished().found_in(folder)
-        if found is None:
-            raise UsageError(
-                f"{folder} holds nothing that 'paceline train {cls.name}' has finished: name "
-                "another folder, or leave out --start"
-            )
-        return found
-
-    @classmethod
-    def first_parts(cls, start: str, fingerprint: str) -> Finished | None:
-        """What the settings' `start` names for the model with these weights; None if it is "".
-        Raises UsageError if there are no such parts, ModelError for damaged or another model's."""
-        from paceline.drafters.parts import shipped_for
-
-        if not start:
-            return None
-        folder = shipped_for(cls.name, fingerprint) if start == PACKAGED else Path(start)
-        if folder is None:
-            raise UsageError(
-                f"no parts of '{cls.name}' for this model come with paceline: leave out --start"
-            )
-        found = cls.parts_in(folder)
-        found.check_base(fingerprint)
-        return found
-
-    @classmethod
-    def used(cls, folder: str) -> str:
-        """The --method value that decodes with a folder's parts."""
-        return cls.use.format(name=cls.name, folder=folder)
 
     def may_round(self, name: str, part: nn.Parameter) -> bool:
         """Whether a parameter holds matrices that are rounded for drafts."""
@@ -176,9 +130,6 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         """Begin with trained parts. Tensors that this method lacks are ignored; those missing there
         stay as they are. Raises UsageError, naming the tensor or setting, if one has another shape,
         or heads are of another kind."""
-        from paceline.drafters.eight_bits import in_floats
-        from paceline.drafters.trained_heads import HeadParts
-
         own, found = self.tensors(), in_floats(parts.tensors)
         for name in own.keys() & found.keys():
             if own[name].shape != found[name].shape:
@@ -199,8 +150,12 @@ class TrainedMethod(ABC, Generic[SettingsT]):
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Load what `tensors` returned, in any precision."""
-        import torch
-
         with torch.no_grad():
             for name, part in self.learning().items():
                 part.copy_(tensors[name])
+
+
+def method_of(settings: TrainerSettings) -> type[TrainedMethod[Any]]:
+    """The method that learns with these settings."""
+    found: type[TrainedMethod[Any]] = resolve_name(settings.method)
+    return found

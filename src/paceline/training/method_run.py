@@ -24,11 +24,12 @@ from paceline.training.checkpoint import forget_checkpoint, load_checkpoint
 from paceline.training.dataset import Dataset, Text, TextSource
 from paceline.training.folder import check_same_run, held
 from paceline.training.frequent import frequent_tokens
-from paceline.training.method import Base, Finished, TrainedMethod
+from paceline.training.method import Base, Finished, method_of
 from paceline.training.precision import products_in, products_name, usable_precision, without_cudnn
 from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, run_training
 from paceline.training.settings import TrainerSettings
+from paceline.training.starting import first_parts
 from paceline.training.state_cache import StateCache, StateShape
 from paceline.training.trainer import Trainer
 
@@ -43,12 +44,11 @@ OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
 class MethodRun:
     """What is trained, on what.
 
-    kind: a row of `TRAINED`; settings: of its class. base: the target. source: of the texts.
-    cache: folder of its states; cache_bytes: its limit, 0 for what the disk has. about: command,
-    machine and versions, for readers.
+    settings: of a class in `TRAINED`. base: the target. source: of the texts. cache: folder of its
+    states; cache_bytes: its limit, 0 for what the disk has. about: command, machine and versions,
+    for readers.
     """
 
-    kind: type[TrainedMethod[Any]]
     settings: TrainerSettings
     base: BaseModel
     source: TextSource
@@ -58,56 +58,27 @@ class MethodRun:
 
     @cached_property
     def first(self) -> Finished | None:
-        """The parts that it starts from, see `TrainedMethod.first_parts`."""
-        return self.kind.first_parts(self.settings.start, self.base.fingerprint)
+        """The parts that it starts from, see `first_parts`."""
+        return first_parts(self.settings, self.base.fingerprint)
 
     def as_json(self, dtype: torch.dtype) -> dict[str, Any]:
         """What the result depends on, besides machine and versions; the parts it starts from by
         fingerprint instead of folder."""
         start = "" if self.first is None else self.first.fingerprint()
         return {
-            "method": self.kind.name,
+            "method": self.settings.name,
             "base": asdict(self.base),
             "dtype": str(dtype).removeprefix("torch."),
             "settings": {**self.settings.as_json(), "start": start},
             "data": self.source.as_json(),
         }
 
-    def check_start(self) -> None:
-        """Raise UsageError if the first parts guess another number of tokens, are of another kind,
-        were trained on texts that the settings hold back, or were chosen by texts of the test
-        split."""
-        if self.first is None:
-            return
-        tokens, settings = self.first.token_ids, self.settings
-        if tokens is not None and len(tokens) != settings.vocabulary:
-            raise UsageError(
-                f"the parts to start from guess {len(tokens)} tokens, not "
-                f"{settings.vocabulary or 'all'}: train with --vocabulary {len(tokens)}"
-            )
-        known = self.first.record.get("run", {}).get("settings", {})
-        for name in sorted({*settings.what_is_trained} - self.kind.may_differ):
-            if name in known and known[name] != getattr(settings, name):
-                raise UsageError(
-                    f"the parts to start from have {name} {known[name]!r}, not "
-                    f"{getattr(settings, name)!r}: train with the options in their training.json"
-                )
-        test, validation = known.get("test"), known.get("validation")
-        if test is None or validation is None:
-            return
-        # Both splits are counted from the same end.
-        if settings.test > test or settings.test + settings.validation > test + validation + 1e-9:
-            raise UsageError(
-                "the parts to start from have learned from texts that are to be held back: train "
-                f"with --test {test} --validation {validation}"
-            )
-
     def check(self, model: PreTrainedModel) -> None:
         """Raise UsageError or ModelError for what would fail, or have no effect, after texts have
         been read."""
         settings = self.settings
         usable_precision(settings.precision, model.device)
-        settings.check(model)
+        method_of(settings).check(settings, model)
         if settings.vocabulary > self.base.vocab_size:
             raise UsageError(
                 f"the model has {self.base.vocab_size} tokens: a vocabulary of "
@@ -149,12 +120,11 @@ def train_method(
     another process, and memory that is full; ModelError for a model that could not be
     decoded with, and parts to start from that are damaged or another's.
     """
-    run.check_start()
     model, tokenizer = open_reader()
     check_supported(model)
     if model.dtype == torch.float16:
         raise UsageError("gradients vanish in float16: train in bfloat16 or float32")
-    wanted = run.as_json(model.dtype)
+    wanted = run.as_json(model.dtype)  # refuses parts that it cannot start from
     if (done := _finished(run, folder, wanted)) is not None:
         return done
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
@@ -195,7 +165,7 @@ def _enough_memory(what: str, advice: str) -> Iterator[None]:
 
 def _finished(run: MethodRun, folder: Path, wanted: Mapping[str, Any]) -> Finished | None:
     """The result of this run, if the folder holds it; raises UsageError for another's."""
-    done = run.kind.finished().found_in(folder)
+    done = method_of(run.settings).Parts.found_in(folder)
     if done is not None:
         check_same_run(folder, done.record.get("run", {}), wanted, f"{done.kind} trained")
     return done
@@ -215,7 +185,7 @@ def _begun(
     base = Base(model, run.base, ids, head, dataset.train, tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        method = run.kind(base, settings)
+        method = method_of(settings)(base, settings)
     if run.first is not None:
         method.start_from(run.first)
     return Trainer(method, usable_precision(settings.precision, model.device))

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from inspect import signature
 from math import cos, inf, pi
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from paceline.errors import ModelError, UsageError
 from paceline.trained_configs import check_choices
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 WHAT, HOW = "What is trained", "How"
 """Panels of options in a command's help."""
@@ -48,13 +45,25 @@ def option(default: T, help_text: str, panel: str | None = HOW, *flags: str, **l
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """How something is trained; methods add what is trained.
+    """How something is trained; those of a method add what is trained.
 
     A place is a position of a text after which a drafter guesses. A step learns from all places of
     `rows` windows of `length` tokens. A text is read from `context` tokens before its first place.
 
+    name: of the method and its command. summary: for the help. use: template of the --method value
+    for a folder. method: the `TrainedMethod` that learns, as "module:class". may_differ: options of
+    what is trained that need not be those of the parts to start from.
+
     Raises UsageError for a value out of range.
     """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    use: ClassVar[str] = "{name}:parts={folder}"
+    method: ClassVar[str]
+    may_differ: ClassVar[frozenset[str]] = frozenset(
+        {"start", "save_dtype", "block", "intermediate", "standalone"}
+    )
 
     heads: int = option(4, "How many tokens ahead to guess.", WHAT)
     vocabulary: int = option(0, "Guess only this many frequent tokens; 0: all.", WHAT)
@@ -126,9 +135,10 @@ class TrainerSettings:
         given, wanted = {**vars(self), **others}, signature(kind).parameters
         return kind(**{name: given[name] for name in wanted if name in given})
 
-    def check(self, model: PreTrainedModel) -> None:
-        """Raise UsageError or ModelError if they do not fit a model, whose weights may be in
-        blocks; called before it reads any text."""
+    @classmethod
+    def used(cls, folder: str) -> str:
+        """The --method value that decodes with a folder's parts."""
+        return cls.use.format(name=cls.name, folder=folder)
 
     def taps(self, layers: int) -> tuple[int, ...]:
         """Layers whose outputs are read besides the last state, 1 to `layers`, ascending."""

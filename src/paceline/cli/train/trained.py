@@ -13,16 +13,13 @@ from paceline.cli.flags import option, told
 from paceline.cli.groups import Device, ModelOption
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import UsageError, writable
-from paceline.training.method import TrainedMethod
-from paceline.training.settings import HOW, PACKAGED
+from paceline.training.settings import HOW, PACKAGED, TrainerSettings
 
 if TYPE_CHECKING:
     from paceline.models import LoadedModel
     from paceline.training.method import Finished
     from paceline.training.method_run import MethodRun
     from paceline.training.order import PromptFile
-
-Kind = type[TrainedMethod[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +61,13 @@ class _Given(Device):
             )
 
 
-def command_of(kind: Kind) -> Callable[..., None]:
+def command_of(kind: type[TrainerSettings]) -> Callable[..., None]:
     """The command that trains a method."""
 
     def train(*, settings: Any, given: _Given) -> None:
-        _train(kind, settings, given)
+        _train(settings, given)
 
-    train.__annotations__["settings"] = kind.Settings
+    train.__annotations__["settings"] = kind
     train.__doc__ = (
         f"{kind.summary}\n\n    The model itself does not change. If the command is killed, repeat "
         "it to continue from the latest checkpoint. Use the folder with 'paceline generate "
@@ -79,15 +76,15 @@ def command_of(kind: Kind) -> Callable[..., None]:
     return train
 
 
-def _train(kind: Kind, settings: Any, given: _Given) -> None:
+def _train(settings: TrainerSettings, given: _Given) -> None:
     """Read and train with progress bars; Ctrl-C says how to continue. Nothing here keeps a model, so
     that the one that reads is gone when the other is loaded."""
-    files, out = _checked(kind, settings, given), given.out
+    files, out = _checked(settings, given), given.out
     with writable(out):
         out.mkdir(parents=True, exist_ok=True)
     # The model that reads may keep the blocks of its file; the one learned through may not.
     waiting = [given.opened(blocks=True)]
-    run = _run(kind, settings, waiting[0], given, files)
+    run = _run(settings, waiting[0], given, files)
     from paceline.training.method_run import train_method
 
     hint = f"{out} keeps the latest checkpoint; repeat the command to continue"
@@ -105,18 +102,20 @@ def _train(kind: Kind, settings: Any, given: _Given) -> None:
         parts = train_method(
             lambda: waiting.pop()[:2], lambda: given.opened()[:2], run, out, *heard
         )
-    _report(kind, parts, settings.heads, out)
+    _report(parts, settings, out)
 
 
 @common.interruptible()
-def _checked(kind: Kind, settings: Any, given: _Given) -> list[PromptFile]:
+def _checked(settings: TrainerSettings, given: _Given) -> list[PromptFile]:
     """The files of --texts; raises UsageError for what could be reported only after a model is
     loaded."""
     from paceline.training.data import TrainingData
     from paceline.training.order import read_prompt_files
 
     if settings.start and settings.start != PACKAGED:
-        kind.parts_in(Path(settings.start))
+        from paceline.training.starting import parts_in
+
+        parts_in(Path(settings.start), settings)
     if given.licence and not given.texts:
         raise UsageError("--licence applies to the files of --texts: name some with --texts")
     if not 0 <= given.cache_size < inf:
@@ -130,7 +129,7 @@ def _checked(kind: Kind, settings: Any, given: _Given) -> list[PromptFile]:
 
 @common.interruptible()
 def _run(
-    kind: Kind, settings: Any, loaded: LoadedModel, given: _Given, files: list[PromptFile]
+    settings: TrainerSettings, loaded: LoadedModel, given: _Given, files: list[PromptFile]
 ) -> MethodRun:
     from paceline.drafters.trained_parts import BaseModel
     from paceline.machine import describe_run
@@ -144,14 +143,14 @@ def _run(
     source = TextSource(answers, files)
     most = int(given.cache_size * 1e9)
     about = describe_run(loaded.model.device)
-    return MethodRun(kind, settings, base, source, given.states, most, about)
+    return MethodRun(settings, base, source, given.states, most, about)
 
 
-def _report(kind: Kind, parts: Finished, heads: int, out: Path) -> None:
+def _report(parts: Finished, settings: TrainerSettings, out: Path) -> None:
     """Print what was trained on standard error."""
     record: Any = parts.record
     found = record["evaluation"]
-    for head in range(heads):
+    for head in range(settings.heads):
         shares = ", ".join(f"top-{rank} {found[f'top{rank}'][head]:.1%}" for rank in range(1, 6))
         low, high = found["top1_interval"][head]
         common.note(f"head {head}: {shares}; 95 % of top-1 {low:.1%} to {high:.1%}")
@@ -160,5 +159,5 @@ def _report(kind: Kind, parts: Finished, heads: int, out: Path) -> None:
         f"{out} holds {size / 1e6:.2f} MB after "
         f"{record['places']} places in {record['seconds'] / 60:.1f} minutes, "
         f"{record['speed']['places_per_second']:.0f} a second; use them with "
-        f"--method {kind.used(str(out))}"
+        f"--method {settings.used(str(out))}"
     )

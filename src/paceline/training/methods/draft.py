@@ -3,75 +3,21 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
+from transformers import PreTrainedModel
 
 from paceline.errors import UsageError
+from paceline.kernels.token_table import head_reads_table
+from paceline.models.draft_folder import DraftParts, DraftRecord
+from paceline.models.draft_model import head_tensors, name_of_head, own_tensors
+from paceline.models.low_rank import DOWN, UP, with_low_rank
+from paceline.planning.acceptance import AcceptanceTable
+from paceline.training.batches import Batch, masks_of
+from paceline.training.cutting import check_layers, check_text_only, cut, mixed_precision
 from paceline.training.method import Base, Finished, Record, Tensors, TrainedMethod
-from paceline.training.settings import WHAT, SavedFloats, TrainerSettings, option
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
-
-    from paceline.models.draft_folder import DraftParts
-    from paceline.planning.acceptance import AcceptanceTable
-    from paceline.training.batches import Batch
-    from paceline.training.scorer import Scorer
-
-
-@dataclass(frozen=True)
-class DraftSettings(TrainerSettings):
-    """What is trained, and how; see `TrainerSettings`."""
-
-    layers: str = option(
-        "", "Layers to keep, e.g. 0,10,20,29; default: the first and the last.", WHAT
-    )
-    rank: int = option(
-        0,
-        "Store the layers as updates of this rank to the model's own weights (LoRA); 0: whole.",
-        WHAT,
-    )
-    standalone: bool = option(False, "Also store the embeddings in the folder.", WHAT)
-    save_dtype: SavedFloats = option(
-        "float16", "Type of the saved weights: float16, bfloat16, float32.", WHAT
-    )
-    heads: int = option(4, "Longest chain of guesses to measure.")
-    decay: float = option(1.0, "Weight of a guess relative to the one before it, in validation.")
-    learning_rate: float = option(1e-3, "Learning rate of AdamW after the warm-up.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.standalone and self.vocabulary:
-            raise UsageError(
-                "a standalone draft model needs its whole vocabulary: leave out --vocabulary or "
-                "--standalone"
-            )
-        self._check_range(("rank",), 0)
-        if self.standalone and self.rank:
-            raise UsageError(
-                "a standalone draft model has whole layers: leave out --rank or --standalone"
-            )
-        self.kept(1)
-
-    def check(self, model: PreTrainedModel) -> None:
-        """See `TrainerSettings`."""
-        from paceline.training.cutting import check_layers, check_text_only
-
-        check_text_only(model)
-        layers = model.config.num_hidden_layers
-        check_layers(self.kept(layers), layers)
-
-    def kept(self, count: int) -> tuple[int, ...]:
-        """The layers kept of a model that has `count`."""
-        if not self.layers:
-            return tuple(sorted({0, count - 1}))
-        try:
-            return tuple(int(layer) for layer in self.layers.split(","))
-        except ValueError as error:
-            raise UsageError(
-                f"layers must be numbers separated by commas, got {self.layers!r}"
-            ) from error
+from paceline.training.methods.settings import DraftSettings
+from paceline.training.scorer import Scorer
 
 
 class Draft(TrainedMethod[DraftSettings]):
@@ -80,18 +26,9 @@ class Draft(TrainedMethod[DraftSettings]):
 
     module: PreTrainedModel
 
-    name = "draft"
-    summary = "Train a draft model: some layers of the model, on its embeddings and output head."
-    use = "speculative:draft={folder}"
-    Settings = DraftSettings
-    Parts = "paceline.models.draft_folder:DraftParts"
-    may_differ = TrainedMethod.may_differ | {"layers", "rank"}  # see `start_from`
+    Parts = DraftParts
 
     def __init__(self, base: Base, settings: DraftSettings) -> None:
-        from paceline.models.draft_model import own_tensors
-        from paceline.models.low_rank import with_low_rank
-        from paceline.training.cutting import cut
-
         super().__init__(base, settings)
         self._layers = settings.kept(base.model.config.get_text_config().num_hidden_layers)
         self.module = cut(base.model, self._layers, base.token_ids)
@@ -102,11 +39,16 @@ class Draft(TrainedMethod[DraftSettings]):
         for name, part in self.module.named_parameters():
             part.requires_grad_(name in own)
 
+    @classmethod
+    def check(cls, settings: DraftSettings, model: PreTrainedModel) -> None:
+        """See `TrainedMethod`."""
+        check_text_only(model)
+        layers = model.config.num_hidden_layers
+        check_layers(settings.kept(layers), layers)
+
     def start_from(self, parts: Finished) -> None:
         """See `TrainedMethod`; updates of weights need the same layers below them."""
-        from paceline.models.draft_folder import DraftParts
-
-        assert isinstance(parts, DraftParts)  # noqa: S101 - as `finished` promises
+        assert isinstance(parts, DraftParts)  # noqa: S101 - as `Parts` promises
         about = parts.about
         if (about.layers, about.rank) != (self._layers, self.settings.rank):
             layers = ",".join(map(str, about.layers))
@@ -118,11 +60,6 @@ class Draft(TrainedMethod[DraftSettings]):
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Guess once after every place; without gradients, guess a whole chain."""
-        import torch
-
-        from paceline.training.batches import masks_of
-        from paceline.training.cutting import mixed_precision
-
         draft, base = self.module, self.base.model
         masks = masks_of(draft, batch.sees_back, base.dtype)
         with mixed_precision(base):
@@ -137,12 +74,6 @@ class Draft(TrainedMethod[DraftSettings]):
 
     def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> DraftParts:
         """See `DraftParts`."""
-        import torch
-
-        from paceline.kernels.token_table import head_reads_table
-        from paceline.models.draft_folder import DraftParts, DraftRecord
-        from paceline.models.draft_model import head_tensors, name_of_head
-
         base, own = self.base, self.settings
         stored, ids = dict(tensors), base.token_ids
         dtype = next(iter(tensors.values())).dtype
@@ -179,9 +110,6 @@ class Draft(TrainedMethod[DraftSettings]):
 
     def _read_by_a_pass(self) -> int:
         """Parameters that a pass reads when updates have been added to their weights."""
-        from paceline.models.draft_model import own_tensors
-        from paceline.models.low_rank import DOWN, UP
-
         layers = sum(
             each.numel()
             for name, each in own_tensors(self.module, self.base.model).items()

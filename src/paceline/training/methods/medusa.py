@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from paceline.trained_configs import Form, MedusaConfig
+from paceline.drafters.medusa_heads import MedusaHeads
+from paceline.drafters.trained_heads import MedusaParts
+from paceline.training.batches import Batch
 from paceline.training.method import Base, TrainedMethod
-from paceline.training.settings import WHAT, HeadSettings, option
-
-if TYPE_CHECKING:
-    from paceline.drafters.medusa_heads import MedusaHeads
-    from paceline.training.batches import Batch
-    from paceline.training.scorer import Scorer
-
-
-@dataclass(frozen=True)
-class MedusaSettings(HeadSettings):
-    """What is trained, see `MedusaConfig`, and how, see `TrainerSettings`."""
-
-    layers: int = option(1, "Residual blocks of a head.", WHAT)
-    form: Form = option("compact", "compact (ends in the model's own head) or full.", WHAT)
-    learning_rate: float = option(1e-3, "Learning rate of AdamW after the warm-up.")
-
-    @property
-    def rounds(self) -> bool:
-        """See `HeadSettings`."""
-        return self.form == "compact" and self.layers == 1
-
-    def config(self) -> MedusaConfig:
-        """The configuration."""
-        return self.values_for(MedusaConfig)
+from paceline.training.methods.settings import MedusaSettings
+from paceline.training.scorer import Scorer
 
 
 class Medusa(TrainedMethod[MedusaSettings]):
@@ -42,16 +19,9 @@ class Medusa(TrainedMethod[MedusaSettings]):
 
     module: MedusaHeads
 
-    name = "medusa"
-    summary = (
-        "Train Medusa-1 heads: each guesses a token further ahead from the model's last state."
-    )
-    Settings = MedusaSettings
-    Parts = "paceline.drafters.trained_heads:MedusaParts"
+    Parts = MedusaParts
 
     def __init__(self, base: Base, settings: MedusaSettings) -> None:
-        from paceline.drafters.medusa_heads import MedusaHeads
-
         super().__init__(base, settings)
         self.bits = settings.bits
         self.module = MedusaHeads(settings.config(), base.head, base.token_ids)
