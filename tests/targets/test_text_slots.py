@@ -248,3 +248,23 @@ def test_memory_that_a_processor_lacks_is_told_as_on_a_gpu(monkeypatch: pytest.M
     cache.allocate({0: (1, 4, 4)}, CACHE_DTYPES[FLOAT32])
     with pytest.raises(torch.OutOfMemoryError, match=r"no memory for \d+ slots"):
         cache.reserve(1 << 50)
+
+
+def test_states_grow_where_only_a_part_of_the_memory_was_reserved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside states a layer keeps no values, which always find room for more."""
+    reserved = kv_cache.lazy_zeros
+
+    def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if math.prod(shape):
+            raise OSError(12, "Cannot allocate memory")
+        return reserved(shape, dtype)
+
+    monkeypatch.setattr(kv_cache, "lazy_zeros", lazy_zeros)
+    cache = TreeCache(1, 8)
+    for slots in (256, 512):
+        cache.reserve(slots)
+        cache.direct(slots - 4, (0, slots))
+        cache.put_states(torch.ones(1, 4, 8))
+        assert cache.states(slots - 4, 4).all()

@@ -32,6 +32,8 @@ from paceline.drafters.head_module import (
 from paceline.kernels.linear import PlainLinear
 from paceline.trained_configs import ChimeraConfig
 
+_AT_ONCE = 512  # rows of logits
+
 
 @dataclass(frozen=True)
 class Drafted:
@@ -153,10 +155,17 @@ class ChimeraModel(HeadModule):
             own.append(encoder.mature(draft, root + depth))
             found.states.append(draft)
             found.ends.append(self.ends(depth, last, draft))
-            if own_guesses:
-                best = self.finished(found.ends[-1].detach()).argmax(dim=-1)
-                guessed.append(best if self.token_ids is None else self.token_ids[best])
+            if own_guesses and depth + 1 < self.config.heads:
+                guessed.append(self._likeliest(found.ends[-1].detach()))
         return found
+
+    def _likeliest(self, ends: torch.Tensor) -> torch.Tensor:
+        """Token ids [...] of the likeliest guesses after `ends`."""
+        # Logits of all would take gigabytes.
+        pieces = torch.split(ends.flatten(0, -2), _AT_ONCE)
+        best = torch.cat([self.finished(piece).argmax(dim=-1) for piece in pieces])
+        best = best.view(ends.shape[:-1])
+        return best if self.token_ids is None else self.token_ids[best]
 
     def _green_of_guesses(self, texts: Stretches, guessed: Sequence[torch.Tensor]) -> torch.Tensor:
         """Green states [batch, n, hidden] of the n-grams that end with each point's last guess."""

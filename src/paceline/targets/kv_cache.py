@@ -186,7 +186,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def grow(self, slots: int) -> None:
         """Make room for `slots` slots, if anything is allocated yet."""
-        if self.keys is not None and self.values is not None and slots > self.values.shape[2]:
+        if self.keys is not None and self.values is not None:
             # One after the other, to hold old and new copies of only one at a time.
             self.keys = _grown(self.keys, self._plan.slots, slots)
             self.values = _grown(self.values, self._plan.slots, slots)

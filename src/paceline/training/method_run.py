@@ -33,7 +33,6 @@ from paceline.training.starting import first_parts
 from paceline.training.state_cache import StateCache, StateShape
 from paceline.training.trainer import Trainer
 
-_ONCE = "the test split, once"
 _VALIDATION_PLACES = 20_000  # that suffice for a look at the loss
 
 OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
@@ -211,7 +210,7 @@ def _trained(
         "run": dict(wanted),
         "texts": data.counts,
         **outcome,
-        **{name: {"on": _ONCE, **tally.as_json()} for name, tally in tallies.items()},
+        **{name: {"on": "the test split", **tally.as_json()} for name, tally in tallies.items()},
         "licences": run.source.licences,
         **_origin(run.first),
         "precision": products_name(trainer.precision, batches.device),
