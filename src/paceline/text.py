@@ -47,7 +47,6 @@ def _special_ids(tokenizer: Tokenizer, strings: Sequence[str]) -> frozenset[int]
     return frozenset(token for token, text in _special(tokenizer).items() if text in strings)
 
 
-@lru_cache(16)  # a walk takes milliseconds where there are thousands
 def _special(tokenizer: Tokenizer) -> dict[int, str]:
     added = getattr(tokenizer, "added_tokens_decoder", {}).items()
     return {token: each.content for token, each in added if each.special}
