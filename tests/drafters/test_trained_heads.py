@@ -266,6 +266,16 @@ def test_damaged_folders_and_those_of_others_are_refused(tmp_path: Path) -> None
         find_parts(MedusaParts, str(tmp_path / "chimera"), "toy")
 
 
+def test_a_description_of_eagle_without_its_layers_is_refused(tmp_path: Path) -> None:
+    """Its tensors would be read as those of another model."""
+    path = save_eagle(tmp_path) / "config.json"
+    content = json.loads(path.read_text())
+    del content["layers"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"does not describe EAGLE parts \('layers'\)"):
+        find_parts(EagleParts, str(tmp_path), "toy")
+
+
 @pytest.mark.parametrize("size", [0, -1, 10**12, 10**30, "many"])
 def test_a_description_with_sizes_that_cannot_be_is_refused(tmp_path: Path, size: object) -> None:
     path = save_chimera(tmp_path, CHIMERA[0]) / "config.json"

@@ -149,6 +149,7 @@ class EagleParts(HeadParts[EagleConfig, EagleModel]):
     kind: ClassVar[str] = "EAGLE parts"
     method: ClassVar[str] = "eagle"
     config_type: ClassVar[type] = EagleConfig
+    needed: ClassVar[frozenset[str]] = frozenset({"layers"})
     module: ClassVar[Callable[..., Any]] = EagleModel
     compiled: ClassVar[Compile] = staticmethod(compile_eagle)
     reads_words: ClassVar[bool] = True

@@ -54,7 +54,7 @@ class TrainedParts(Generic[ConfigT]):
     record: how they were made, JSON values.
 
     kind: their name in messages and in the folder. method: that guesses with them. config_type: of
-    `config`.
+    `config`. needed: fields that no folder leaves to their defaults.
     """
 
     config: ConfigT
@@ -66,6 +66,7 @@ class TrainedParts(Generic[ConfigT]):
     kind: ClassVar[str]
     method: ClassVar[str]
     config_type: ClassVar[type]
+    needed: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -128,6 +129,8 @@ class TrainedParts(Generic[ConfigT]):
             about.pop("method")
             base = BaseModel(**about.pop("base_model"))
             check_least(base, hidden_size=1, vocab_size=1)
+            if missing := cls.needed - about.keys():
+                raise KeyError(*sorted(missing))
             config: ConfigT = cls.config_type(**about)
         acceptance, path = folder / _ACCEPTANCE, folder / _TENSORS
         try:
