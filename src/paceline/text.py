@@ -12,6 +12,8 @@ _MOST_SILENT = 64
 """Most tokens without text that are decoded again with the next one."""
 _LONGEST_CHARACTER = 4
 """Most tokens that one character takes: it has at most four bytes."""
+_WINDOW = 8
+"""Tokens that are decoded again with the next one, before older ones of them are left out."""
 _TAIL = 8
 """Tokens of a prompt that the text after it may depend on."""
 CALL_MARKS = "<tool_call>", "</tool_call>"
@@ -94,10 +96,10 @@ class OutputText:
         self._stop_ids = _special_ids(tokenizer, stop) if stop else frozenset[int]()
         self._stopped = False
         self._ids = list(before[-_TAIL:])
-        # Decoding starts a little before the undecoded tokens: a token's text may depend on the
-        # one before it.
+        # Decoding starts a little before the undecoded tokens: a token's text may depend on those
+        # before it. Tokens from the anchor on that are decoded, and their text.
         self._anchor = 0
-        self._decoded = len(self._ids)
+        self._decoded, self._known = len(self._ids), ""
         self._ends: list[int] = []  # length of the text after each token
         self._released = 0
         # How much of each stop string the text ends with, up to the character at `_matched`.
@@ -108,7 +110,7 @@ class OutputText:
         """Take one token; True if it is, or completes, a stop string."""
         if not self._ends:  # not before: only now it is known that these are the model's tokens
             self._ids = self._whole(self._ids)
-            self._decoded = len(self._ids)
+            self._decoded, self._known = len(self._ids), self._read(self._ids)
         self._ids.append(token)
         self._extend(self._decode(complete=True))
         return self._stopped or token in self._stop_ids
@@ -140,23 +142,25 @@ class OutputText:
         return pieces
 
     def _decode(self, complete: bool) -> str:
-        before, anchor = self._read(self._ids[self._anchor : self._decoded]), self._decoded
-        now = self._read(self._ids[self._anchor :])
+        before, anchor = self._known, self._anchor
+        now = self._read(self._ids[anchor:])
         known, silent = len(self._ids), len(self._ids) > self._decoded + _MOST_SILENT
         if complete and now.endswith(_INCOMPLETE):
             if not silent:
                 return ""
             # The text repeats what is no character; only its last tokens may yet become one.
             known -= _LONGEST_CHARACTER
-            now = self._read(self._ids[self._anchor : known])
+            now = self._read(self._ids[anchor:known])
         if before.endswith(_INCOMPLETE) and not (self.text or now.startswith(before)):
             # A character of the prompt has been completed, and counts as the output's.
-            anchor = self._anchor
             cuts = (self._ids[anchor : self._decoded - n] for n in range(1, _LONGEST_CHARACTER))
             before = next((text for text in map(self._read, cuts) if now.startswith(text)), before)
+        elif known - anchor > _WINDOW:
+            anchor = self._decoded
         # Not after special tokens alone: without text before it, a token may lose its space.
         if len(now) > len(before) or silent:
-            self._anchor, self._decoded = anchor, known
+            text = now if anchor == self._anchor else self._read(self._ids[anchor:known])
+            self._anchor, self._decoded, self._known = anchor, known, text
         return now[len(before) :]
 
     def _whole(self, tokens: Sequence[int]) -> list[int]:

@@ -94,7 +94,8 @@ class CalledLevels(TextLevels):
         self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
     ) -> tuple[Tree, int]:
         """See `TextLevels.draft`: in one call, except for prompts and very short texts."""
-        by, settings, fresh = self._programs, self.settings, len(states) - self.length
+        by, settings, places = self._programs, self.settings, states.shape[0]
+        fresh = places - self.length
         fits = states.dtype == torch.float32 and states.stride(-1) == 1
         if by.call is None:  # then `most_fresh` is 0, and all was read before
             return self.grown(budget, end)
@@ -102,9 +103,9 @@ class CalledLevels(TextLevels):
             self.read(text, states)
             return self.grown(budget, end)
         one, depth, count = by.one, min(len(end.least), by.most_levels), by.before + fresh
-        self._make_room(self.per_place * (len(states) + depth * settings.beam))
+        self._make_room(self.per_place * (places + depth * settings.beam))
         by.make_room(settings.beam)
-        by.tables.extend(one, len(states) + depth)
+        by.tables.extend(one, places + depth)
         by.text[:count] = list(text[len(text) - count :])
         one.depth, one.length, one.fresh = depth, self.length, fresh
         one.beam, one.least = settings.beam, max(settings.least, end.worth)
@@ -113,7 +114,7 @@ class CalledLevels(TextLevels):
         by.found.want(budget, settings.ranks, self.noise)
         self._point(one)
         by.call(ctypes.addressof(one))
-        self.length = len(states)
+        self.length = places
         return by.found.tree(), one.grown
 
     def _point(self, one: Any) -> None:

@@ -94,16 +94,18 @@ class LevelDrafter(Drafter):
 
     def propose(self, budget: int) -> Tree:
         """The likeliest paths over all levels; empty until the target has read the prompt."""
-        states = self._seen
-        if states is None or not len(states) or len(states) != len(self._text) - 1 or budget < 1:
+        states, read = self._seen, len(self._text) - 1
+        if states is None or not read or states.shape[0] != read or budget < 1:
             return EMPTY
         plan, levels, unread, began = self._plan, self._levels, self.unread(), self._clock()
         if self._asked is None:
             self._asked = began
-        if self._first + levels.length + unread < len(states):  # too many to read all
+        if self._first + levels.length + unread < read:  # too many to read all
             levels.keep(0)
-            self._first = len(states) - unread
-        text, states = self._text[self._first :], states[self._first :]
+            self._first = read - unread
+        text = self._text
+        if self._first:
+            text, states = text[self._first :], states[self._first :]
         # A prompt is read beforehand; the few new tokens of a round, in the draft's own call.
         if not levels.most_fresh or unread > levels.most_fresh:
             levels.read(text, states)

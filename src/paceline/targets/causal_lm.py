@@ -193,7 +193,6 @@ class CausalLMTarget(Target):
         """[n, hidden] and [n]. See `Target.output_head`."""
         return self._words.head(tokens)
 
-    @torch.inference_mode()
     def open(self, context: Sequence[int]) -> int:
         """See `Target.open`. Nothing is read yet."""
         return self._texts.open(context)
@@ -210,7 +209,6 @@ class CausalLMTarget(Target):
         """See `Target.pending`."""
         return max(0, len(self._texts[slot].pending) - 1)
 
-    @torch.inference_mode()
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
@@ -229,9 +227,12 @@ class CausalLMTarget(Target):
     def _play(
         self, trees: Mapping[int, Tree], pieces: Mapping[int, int]
     ) -> dict[int, torch.Tensor]:
-        return play(self._pass, self._static, self._texts, trees, pieces)
+        of_pass = self._pass, self._static, self._texts, trees, pieces
+        if self._pass.compiled is not None and self._static is None:  # then torch computes nothing
+            return play(*of_pass)
+        with torch.inference_mode():
+            return play(*of_pass)
 
-    @torch.inference_mode()
     def commit(self, paths: Mapping[int, Path]) -> None:
         """Keep the accepted nodes. See `Target.commit`."""
         self._texts.commit(paths)
@@ -260,8 +261,7 @@ class CausalLMTarget(Target):
             self.score({}, {slot: PREFILL_CHUNK})
         rows = len(text.pending) + more
         if len(text.cached) + rows > text.capacity:
-            with torch.inference_mode():
-                self._texts.make_room({slot: rows})
+            self._texts.make_room({slot: rows})
         return text
 
     def release(self) -> None:

@@ -81,5 +81,6 @@ def side_by_side(rows: torch.Tensor, hidden: int, places: Sequence[int]) -> torc
     [n, places * hidden], a view if the places are consecutive."""
     first, last = places[0], places[-1]
     if [*places] == [*range(first, last + 1)]:
-        return rows[:, hidden * first : hidden * (last + 1)]
+        width = hidden * len(places)
+        return rows if width == rows.shape[1] else rows.narrow(1, hidden * first, width)
     return torch.cat([rows[:, hidden * at : hidden * (at + 1)] for at in places], dim=1)

@@ -44,7 +44,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         # States are stored like keys and values, as one more layer with a single head.
         self._states = _Layer(self._plan)
         self._hidden_size, self.keeps_states = hidden_size, hidden_size > 0
-        self._mover = SlotMover()
+        self._mover: SlotMover | None = None  # of the memory in use
         self._pool: torch.Tensor | None = None
         self._all: list[_Layer] = [*self.layers, self._states] if hidden_size else [*self.layers]
 
@@ -62,9 +62,9 @@ class TreeCache(Cache):  # type: ignore[misc]
         """Grow the pool to at least `slots` slots. If that raises, it is as large as before."""
         if slots > self._plan.slots:
             self.moves += 1
-            self._mover = SlotMover()  # the previous one refers to the old memory
+            self._mover = None  # it refers to the old memory
             if self._pool is not None and len(self._pool) < slots:
-                grown = self._pool.new_zeros(slots, *self._pool.shape[1:])
+                grown = _zeros(self._pool, slots, *self._pool.shape[1:])
                 grown[: len(self._pool)] = self._pool
                 self._use_pool(grown)
             for layer in self._all:
@@ -87,7 +87,7 @@ class TreeCache(Cache):  # type: ignore[misc]
         """Keys and values of all layers slot by slot, [slots, layers, 2, heads, size]; a slot moves
         as one piece. Allocated at first, with the dtype and device of `like`."""
         if self._pool is None:
-            pool = like.new_zeros(self._plan.slots, len(self.layers), 2, heads, size)
+            pool = _zeros(like, self._plan.slots, len(self.layers), 2, heads, size)
             self._hold_states(like)
             self._use_pool(pool)
         assert self._pool is not None
@@ -135,8 +135,10 @@ class TreeCache(Cache):  # type: ignore[misc]
 
     def move(self, sources: Sequence[int], places: Sequence[int]) -> None:
         """Copy slots to other places, in order; no place may be a later source."""
-        if SlotMover.can_move(held := [each for layer in self._all for each in layer.held]):
-            self._mover.move(held, sources, places)
+        if self._mover is None:
+            self._mover = SlotMover([each for layer in self._all for each in layer.held])
+        if self._mover.can_move:
+            self._mover.move(sources, places)
             return
         old, new = (torch.tensor(slots, device="cpu") for slots in (sources, places))
         if self._pool is not None:
@@ -258,16 +260,22 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
     get_max_cache_shape = get_max_length  # its name in earlier releases of transformers
 
 
+@torch.inference_mode(False)  # else nothing could write to them outside of that mode
+def _zeros(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return like.new_zeros(shape)
+
+
+@torch.inference_mode(False)
 def _allocate(states: torch.Tensor, slots: int) -> torch.Tensor:
     _, heads, _, head_dim = states.shape
     # Zeros, not garbage: masked slots enter the products, and 0 * NaN is NaN.
     if states.device.type != "cpu":
-        return states.new_zeros(1, heads, slots, head_dim)
+        return _zeros(states, 1, heads, slots, head_dim)
     for ahead in (_AHEAD, 1):
         with suppress(OSError):
             return lazy_zeros((1, heads, ahead * slots, head_dim), states.dtype)
     try:
-        return states.new_zeros(1, heads, slots, head_dim)
+        return _zeros(states, 1, heads, slots, head_dim)
     except RuntimeError as error:  # as torch says it on a GPU, so that closed texts make room
         raise torch.OutOfMemoryError(f"there is no memory for {slots} slots of a cache") from error
 

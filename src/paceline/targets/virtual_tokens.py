@@ -24,7 +24,7 @@ class VirtualTokens:
         self.table: torch.Tensor | None = None
 
     def __len__(self) -> int:
-        return 0 if self.table is None else len(self.table)
+        return 0 if self.table is None else self.table.shape[0]
 
     @torch.no_grad()
     def add(self, embeddings: torch.Tensor, device: torch.device) -> int:

@@ -121,7 +121,7 @@ class CompiledPass:
         logits = torch.empty(kept, self._program.vocabulary, dtype=torch.float32, device="cpu")
         one.rows, one.kept, one.logits = len(tokens), kept, logits.data_ptr()
         if given is not None:
-            one.given_count, one.given = len(given), given.data_ptr()
+            one.given_count, one.given = given.shape[0], given.data_ptr()
         said.count = len(texts)
         said.each, said.tokens = each.buffer_info()[0], tokens.buffer_info()[0]
         said.parents = parents.buffer_info()[0]
