@@ -7,6 +7,7 @@ models, the command line and benchmarks consume the rounds it yields.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, pairwise
@@ -132,7 +133,7 @@ class Batch:
         pieces = pieces_within(room, waiting)
         times.append(self._clock())
         scores, rounds = self._score(trees, pieces), list[Round]()
-        try:
+        with self._all_or_none(scores):
             paths = {key: path for key in scores if (path := self._walk(key, trees, scores))}
             times.append(self._clock())
             self.target.commit({self._texts[key].slot: path for key, path in paths.items()})
@@ -143,11 +144,6 @@ class Batch:
             timed = self._timed([round for round in heard if round], pieces, times)
             self._planner.observe(timed)
             rounds = timed
-        except BaseException as error:
-            self._end(scores, error)
-            # One that is theirs is not raised: whoever plays the round may wait for another text.
-            if not scores or isinstance(error, INTERRUPTIONS):
-                raise
         for key, text in taking_part.items():
             if text.finished:
                 self.drop(key)
@@ -193,13 +189,20 @@ class Batch:
         observe = partial(text.observe, key, trees[key], scores[key], path, prefill)
         return text.attempt(observe, None)
 
-    def _end(self, keys: Collection[int], error: BaseException) -> None:
-        """End these texts after an interruption or a failed commit: they may have taken tokens that
-        the cache does not hold, or that nobody will hear of."""
-        for key in keys:  # all first, as dropping takes long enough to be interrupted
-            self._texts[key].fail(error)
-        for key in keys:
-            self.drop(key)
+    @contextmanager
+    def _all_or_none(self, keys: Collection[int]) -> Iterator[None]:
+        """End these texts on an interruption or a failed commit: they may have taken tokens that
+        the cache does not hold, or that nobody will hear of. An error that is theirs is not raised:
+        whoever plays the round may wait for another text."""
+        try:
+            yield
+        except BaseException as error:
+            for key in keys:  # all first, as dropping takes long enough to be interrupted
+                self._texts[key].fail(error)
+            for key in keys:
+                self.drop(key)
+            if not keys or isinstance(error, INTERRUPTIONS):
+                raise
 
     def _timed(
         self, rounds: Sequence[Round], pieces: Mapping[int, int], times: Sequence[float]

@@ -23,8 +23,8 @@ class SlotMover:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         fits = all(each.device.type == "cpu" and each.stride(-1) == 1 for each in tensors)
         self.can_move = fits and not unavailable()
-        self._tensors = tensors  # held, as the addresses are theirs
-        self._stores = (native.Store * len(tensors))(*map(_store_of, tensors))
+        self._tensors = tensors if self.can_move else ()  # held, as the addresses are theirs
+        self._stores = (native.Store * len(self._tensors))(*map(_store_of, self._tensors))
 
     def move(self, sources: Sequence[int], places: Sequence[int]) -> None:
         """Copy slots to other places, in order; no place may be a source after it is written."""
