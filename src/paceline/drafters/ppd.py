@@ -134,4 +134,5 @@ class Ppd(Drafter):
     def observe(self, round: Round) -> None:
         """Judge earlier guesses, and read the next ones after the last accepted node."""
         self._guesses.observe(round)
-        self._tree.follow(self._guesses.length - 1)
+        if len(round.tree):  # while it is switched off, there is no tree to adapt
+            self._tree.follow(self._guesses.length - 1)

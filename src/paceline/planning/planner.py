@@ -228,10 +228,14 @@ class TreePlanner(Planner):
         self,
         costs: PassCosts,
         texts: Mapping[int, PlannedText],
-        trees: Mapping[int, Tree],
+        trees: dict[int, Tree],
         fixed: int,
     ) -> dict[int, Tree]:
         """Trees that stay whole, unchanged; of the others, the nodes over all texts that pay."""
+        if not any(map(len, trees.values())):
+            for text in texts.values():
+                text.promised = text.promise(EMPTY, ())
+            return trees
         kept = {
             key: list[int]() if text.sized_by == "nodes" else list(range(len(trees[key])))
             for key, text in texts.items()
