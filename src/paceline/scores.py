@@ -39,7 +39,7 @@ def choices(logits: torch.Tensor) -> Callable[[int], int]:
     """Row of [rows, vocabulary] -> the index of its largest number, see `likeliest`; for the errors
     see `check_drawn`. On a CPU a row is read only when asked for: few rows of a tree are."""
     if logits.device.type == "cpu" and logits.element_size() >= _SHORTEST:
-        numbers = logits.detach().numpy()
+        numbers = (logits.detach() if logits.requires_grad else logits).numpy()
 
         def choose(row: int) -> int:
             token = int(numbers[row].argmax())

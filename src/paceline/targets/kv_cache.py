@@ -129,9 +129,10 @@ class TreeCache(Cache):  # type: ignore[misc]
 
     def states(self, start: int, length: int) -> torch.Tensor:
         """States [length, hidden] of the slots from `start`; the next pass may change them."""
-        if self._states.keys is None:
-            return torch.zeros(0, self._hidden_size, dtype=torch.float32, device="cpu")
-        return self.all_states().narrow(0, start, length)
+        size, states = self._hidden_size, self._states.keys
+        if states is None:
+            return torch.zeros(0, size, dtype=torch.float32, device="cpu")
+        return states.as_strided((length, size), (size, 1), start * size)  # one view, not two
 
     def move(self, sources: Sequence[int], places: Sequence[int]) -> None:
         """Copy slots to other places, in order; no place may be a later source."""
