@@ -260,6 +260,20 @@ def test_null_is_the_default(fields: dict[str, Any]) -> None:
             assert "usage" not in answer.text or not stream
 
 
+def test_minus_one_is_the_default() -> None:
+    with live(tool_session(), max_tokens=30) as served:
+        usual = {"max_tokens": 12, "temperature": 1.5, "seed": -1}
+        answers = [served.complete(**usual).json() for _ in range(8)]
+        assert len({answer["choices"][0]["text"] for answer in answers}) > 1  # seeds are drawn
+        none = {"max_tokens": -1, "ignore_eos": True}
+        for answer in (
+            served.complete(**none),
+            served.chat(**none),
+            served.chat(**none, max_completion_tokens=-1),
+        ):
+            assert answer.json()["usage"]["completion_tokens"] == 30
+
+
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])
 def test_an_earlier_call_may_have_no_arguments(arguments: Any) -> None:
     call = {"id": "x", "function": {"name": "now", "arguments": arguments}}

@@ -30,7 +30,6 @@ from paceline.drafters.prompt_tokens import PromptGuesses, PromptTokens, accepta
 from paceline.drafters.settings import at_least
 from paceline.errors import UsageError
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree, Limits
-from paceline.planning.ppd.round_tree import best_tree
 from paceline.planning.ppd.tree_search import FittedTree
 from paceline.planning.sizing import MOST_WHOLE
 from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter, SizedBy
@@ -88,8 +87,7 @@ class Ppd(Drafter):
         found = find_parts(PromptTokens, own.parts, host.fingerprint)
         table = acceptance_of(found, host.target.vocab_size)
         floor = table.distances if own.shape == "static" else 1
-        self._epts = found.config.epts
-        limits = Limits(own.size, own.width, self._epts, floor)
+        limits = Limits(own.size, own.width, found.config.epts, floor)
         if 0 < own.size < limits.least:
             raise UsageError(
                 f"size must be at least {limits.least} (a guess and its prompt tokens), got "
@@ -127,8 +125,7 @@ class Ppd(Drafter):
         if self._by_table:
             state = tree.states[min(len(self._guesses.tokens), tree.prompt_tokens)]
         else:
-            chances, most = self._tree.chances.of(self._guesses.shares), min(budget, self._most)
-            state = best_tree(chances, self._tree.prospects, most, self._epts)
+            state = self._tree.of_round(self._guesses.shares, min(budget, self._most))
         return state.nodes(self._guesses.tokens, self._guesses.first)
 
     def observe(self, round: Round) -> None:

@@ -121,6 +121,7 @@ class ModelPass:
                         if self.compiled is not None or self.on_device is not None:
                             self.compiled = self.on_device = None
                             self.own_forward = str(reason)
+                            self.min_rows = self._late.facts.min_rows
                         elif self.by_text:
                             self.by_text = False
                         else:

@@ -10,8 +10,8 @@ from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.calibration import ShareChances
 from paceline.planning.cost_curve import MILD, CostCurve, CostPoint, Costs
 from paceline.planning.live_costs import LiveCosts
-from paceline.planning.ppd.dynamic_tree import DynamicTree
-from paceline.planning.ppd.round_tree import Prospects, prospects_of
+from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree
+from paceline.planning.ppd.round_tree import Prospects, best_tree, prospects_of
 from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_widths
 
 # More rows cost nothing: the tree that gains most tokens is the fastest.
@@ -86,11 +86,24 @@ class AdaptiveTree:
         self._revision = _FIRST_REVISION
         self.table = table
         self.chances = ShareChances(table.distances)
+        self._without: tuple[object, StateTree] | None = None  # of a round without guesses
 
     def fitting(self, budget: int) -> DynamicTree | None:
         """The tree whose states have at most `budget` nodes, or None if that is too few."""
         self._budget = budget
         return _best(self.table, self._curve, budget, self._limits)
+
+    def of_round(self, shares: Sequence[Sequence[float]], most: int) -> StateTree:
+        """The tree of at most `most` nodes for a round whose guesses have these shares; see
+        `best_tree`."""
+        epts = self._limits.epts
+        if shares:
+            return best_tree(self.chances.of(shares), self.prospects, most, epts)
+        # The same in every such round, until something else is known.
+        known = self.table, self._curve, self._budget, most
+        if self._without is None or self._without[0] != known:
+            self._without = known, best_tree((), self.prospects, most, epts)
+        return self._without[1]
 
     def follow(self, context: int) -> None:
         """Record a round, after which the text has `context` tokens in the cache, and adapt the
