@@ -15,6 +15,7 @@ from paceline.options import Options
 from paceline.serve.conversations import Reader, joined_text
 from paceline.serve.errors import bad_request, unsupported
 from paceline.serve.schemas import (
+    NO_LIMIT,
     ChatRequest,
     CompletionRequest,
     NamedTool,
@@ -38,6 +39,9 @@ _MOST_SCORED = 1 << 21
 
 _SHORT = 16
 """Most new tokens of a completion by default, as at OpenAI."""
+
+_DRAWN = None, -1
+"""Without a seed, one is drawn; -1 is none, as in llama.cpp and vLLM."""
 
 _AS_GIVEN = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos")
 """Fields that are options as they are."""
@@ -151,7 +155,7 @@ class Orders:
             "top_p": None if likeliest else request.top_p,
             "top_k": 1 if likeliest else top_k,
             "logit_bias": self._logit_bias(request),
-            "seed": randbits(63) if request.seed is None else request.seed,
+            "seed": randbits(63) if request.seed in _DRAWN else request.seed,
             "stop": stop,
             "record": request.store is not False,
             **{name: getattr(request, name) for name in _AS_GIVEN},
@@ -176,6 +180,7 @@ class Orders:
     def _limit(self, wanted: int | None, prompt: int = 0) -> int:
         """Most new tokens of a text; the model's context may limit it further."""
         most = self.settings.max_tokens
+        wanted = None if wanted == NO_LIMIT else wanted
         if wanted is not None and most and wanted > most:
             raise bad_request(f"ask for at most {most} new tokens, got {wanted}", "max_tokens")
         if wanted or most:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 _T = TypeVar("_T")
 _List = Annotated[list[_T], Field(fail_fast=True)]
@@ -15,10 +15,17 @@ _List = Annotated[list[_T], Field(fail_fast=True)]
 
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
-_Usual = BeforeValidator(lambda given: None if given == -1 else given)
-"""-1 is as good as nothing, as in llama.cpp, LM Studio and, for seeds, vLLM."""
-_Limit = Annotated[Annotated[int, Field(ge=1, lt=1 << 31)] | None, _Usual]
-_Seed = Annotated[Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None, _Usual]
+NO_LIMIT = -1
+"""As a limit of tokens, as in llama.cpp and LM Studio."""
+
+
+def _fits(limit: int) -> int:
+    if limit == 0:
+        raise ValueError(f"must be at least 1, or {NO_LIMIT} for no limit")
+    return limit
+
+
+_Limit = Annotated[int, Field(ge=NO_LIMIT, lt=1 << 31), AfterValidator(_fits)]
 
 
 class _Shape(BaseModel):
@@ -95,9 +102,9 @@ class TextRequest(_Shape):
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     logit_bias: dict[str, Any] | None = None
-    seed: _Seed = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
     stop: str | _List[str] | None = None
-    max_tokens: _Limit = None
+    max_tokens: _Limit | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -109,7 +116,7 @@ class TextRequest(_Shape):
 
     @property
     def limit(self) -> int | None:
-        """Most new tokens, if the request says so."""
+        """Most new tokens, `NO_LIMIT`, or None if the request does not say."""
         return self.max_tokens
 
 
@@ -157,7 +164,7 @@ class ChatRequest(TextRequest):
     """The body of `/v1/chat/completions`."""
 
     messages: Annotated[_List[Message], Field(min_length=1)]
-    max_completion_tokens: _Limit = None
+    max_completion_tokens: _Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
