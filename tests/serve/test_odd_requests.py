@@ -272,6 +272,9 @@ def test_minus_one_is_the_default() -> None:
             served.chat(**none, max_completion_tokens=-1),
         ):
             assert answer.json()["usage"]["completion_tokens"] == 30
+        for wrong in (0, -2):
+            said = served.complete(max_tokens=wrong).json()["error"]["message"]
+            assert said == "max_tokens: Input should be at least 1, or -1 for no limit"
 
 
 @pytest.mark.parametrize("arguments", ["", None, "{}", {}])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 _T = TypeVar("_T")
 _List = Annotated[list[_T], Field(fail_fast=True)]
@@ -20,12 +21,12 @@ NO_LIMIT = -1
 
 
 def _fits(limit: int) -> int:
-    if limit == 0:
-        raise ValueError(f"must be at least 1, or {NO_LIMIT} for no limit")
+    if limit < 1 and limit != NO_LIMIT:
+        raise PydanticCustomError("limit", "Input should be at least 1, or -1 for no limit")
     return limit
 
 
-_Limit = Annotated[int, Field(ge=NO_LIMIT, lt=1 << 31), AfterValidator(_fits)]
+_Limit = Annotated[int, Field(lt=1 << 31), AfterValidator(_fits)]
 
 
 class _Shape(BaseModel):
