@@ -161,7 +161,11 @@ class TreePlanner(Planner):
                 self._drafting.learn_anew()
                 nodes += text.nodes
             trees[key] = proposals[key](text.most(MOST_NODES)) if text.asked else EMPTY
-        if len(texts) == 1 and text.sized_by == "nodes":
+        if not any(map(len, trees.values())):
+            sized = trees
+            for key, text in texts.items():
+                text.promised = text.promise(trees[key], ())
+        elif len(texts) == 1 and text.sized_by == "nodes":
             sized = {key: self._sized_alone(costs, text, trees[key], fixed)}
         else:
             sized = self._sized(costs, texts, trees, fixed)
@@ -216,26 +220,19 @@ class TreePlanner(Planner):
 
     def _sized_alone(self, costs: PassCosts, text: PlannedText, tree: Tree, fixed: int) -> Tree:
         """Like `_sized`, for one text whose tree is sized node by node."""
-        text.promised = 1.0
-        if not len(tree):
-            return tree
         spent = costs.upto(1 + fixed + len(tree), self._beside)[fixed:]
         nodes, promised = text.calibration.choose(tree, self._together, spent)
-        text.promised += promised
+        text.promised = 1 + promised
         return tree.keep(nodes)
 
     def _sized(
         self,
         costs: PassCosts,
         texts: Mapping[int, PlannedText],
-        trees: dict[int, Tree],
+        trees: Mapping[int, Tree],
         fixed: int,
     ) -> dict[int, Tree]:
         """Trees that stay whole, unchanged; of the others, the nodes over all texts that pay."""
-        if not any(map(len, trees.values())):
-            for text in texts.values():
-                text.promised = text.promise(EMPTY, ())
-            return trees
         kept = {
             key: list[int]() if text.sized_by == "nodes" else list(range(len(trees[key])))
             for key, text in texts.items()

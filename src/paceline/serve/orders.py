@@ -40,7 +40,7 @@ _MOST_SCORED = 1 << 21
 _SHORT = 16
 """Most new tokens of a completion by default, as at OpenAI."""
 
-_DRAWN = None, -1
+_NO_SEED = None, -1
 """Without a seed, one is drawn; -1 is none, as in llama.cpp and vLLM."""
 
 _AS_GIVEN = ("min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos")
@@ -155,7 +155,7 @@ class Orders:
             "top_p": None if likeliest else request.top_p,
             "top_k": 1 if likeliest else top_k,
             "logit_bias": self._logit_bias(request),
-            "seed": randbits(63) if request.seed in _DRAWN else request.seed,
+            "seed": randbits(63) if request.seed in _NO_SEED else request.seed,
             "stop": stop,
             "record": request.store is not False,
             **{name: getattr(request, name) for name in _AS_GIVEN},

@@ -20,13 +20,13 @@ NO_LIMIT = -1
 """As a limit of tokens, as in llama.cpp and LM Studio."""
 
 
-def _fits(limit: int) -> int:
+def _check_limit(limit: int) -> int:
     if limit < 1 and limit != NO_LIMIT:
         raise PydanticCustomError("limit", "Input should be at least 1, or -1 for no limit")
     return limit
 
 
-_Limit = Annotated[int, Field(lt=1 << 31), AfterValidator(_fits)]
+_Limit = Annotated[int, Field(lt=1 << 31), AfterValidator(_check_limit)]
 
 
 class _Shape(BaseModel):

@@ -45,7 +45,7 @@ def play(
     for slot, size in pieces.items():
         texts[slot].have_read(size)
     wanted = [1 + len(tree) for tree in trees.values()]
-    if wanted == [logits.shape[0]]:  # slicing takes longer than all else here
+    if wanted == [logits.shape[0]]:  # slicing a tensor takes long for what it does
         return dict.fromkeys(trees, logits)
     ends = accumulate(wanted)
     return {slot: logits[end - rows : end] for slot, rows, end in zip(trees, wanted, ends)}

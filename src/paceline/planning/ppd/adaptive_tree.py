@@ -86,7 +86,8 @@ class AdaptiveTree:
         self._revision = _FIRST_REVISION
         self.table = table
         self.chances = ShareChances(table.distances)
-        self._without: tuple[object, StateTree] | None = None  # of a round without guesses
+        # Of a round without guesses: what it depends on, and the tree.
+        self._unguessed: tuple[object, StateTree] | None = None
 
     def fitting(self, budget: int) -> DynamicTree | None:
         """The tree whose states have at most `budget` nodes, or None if that is too few."""
@@ -101,9 +102,9 @@ class AdaptiveTree:
             return best_tree(self.chances.of(shares), self.prospects, most, epts)
         # The same in every such round, until something else is known.
         known = self.table, self._curve, self._budget, most
-        if self._without is None or self._without[0] != known:
-            self._without = known, best_tree((), self.prospects, most, epts)
-        return self._without[1]
+        if self._unguessed is None or self._unguessed[0] != known:
+            self._unguessed = known, best_tree((), self.prospects, most, epts)
+        return self._unguessed[1]
 
     def follow(self, context: int) -> None:
         """Record a round, after which the text has `context` tokens in the cache, and adapt the
