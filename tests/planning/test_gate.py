@@ -154,8 +154,8 @@ def test_what_is_far_from_gaining_rests_from_its_first_text_on() -> None:
 
 
 def test_a_trial_costs_what_it_loses() -> None:
-    """A drafter that loses next to nothing is tried again and again; one that gains in a trial
-    leaves more for the next."""
+    """A drafter that loses next to nothing is tried again and again. When a trial fails after two
+    others, three times what it lost is paid."""
     tried = {}
     for loss in (0.02, 0.2):
         gate, budget = new()
@@ -167,7 +167,22 @@ def test_a_trial_costs_what_it_loses() -> None:
                 tried[loss] += 1
                 gate.judge(-loss, -loss)
     assert tried[0.2] * 0.2 <= SAVINGS * 2000 + TRIAL * 0.2
-    assert SAVINGS * 2000 / 2 <= tried[0.02] * 0.02 <= SAVINGS * 2000 + TRIAL * 0.2
+    third = SAVINGS * 2000 / 3
+    assert third / 2 <= tried[0.02] * 0.02 <= third + TRIAL * 0.2
+
+
+@pytest.mark.parametrize(
+    ("saved", "more"),
+    [((-0.1,), 0.0), ((-0.1,) * 2, 0.1), ((-0.1,) * 4, 0.5), ((-0.1, -0.1, 0.1, -0.1), 0.1)],
+)
+def test_losses_of_trials_in_a_row_are_paid_more_than_once(
+    saved: tuple[float, ...], more: float
+) -> None:
+    budget = TrialBudget()
+    budget.receive(4.0)
+    for one in saved:
+        budget.tried(one)
+    assert budget.can_pay(3.99 - more) and not budget.can_pay(4.01 - more)
 
 
 def test_a_long_pause_delays_trials_no_longer_than_a_short_one() -> None:

@@ -133,12 +133,12 @@ class Lookahead(TextReader):
 
     def observe(self, round: Round) -> None:
         """Take the window's next level from its scored rows, and its n-grams into the pool."""
-        shown = self._paths()[: self._shown]
-        ends = [round.tree.find(path) for path in shown]
-        if any(end is not None for end in ends):
-            best = likeliest(round.logits)  # copying some rows would take longer
-            results = [None if end is None else best[end + 1] for end in ends]
-            self._advance(results)
+        if shown := self._shown:
+            self._shown = 0  # until it is asked again
+            ends = [round.tree.find(path) for path in self._paths()[:shown]]
+            if any(end is not None for end in ends):
+                best = likeliest(round.logits)  # copying some rows would take longer
+                self._advance([None if end is None else best[end + 1] for end in ends])
         self._learn(round.path.tokens)
 
     def _window_within(self, room: int) -> Tree:

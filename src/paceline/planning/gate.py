@@ -4,7 +4,8 @@ A gate is open while guessing saves time over many rounds, compared with plain d
 including the drafter's own time. A closed gate opens for the next text if guessing has gained over
 the texts so far, and otherwise for an occasional trial. What is lost by trials, and by all else
 done only to learn, is paid from a budget that receives a hundredth of all time: they cost no more
-than that. What they save is added, so a drafter that gains on some texts is tried on each.
+than that, and less with every trial that fails after another. What they save is added, so a drafter
+that gains on some texts is tried on each.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _DOUBT = 4
 # A few rounds tell little, since most gain nothing and some gain much, and a rejected drafter may
 # not be asked again for hundreds. So the very first trial continues while it seems to lose little.
 _FIRST_TRIAL = 24
+_MOST_FAILED = 2  # trials in a row that still make the next one wait longer
 _LENIENCE = 0.15  # loss in passes per round that counts as bad luck
 _FEW = 64
 """After this many rounds in all, a drafter without gains is switched off across texts too."""
@@ -36,6 +38,7 @@ class TrialBudget:
     def __init__(self) -> None:
         self._passes = 0.0
         self._room = _MOST_SAVED
+        self._failed = 0  # trials in a row
 
     def earn(self, passes: float) -> None:
         """Add the share of a pass that took as long as `passes` of plain decoding."""
@@ -60,6 +63,15 @@ class TrialBudget:
         passes = max(passes, -_MOST_SAVED)
         self._passes = min(self._passes + passes, max(self._passes, self._room))
 
+    def tried(self, saved: float) -> None:
+        """Record what a trial saved. What it lost is paid once more for each that failed in a row
+        before it."""
+        if saved >= 0:
+            self._failed = 0
+        else:
+            self.pay(-saved * self._failed)
+            self._failed = min(self._failed + 1, _MOST_FAILED)
+
 
 class _Trial:
     """A trial, which is paid for beforehand; rounds return what they did not cost.
@@ -69,6 +81,7 @@ class _Trial:
 
     def __init__(self, trials: TrialBudget, price: float) -> None:
         self._trials, self._price, self._paid = trials, price, TRIAL * price
+        self._saved, self._most_lost = 0.0, self._paid
         trials.pay(self._paid)
 
     def settle(self, saved: float) -> None:
@@ -77,11 +90,14 @@ class _Trial:
         paid = min(self._price, self._paid)
         self._paid -= paid
         self._trials.receive(paid + saved)
+        self._saved += saved
 
     def end(self) -> None:
         """Return what the remaining rounds were to cost, beyond the budget's limit, too."""
         self._trials.pay(-self._paid)
-        self._paid = 0.0
+        if self._saved:
+            self._trials.tried(max(self._saved, -self._most_lost))
+        self._paid = self._saved = 0.0
 
 
 class Gain:
