@@ -33,10 +33,10 @@ class MemoryUse:
 
     def trial(self, name: str) -> Meter:
         """Begin a trial; the returned function, called once at its end, gives the bytes it took."""
-        peak, before = peak_meter(self._device), _held(self._device)
+        peak, before = peak_meter(self._device), held(self._device)
 
         def taken() -> int | None:
-            most, now = peak(), _held(self._device)
+            most, now = peak(), held(self._device)
             if most is None or before is None or now is None:
                 return None
             kept = self._kept[name]
@@ -49,8 +49,8 @@ class MemoryUse:
 
 def measure_load(device: torch.device, make: Callable[[], T]) -> tuple[T, int]:
     """What `make` makes, and by how many bytes it has increased what is held; 0 if unknown."""
-    before = _held(device)
-    made, after = make(), _held(device)
+    before = held(device)
+    made, after = make(), held(device)
     return made, 0 if before is None or after is None else max(0, after - before)
 
 
@@ -69,7 +69,7 @@ def peak_meter(device: torch.device) -> Meter:
     return lambda: _status("VmHWM")
 
 
-def _held(device: torch.device) -> int | None:
+def held(device: torch.device) -> int | None:
     """Bytes in use now; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device)

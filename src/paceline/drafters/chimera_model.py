@@ -28,6 +28,7 @@ from paceline.drafters.head_module import (
     HeadWeights,
     OutputHead,
     ResidualBlocks,
+    identities,
 )
 from paceline.kernels.linear import PlainLinear
 from paceline.trained_configs import ChimeraConfig
@@ -88,14 +89,11 @@ class ChimeraModel(HeadModule):
         else:
             # The target's head is made for states like the draft state. The last mature state
             # predicts a token that is already known; any other use of it is learned.
-            joint = torch.eye(hidden)
-            if config.residual:
-                joint = torch.cat([torch.zeros(hidden, hidden), joint], dim=-1)
-            reads = {"joint": joint}
+            reads = {"joint": identities(hidden, zeros=int(config.residual))}
         # Parameters with which a head reads its states, in order.
         self._read_by = tuple(reads)
         for name, start in reads.items():
-            own = start.expand(config.heads, -1, -1).clone()
+            own = torch.empty(config.heads, *start.shape[-2:]).copy_(start)  # as `identities`
             self.register_parameter(name, nn.Parameter(own))
         if config.layers:
             self.blocks = ResidualBlocks(config.heads, config.layers, hidden)

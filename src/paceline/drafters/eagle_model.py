@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from paceline.drafters.attention_rows import Columns, DraftBlock, Stretches, normal
-from paceline.drafters.head_module import Embed, HeadModule, OutputHead
+from paceline.drafters.head_module import Embed, HeadModule, OutputHead, identities
 from paceline.trained_configs import EagleConfig
 
 
@@ -62,9 +62,9 @@ class EagleModel(HeadModule, DraftBlock):
         self._add_layers(config, hidden)
         # It starts with the sum of feature and embedding, and the mean of all layers.
         with torch.no_grad():
-            self.enter.weight.copy_(torch.eye(hidden).repeat(1, 2))
+            self.enter.weight.copy_(identities(hidden, 2))
             if taps := len(config.layers):
-                self.fuse.weight.copy_(torch.eye(hidden).repeat(1, taps) / taps)
+                self.fuse.weight.copy_(identities(hidden, taps, value=1 / taps))
         self.to(self.device)
 
     def embeddings(self, tokens: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,17 @@ Compile = Callable[[Any, type[BlockLinear]], object | None]
 """A `HeadModule` and a kind of layer -> programs, see `HeadModule.ready`."""
 
 
+def identities(size: int, count: int = 1, *, value: float = 1.0, zeros: int = 0) -> torch.Tensor:
+    """[size, (zeros + count) * size]: blocks of zeros, then `value` times the identity, side by side.
+
+    Uses nothing that imports torch's compiler on the meta device, as `torch.eye` does: whoever only
+    checks parts would wait a second for it, and it takes 100 MB.
+    """
+    blocks = torch.zeros(size, zeros + count, size)
+    blocks[:, zeros:].diagonal(dim1=0, dim2=2).fill_(value)
+    return blocks.flatten(1)
+
+
 class ResidualBlocks(nn.Module):
     """x + SiLU(W x + b), `layers` times, with separate weights for each of `heads` heads. Weights
     start at zero, which passes x through.
