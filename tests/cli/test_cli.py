@@ -808,6 +808,31 @@ def test_ctrl_c_ends_generate_with_what_there_is(tiny: Path, tmp_path: Path) -> 
     assert "Traceback" not in err
 
 
+def test_sigterm_ends_generate_and_keeps_what_there_is(tiny: Path, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    process = fork("generate", "hello", "-m", tiny, "-n", 4000, "--json", path)
+    began = read(process, 3)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+    _, err = finish(process)
+    assert process.returncode == 143
+    (record,) = read_json(path)
+    assert record["text"].startswith(began)
+    assert record["finish_reason"] == "interrupted"
+    assert "Traceback" not in err
+
+
+def test_sigterm_ends_a_chat(tiny: Path) -> None:
+    process = fork("chat", "-m", tiny, "-n", 3000)
+    assert process.stdin is not None
+    process.stdin.write(b"hello\n")
+    process.stdin.flush()
+    read(process, 3)
+    process.send_signal(signal.SIGTERM)
+    assert "Traceback" not in finish(process)[1]
+    assert process.returncode == 143
+
+
 def test_ctrl_c_in_a_chat_returns_to_the_prompt(tiny: Path) -> None:
     process = fork("chat", "-m", tiny, "-n", 3000)
     assert process.stdin is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import io
+import signal
 import sys
 from typing import Final, cast
 
@@ -64,8 +65,15 @@ def _root(
     """Make a language model write the same text in less time."""
 
 
+def _terminate(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not cut off what saves the rest
+    sys.exit(128 + number)
+
+
 def main() -> None:
     """Entry point of the `paceline` command."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # which would save nothing
+        signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal or locale that lacks a character is no reason to lose the rest of the text.
         sys.stdout.reconfigure(errors="replace")

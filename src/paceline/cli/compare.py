@@ -43,27 +43,27 @@ def compare(
     texts = [Text("prompts", record) for record in records]
     comparison = Comparison(session, made, texts, session.options.with_(**options), repeats)
     lines: list[Entry | LeftOut] = []
-    interrupted = False
+    ended: BaseException | None = None  # by Ctrl-C, or by SIGTERM
     try:
         shared.run_with_bar(comparison, lines, "comparing")
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as error:
         if not any(isinstance(line, Entry) and line.method == PLAIN for line in lines):
             raise  # nothing to compare with
-        interrupted = True
+        ended = error
     found = Findings(lines)
     report = common.circumstances(session, model) | {
         "options": options | {"repeats": repeats},
         "state": contenders.state,
         "prompts": [{"id": one.id, "task": one.task, "turns": len(one.turns)} for one in records],
         **found.as_json(),
-        "interrupted": interrupted,
+        "interrupted": ended is not None,
     }
     common.write_json(json_file, report)  # first: whoever reads the tables may have enough
     found.show(by_prompt=len(records) > 1)
-    if interrupted:
+    if ended is not None:
         kept = f"{json_file} and these tables show" if json_file else "these tables show"
         common.note(f"interrupted: {kept} what was measured so far")
-        raise KeyboardInterrupt
+        raise ended
     found.exit_if_failed()
 
 

@@ -86,7 +86,11 @@ def generate(
             try:
                 while not talk.ended:
                     stream = session.stream(talk.ask(), references=texts, **options)
-                    completion = print_stream(stream, console, output.show_drafts)
+                    try:
+                        completion = print_stream(stream, console, output.show_drafts)
+                    except SystemExit:  # by SIGTERM
+                        answers.append(_as_json(record, stream.completion))
+                        raise
                     talk.take(completion.text)
                     answers.append(_as_json(record, completion))
                     common.note(summary(completion))
@@ -96,7 +100,7 @@ def generate(
                 if prompts.prompt_file is None:
                     raise
                 raise UsageError(f"record {record.id}: {error}") from error
-    finally:  # whatever happens, the file gets the answers that are finished
+    finally:  # whatever happens, the file gets the answers so far
         if answers:
             common.write_json(output.json_file, answers)
 
