@@ -93,7 +93,8 @@ class ChimeraModel(HeadModule):
         # Parameters with which a head reads its states, in order.
         self._read_by = tuple(reads)
         for name, start in reads.items():
-            own = torch.empty(config.heads, *start.shape[-2:]).copy_(start)  # as `identities`
+            # Not by `expand` and `clone`, for the reason that `identities` gives.
+            own = torch.empty(config.heads, *start.shape[-2:]).copy_(start)
             self.register_parameter(name, nn.Parameter(own))
         if config.layers:
             self.blocks = ResidualBlocks(config.heads, config.layers, hidden)
