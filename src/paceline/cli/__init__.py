@@ -66,7 +66,7 @@ def _root(
 
 
 def _terminate(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # a second one must not cut off what saves the rest
+    signal.signal(number, signal.SIG_DFL)  # some code swallows any error, so a second one kills
     sys.exit(128 + number)
 
 

@@ -81,7 +81,7 @@ class _Trial:
 
     def __init__(self, trials: TrialBudget, price: float) -> None:
         self._trials, self._price, self._paid = trials, price, TRIAL * price
-        self._saved, self._most_lost = 0.0, self._paid
+        self._saved = 0.0
         trials.pay(self._paid)
 
     def settle(self, saved: float) -> None:
@@ -96,7 +96,7 @@ class _Trial:
         """Return what the remaining rounds were to cost, beyond the budget's limit, too."""
         self._trials.pay(-self._paid)
         if self._saved:
-            self._trials.tried(max(self._saved, -self._most_lost))
+            self._trials.tried(max(self._saved, -TRIAL * self._price))
         self._paid = self._saved = 0.0
 
 
