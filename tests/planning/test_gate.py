@@ -147,6 +147,14 @@ def test_a_first_text_without_luck_is_not_the_last_word() -> None:
     assert not second.is_open
 
 
+def test_the_first_trial_spans_texts() -> None:
+    """Text that begins during it has no first trial of its own: those of short texts would add up."""
+    gate, budget = new()
+    assert spend(gate, budget, 15, -0.05, 10.0)[0] == 15
+    second = gate.inherited()
+    assert spend(second, budget, 40, -0.05, 10.0)[0] == 9
+
+
 def test_what_is_far_from_gaining_rests_from_its_first_text_on() -> None:
     gate, budget = new()
     spend(gate, budget, 40, -0.3, 10.0)

@@ -18,7 +18,8 @@ fewer if it loses more than the budget usually holds."""
 _MEMORY, _LONG_MEMORY = 32, 128
 _DOUBT = 4
 # A few rounds tell little, since most gain nothing and some gain much, and a rejected drafter may
-# not be asked again for hundreds. So the very first trial continues while it seems to lose little.
+# not be asked again for hundreds. So the very first trial, which may span several texts, continues
+# while it seems to lose little.
 _FIRST_TRIAL = 24
 _MOST_FAILED = 2  # trials in a row that still make the next one wait longer
 _LENIENCE = 0.15  # loss in passes per round that counts as bad luck
@@ -150,7 +151,7 @@ class Gate:
         long text."""
         made = Gate(self._trials, self)
         known = self._everywhere
-        made._is_first = self._is_first and self._here.rounds < _FIRST_TRIAL
+        made._is_first = self._is_first
         if known.mean > -_LENIENCE * max(0.0, 1 - known.rounds / _FEW):
             made._here.expect(max(0.0, known.mean) / 2, min(known.rounds, TRIAL // 2))
         else:
@@ -198,8 +199,8 @@ class Gate:
         rounds = self._here.rounds
         if rounds < TRIAL:
             return self._here.total < -_MOST_SAVED
-        lenience = _LENIENCE if self._is_first and rounds < _FIRST_TRIAL else 0.0
-        return self._here.mean < -lenience
+        is_first = self._is_first and self._everywhere.rounds < _FIRST_TRIAL
+        return self._here.mean < (-_LENIENCE if is_first else 0.0)
 
     @property
     def _with_all(self) -> tuple[Gate, ...]:
