@@ -18,8 +18,9 @@ static void some_units(void *given, int me, const struct pl_taken *taken) {
     at->tier->rest->attend(at->of, taken->first, taken->end, pl_room_of(at->needed, at->shared, me));
 }
 
-/* Parts per thread, so that none waits for long; floats of records that parts may take: 64 MiB. */
-enum { PARTS_EACH = 4, MOST_RECORDS = 16 << 20 };
+/* Parts per thread, so that none waits for long; floats of records that parts may take: 64 MiB; pairs
+   of a row and a head that are worth reading keys again. */
+enum { PARTS_EACH = 4, MOST_RECORDS = 16 << 20, LEAST_PAIRS = 12 };
 
 static int64_t seen_by(const struct pl_attention *of, int64_t row) {
     return (int64_t)of->count[row] + of->extra_begin[row + 1] - of->extra_begin[row];
@@ -41,9 +42,9 @@ static int is_sound(const struct pl_attention *of) {
     return 1;
 }
 
-/* Fills `ranges` with runs of rows that begin at nearly the same slot; returns how many. */
-static int64_t find_ranges(struct pl_attention *of, struct pl_range *ranges) {
-    const int64_t most = PL_HEADS_OF_A_RANGE / (of->heads / of->key_heads);
+/* Fills `ranges` with runs of at most `most` rows that begin at nearly the same slot; returns how
+   many. */
+static int64_t find_ranges(struct pl_attention *of, int64_t most, struct pl_range *ranges) {
     int64_t count = 0, from = 0, to = 0;
     of->tail = 0;
     for (int64_t row = 0; row < of->rows; row++) {
@@ -66,11 +67,35 @@ static int64_t find_ranges(struct pl_attention *of, struct pl_range *ranges) {
     return count;
 }
 
+static int64_t common_divisor(int64_t one, int64_t other) {
+    while (other) {
+        const int64_t rest = one % other;
+        one = other, other = rest;
+    }
+    return one;
+}
+
+/* Rows of a range. A few blocks do not divide evenly among threads, and what each finds in them must be
+   joined. With enough rows, threads get whole ranges instead, as many each: then *whole is 1. */
+static int64_t rows_of_range(const struct pl_attention *of, int threads, int *whole) {
+    const int64_t together = of->heads / of->key_heads, most = PL_HEADS_OF_A_RANGE / together;
+    const int64_t ranges = threads / common_divisor(threads, of->key_heads);
+    const int64_t rows = (of->rows + ranges - 1) / ranges;
+    int64_t blocks = 0;
+    for (int64_t row = 0; row < of->rows; row++) {
+        const int64_t seen = (seen_by(of, row) + PL_BLOCK - 1) / PL_BLOCK;
+        blocks = seen > blocks ? seen : blocks;
+    }
+    *whole = rows * together >= LEAST_PAIRS && blocks * of->key_heads < PARTS_EACH * threads;
+    return *whole && rows < most ? rows : most;
+}
+
 int64_t pl_plan_attention(const struct pl_tier *tier, struct pl_attention *of,
                           struct pl_range *ranges, int threads, struct pl_sharing *needed) {
     *needed = (struct pl_sharing){0, 0, 0};
     if (!is_sound(of)) return -1;
-    const int64_t count = find_ranges(of, ranges);
+    int whole;
+    const int64_t count = find_ranges(of, rows_of_range(of, threads, &whole), ranges);
     const int64_t record = (of->value_size + 15) / 16 * 16 + 16;
     int64_t blocks = 0, records = 0, unit = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -79,8 +104,7 @@ int64_t pl_plan_attention(const struct pl_tier *tier, struct pl_attention *of,
     }
     of->ranges = ranges;
     /* Parts only balance threads: with a range for each, they are not worth that many records. */
-    const int whole =
-        threads < 2 || (records > MOST_RECORDS && count * of->key_heads >= (int64_t)threads);
+    whole |= threads < 2 || (records > MOST_RECORDS && count * of->key_heads >= (int64_t)threads);
     of->part = whole ? blocks : blocks * of->key_heads / (PARTS_EACH * threads);
     if (of->part < 1) of->part = 1;
     for (int64_t i = 0; i < count; i++) {

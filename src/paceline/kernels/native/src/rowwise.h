@@ -179,22 +179,34 @@ static inline float in_order(const float *head, int32_t place) {
     return place < 0 ? -head[-place - 1] : head[place - 1];
 }
 
+/* Both halves of a head: low x by - high x with, high x by + low x with. */
+static void turn_halves(const float *in, const float *by, const float *with, int64_t half,
+                        float *to) {
+    int64_t i = 0;
+    for (; i + LANES <= half; i += LANES) {
+        const floats_t low = load_floats(in + i), high = load_floats(in + half + i);
+        store_floats(to + i, minus(times(low, load_floats(by + i)),
+                                   times(high, load_floats(with + i))));
+        store_floats(to + half + i, plus(times(high, load_floats(by + half + i)),
+                                         times(low, load_floats(with + half + i))));
+    }
+    for (; i < half; i++) {
+        const float low = in[i], high = in[i + half];
+        to[i] = low * by[i] - high * with[i];
+        to[i + half] = high * by[i + half] + low * with[i + half];
+    }
+}
+
 static void rotate_row(const struct pl_step *step, const struct pl_pass *pass, int64_t row) {
     const float *in = pl_row_of(&step->in, pass, row);
     const float *by = pl_row_of(&step->other, pass, row), *with = pl_row_of(&step->third, pass, row);
     float *to = pl_out_of(step, pass, row);
-    const int64_t size = step->size, half = size / 2;
+    const int64_t size = step->size;
     for (int64_t begin = 0; begin < step->count; begin += size, in += size, to += size) {
-        if (step->halves) {
-            for (int64_t i = 0; i < half; i++) {
-                const float low = in[i], high = in[i + half];
-                to[i] = low * by[i] - high * with[i];
-                to[i + half] = high * by[i + half] + low * with[i + half];
-            }
-        } else {
+        if (step->halves) turn_halves(in, by, with, size / 2, to);
+        else
             for (int64_t i = 0; i < size; i++)
                 to[i] = in[i] * by[i] + in_order(in, step->order[i]) * with[i];
-        }
     }
 }
 
