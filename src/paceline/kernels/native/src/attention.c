@@ -75,8 +75,9 @@ static int64_t common_divisor(int64_t one, int64_t other) {
     return one;
 }
 
-/* Rows of a range. A few blocks do not divide evenly among threads, and what each finds in them must be
-   joined. With enough rows, threads get whole ranges instead, as many each: then *whole is 1. */
+/* Rows of a range. A few blocks of heads that do not divide evenly leave threads idle, and what each has
+   found in a row must be joined. With enough rows, threads get whole ranges instead, several each: then
+   *whole is 1. */
 static int64_t rows_of_range(const struct pl_attention *of, int threads, int *whole) {
     const int64_t together = of->heads / of->key_heads, most = PL_HEADS_OF_A_RANGE / together;
     const int64_t ranges = threads / common_divisor(threads, of->key_heads);
@@ -86,7 +87,8 @@ static int64_t rows_of_range(const struct pl_attention *of, int threads, int *wh
         const int64_t seen = (seen_by(of, row) + PL_BLOCK - 1) / PL_BLOCK;
         blocks = seen > blocks ? seen : blocks;
     }
-    *whole = rows * together >= LEAST_PAIRS && blocks * of->key_heads < PARTS_EACH * threads;
+    *whole = ranges > 1 && ranges * of->key_heads > threads && rows * together >= LEAST_PAIRS &&
+             blocks * of->key_heads < PARTS_EACH * threads;
     return *whole && rows < most ? rows : most;
 }
 
