@@ -80,7 +80,7 @@ static int64_t common_divisor(int64_t one, int64_t other) {
    *whole is 1. */
 static int64_t rows_of_range(const struct pl_attention *of, int threads, int *whole) {
     const int64_t together = of->heads / of->key_heads, most = PL_HEADS_OF_A_RANGE / together;
-    const int64_t ranges = threads / common_divisor(threads, of->key_heads);
+    const int64_t ranges = threads < 2 ? 1 : threads / common_divisor(threads, of->key_heads);
     const int64_t rows = (of->rows + ranges - 1) / ranges;
     int64_t blocks = 0;
     for (int64_t row = 0; row < of->rows; row++) {
