@@ -164,7 +164,7 @@ class Gate:
         they save: a drafter that has not gained here does not gain there; one that has may."""
         gate, known = Gate(self._trials), self._everywhere
         if known.rounds >= _FEW and known.mean <= 0:
-            gate.is_open, gate._is_first = self.is_open, self._is_first
+            gate.is_open = self.is_open
             gate._here.expect(self._here.mean, self._here.rounds)
             gate._everywhere.expect(known.mean, known.rounds)
         return gate

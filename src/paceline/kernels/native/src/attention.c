@@ -26,6 +26,10 @@ static int64_t seen_by(const struct pl_attention *of, int64_t row) {
     return (int64_t)of->count[row] + of->extra_begin[row + 1] - of->extra_begin[row];
 }
 
+static int64_t blocks_of(const struct pl_attention *of, int64_t row) {
+    return (seen_by(of, row) + PL_BLOCK - 1) / PL_BLOCK;
+}
+
 /* Whether sizes make sense, and slots are in order. */
 static int is_sound(const struct pl_attention *of) {
     if (of->rows < 0 || of->heads < 1 || of->key_heads < 1 || of->heads % of->key_heads) return 0;
@@ -56,7 +60,7 @@ static int64_t find_ranges(struct pl_attention *of, int64_t most, struct pl_rang
             from = to = 0;
         }
         struct pl_range *range = ranges + count - 1;
-        const int64_t blocks = (seen_by(of, row) + PL_BLOCK - 1) / PL_BLOCK;
+        const int64_t blocks = blocks_of(of, row);
         range->blocks = blocks > range->blocks ? blocks : range->blocks;
         if (begin == end) continue;
         from = to && from < of->extra[begin] ? from : of->extra[begin];
@@ -83,10 +87,8 @@ static int64_t rows_of_range(const struct pl_attention *of, int threads, int *wh
     const int64_t ranges = threads < 2 ? 1 : threads / common_divisor(threads, of->key_heads);
     const int64_t rows = (of->rows + ranges - 1) / ranges;
     int64_t blocks = 0;
-    for (int64_t row = 0; row < of->rows; row++) {
-        const int64_t seen = (seen_by(of, row) + PL_BLOCK - 1) / PL_BLOCK;
-        blocks = seen > blocks ? seen : blocks;
-    }
+    for (int64_t row = 0; row < of->rows; row++)
+        if (blocks_of(of, row) > blocks) blocks = blocks_of(of, row);
     *whole = ranges > 1 && ranges * of->key_heads > threads && rows * together >= LEAST_PAIRS &&
              blocks * of->key_heads < PARTS_EACH * threads;
     return *whole && rows < most ? rows : most;
