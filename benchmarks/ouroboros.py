@@ -128,7 +128,6 @@ def side_by_side(study: Study, session: Session, given: Namespace) -> Report:
 
 STUDIES = read_studies()
 COPIES = ("copy", "tradeoff", "phrases", "others")
-"""Studies with a quantised copy, which must be smaller than the weights as published."""
 ALL = [name for name in STUDIES if name not in COPIES]
 
 

@@ -21,6 +21,7 @@ OF_TASKS = (
     "anpd",
     "speculative",
     "speculative, runners-up",
+    "the same, anpd inside",
     "speculative, anpd inside",
     WHOLE,
     COPIED,

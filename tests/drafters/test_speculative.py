@@ -12,12 +12,15 @@ from tests.helpers import RandomTrees, generate, naive_stream
 from tests.one_pass import one_pass
 from tests.tiny_models import some_prompt, tiny_model
 
-from paceline.drafters import Host, Speculative, check_method, make_drafter
+from paceline.drafters import Host, Speculative, check_method, make_drafter, speculative
+from paceline.drafters.anpd import Anpd
 from paceline.drafters.draft_target import in_vocabulary
 from paceline.drafters.draft_text import DraftText, Guess
+from paceline.drafters.plain import Plain
 from paceline.drafters.speculative import SpeculativeSettings, guess_tree
 from paceline.errors import UsageError
-from paceline.records import Path, Round, TextStart
+from paceline.protocols import Drafter
+from paceline.records import Path, Round, TargetInfo, TextStart
 from paceline.sampling import GREEDY, Sampler
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.toy import ToyTarget
@@ -310,10 +313,30 @@ def test_an_inner_drafter_may_be_an_object() -> None:
 
 
 def test_copies_draft_with_n_grams_inside_unless_told_otherwise() -> None:
-    assert SpeculativeSettings(draft="self").inner_method == "anpd"
-    assert SpeculativeSettings(draft="self", inner="plain").inner_method == "plain"
-    assert SpeculativeSettings(draft="near").inner_method == "plain"
-    assert SpeculativeSettings(draft=toy_host()).inner_method == "plain"
+    assert SpeculativeSettings(draft="self").inner_method(slow=False) == "anpd"
+    assert SpeculativeSettings(draft="self", inner="plain").inner_method(slow=True) == "plain"
+    assert SpeculativeSettings(draft="near").inner_method(slow=False) == "plain"
+    assert SpeculativeSettings(draft=toy_host()).inner_method(slow=False) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "device", "inner"),
+    [(11, "cpu", Plain), (124, "cpu", Anpd), (124, "cuda", Plain)],
+)
+def test_large_draft_models_draft_with_n_grams_inside(
+    megabytes: int, device: str, inner: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = TargetInfo("draft", device, weight_bytes=megabytes << 20)
+    monkeypatch.setattr(ToyTarget, "describe", lambda target: size)
+    made = list[type]()
+
+    def make(method: str, host: Host) -> Drafter:
+        made.append(type(drafter := make_drafter(method, host)))
+        return drafter
+
+    monkeypatch.setattr(speculative, "make_drafter", make)
+    Speculative(toy_host(), draft="near")
+    assert made == [inner]
 
 
 def test_a_host_may_be_kept_by_hand() -> None:

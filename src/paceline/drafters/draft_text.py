@@ -32,9 +32,6 @@ _FIRST, _LONGEST = 32, 512
 """Drafts before the next trial of the other way: four times as many each time that nothing
 changes."""
 _MEMORY = 32  # drafts of a way that count
-_WORTH = 1.6
-"""Rounds are left only if they take this many times as long for a guess: they also bring guesses
-beyond those asked for, and gain most in a few long drafts, which a trial easily misses."""
 
 
 class DraftText:
@@ -199,6 +196,6 @@ class WayTimes:
             if self._left:
                 return
             rounds, chain = (self._seconds[way] / self._guesses[way] for way in (True, False))
-            before, self.in_rounds = self.in_rounds, rounds <= _WORTH * chain
+            before, self.in_rounds = self.in_rounds, rounds <= chain
             self._wait = _FIRST if before != self.in_rounds else min(_LONGEST, 4 * self._wait)
             self._since = 0

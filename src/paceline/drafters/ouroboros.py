@@ -92,11 +92,10 @@ class OuroborosSettings(SpeculativeSettings):
                 "leave out phrases= or history=false"
             )
 
-    @property
-    def inner_method(self) -> str:
+    def inner_method(self, slow: bool) -> str:
         """See `SpeculativeSettings`."""
         copied = self.is_copy and not self.window
-        return super().inner_method if self.inner or copied else _INNER
+        return super().inner_method(slow) if self.inner or copied else _INNER
 
     def lookahead(self) -> LookaheadSettings:
         """Settings of the Lookahead decoding that accelerates the draft model."""
@@ -186,7 +185,7 @@ class Ouroboros(Speculative):
 
     def _drafter_of(self, small: Host) -> Drafter:
         """See `Speculative`; also `Lookahead` with the pool."""
-        if self._settings.inner_method != _INNER:
+        if self._settings.inner_method(slow=False) != _INNER:
             return super()._drafter_of(small)
         # The target's outputs enter the pool, too, and may not be tokens of the draft model.
         size = small.target.vocab_size

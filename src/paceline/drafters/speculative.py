@@ -38,6 +38,9 @@ from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
 _MOST = 4096  # largest number of guesses in a row, beside one, or in a tree
+_SLOW = 64 << 20
+"""Bytes of weights from which on a draft pass on a CPU takes long enough for n-grams to pay: with
+124 MB they do, with 11 MB they do not (docs/paper-ouroboros.md)."""
 _RIGHT_IN_A_ROW = 3.5
 """Guesses of a 4-bit copy that came true per round, at least (docs/paper-ouroboros.md)."""
 
@@ -55,8 +58,8 @@ class SpeculativeSettings(Settings):
     branches: runners-up to add beside each guess.
     budget: nodes that the inner drafter may propose per pass of the draft model; 0 for as many as
     pay, planned as for the target.
-    inner: the draft model's own drafter, as a method or, in Python, as an object; "" for n-grams in
-    a copy of the target, whose passes are slow, and none in a smaller model.
+    inner: the draft model's own drafter, as a method or, in Python, as an object; "" for n-grams
+    where passes are slow, in a copy of the target or with 64 MB of weights on a CPU, else none.
     device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
     are the target's, and weights on a CPU those of a GGUF file, else int4 from 8 MB on: guesses need
     not be exact. A copy has int4 or int8 weights, and the target's device and dtype.
@@ -89,18 +92,17 @@ class SpeculativeSettings(Settings):
             raise UsageError(
                 "draft=self runs on the device of the model: leave out device and dtype"
             )
-        if isinstance(self.inner, str) and self.inner_method != self._own_inner:
-            check_method(self.inner_method)
+        if isinstance(self.inner, str) and self.inner not in ("", self._own_inner):
+            check_method(self.inner)
 
     @property
     def is_copy(self) -> bool:
         """Whether the draft model is a copy of the target."""
         return isinstance(self.draft, str) and self.draft == SELF
 
-    @property
-    def inner_method(self) -> str:
-        """What `inner` names, or the default."""
-        return self.inner or ("anpd" if self.is_copy else "plain")
+    def inner_method(self, slow: bool) -> str:
+        """What `inner` names, or the default. slow: whether passes of the draft model are."""
+        return self.inner or ("anpd" if self.is_copy or slow else "plain")
 
 
 class Speculative(Drafter):
@@ -191,9 +193,12 @@ class Speculative(Drafter):
 
     def _drafter_of(self, small: Host) -> Drafter:
         """The draft model's own drafter."""
-        inner = self._settings.inner
-        named = isinstance(inner, str)
-        return make_drafter(self._settings.inner_method, small) if named else inner
+        inner: Drafter | str = self._settings.inner
+        if not isinstance(inner, str):
+            return inner
+        found = small.target.describe()
+        slow = found.device == "cpu" and found.weight_bytes >= _SLOW
+        return make_drafter(self._settings.inner_method(slow), small)
 
     def _learn(self, plan: DraftLength, round: Round) -> None:
         said = round.path.tokens
