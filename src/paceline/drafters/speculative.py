@@ -38,7 +38,7 @@ from paceline.records import Round, TextStart
 from paceline.tree import EMPTY, Tree
 
 _MOST = 4096  # largest number of guesses in a row, beside one, or in a tree
-_SLOW = 64 << 20
+_LARGE = 64 << 20
 """Bytes of weights from which on a draft pass on a CPU takes long enough for n-grams to pay: with
 124 MB they do, with 11 MB they do not (docs/paper-ouroboros.md)."""
 _RIGHT_IN_A_ROW = 3.5
@@ -197,7 +197,7 @@ class Speculative(Drafter):
         if not isinstance(inner, str):
             return inner
         found = small.target.describe()
-        slow = found.device == "cpu" and found.weight_bytes >= _SLOW
+        slow = found.device == "cpu" and found.weight_bytes >= _LARGE
         return make_drafter(self._settings.inner_method(slow), small)
 
     def _learn(self, plan: DraftLength, round: Round) -> None:
