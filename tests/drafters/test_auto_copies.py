@@ -70,11 +70,12 @@ def test_a_copy_is_what_drafts_by_default() -> None:
 @pytest.mark.parametrize(
     ("missing", "expected"),
     [
-        ("", ["speculative"]),
-        ("speculative:draft=self", ["eagle"]),
-        ("speculative:draft=self eagle medusa chimera", ["speculative"]),
-        ("speculative:draft=self eagle medusa chimera speculative", ["ppd"]),
-        ("speculative:draft=self eagle medusa chimera speculative ppd", []),
+        ("", ["eagle"]),
+        ("eagle medusa chimera", ["speculative"]),
+        ("eagle medusa chimera speculative", ["speculative"]),
+        ("eagle medusa chimera speculative:draft=self", ["speculative"]),
+        ("eagle medusa chimera speculative:draft=self speculative", ["ppd"]),
+        ("eagle medusa chimera speculative:draft=self speculative ppd", []),
     ],
 )
 def test_one_of_those_that_run_a_model_is_enough(
