@@ -17,7 +17,6 @@ from paceline.errors import ModelError
 from paceline.references import ReferenceStore, TransformersEncoder
 from paceline.references.retrieval import (
     match_expression,
-    nearest,
     query_terms,
     split_terms,
     term_weight,
@@ -117,12 +116,6 @@ def test_a_large_store_comes_into_view_bit_by_bit(path: Path) -> None:
             store.add(f"q{number}", "output")
         for expected in (256, 300, 300):
             assert len(store.search("q", 1000)) == expected
-
-
-def test_nearest_keeps_the_order_of_equals() -> None:
-    others = np.eye(3, dtype=np.float32)[[0, 1, 1, 2]]
-    vector = np.array([0.0, 1.0, 0.0], dtype=np.float32)
-    assert nearest(vector, others, 3) == [(1, 1.0), (2, 1.0), (0, 0.0)]
 
 
 @pytest.fixture(scope="module")

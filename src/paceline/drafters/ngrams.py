@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ctypes
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from itertools import chain
 from weakref import finalize
 
 from paceline.drafters.lookup import FOLLOWER_DOUBT, follower_confidence
@@ -32,10 +32,9 @@ _LARGEST = 2**31 - 1
 class NGramTable:
     """Counts of what followed each run of `order` - 1 tokens.
 
-    Keeps the `width` best followers of each run ready, so that a query costs one look-up; of those
-    seen equally often, the one seen last comes first. (The paper is silent on ties.) Holds only
-    dicts of tuples of numbers, which the garbage collector need not walk. They are sharded, because
-    a growing dict is moved as a whole.
+    Of followers seen equally often, the one seen last comes first. (The paper is silent on ties.)
+    Holds only dicts of tuples of numbers, which the garbage collector need not walk. They are
+    sharded, because a growing dict is moved as a whole.
 
     most: n-grams, shared evenly by the shards. A full shard forgets the runs counted longest ago,
     with all that followed them, until it is half empty.
@@ -46,66 +45,35 @@ class NGramTable:
         self._width = width
         self._room = most // SHARDS
         self._sizes = [0] * SHARDS  # known n-grams
-        # Run -> see `followers`; the one counted last comes last.
-        self._best: list[dict[Run, Run]] = [{} for _ in range(SHARDS)]
-        # Counts of followers that are not among the best of their run.
-        self._others: list[dict[Run, int]] = [{} for _ in range(SHARDS)]
+        # Run -> its followers, each with its count, best first; the run counted last comes last.
+        self._runs: list[dict[Run, Run]] = [{} for _ in range(SHARDS)]
 
     def count(self, run: Run, token: int) -> None:
         """Count that `token` followed `run` once more."""
         shard = run[-1] % SHARDS
-        best = self._best[shard]
-        known = best.pop(run, None)
-        if known is None:
-            best[run] = (1, token, 1)
-            self._sizes[shard] += 1
-        elif known[1] == token:
-            best[run] = (known[0] + 1, token, known[2] + 1, *known[3:])
-        else:
-            best[run] = self._ranked(shard, run, known, token)
+        known = self._runs[shard].pop(run, ())
+        counts = dict(zip(known[::2], known[1::2], strict=True))
+        seen = counts.pop(token, 0) + 1
+        self._sizes[shard] += seen == 1
+        before = {other: times for other, times in counts.items() if times > seen}
+        self._runs[shard][run] = tuple(chain(*(before | {token: seen} | counts).items()))
         if self._sizes[shard] > self._room:
             self._forget(shard)
 
     def followers(self, run: Run) -> Run:
         """How often anything followed `run`, then its best followers, best first, each with its
         count: (total, token, times, token, times, …); () if it was never seen."""
-        return self._best[run[-1] % SHARDS].get(run, ())
-
-    def _ranked(self, shard: int, run: Run, known: Run, token: int) -> Run:
-        """The entry of a run after another `token`, which was not its best follower."""
-        total, *best = known
-        for at in range(2, len(best), 2):
-            if best[at] == token:
-                seen = best[at + 1] + 1
-                del best[at : at + 2]
-                break
-        else:
-            seen = self._others[shard].pop((*run, token), 0) + 1
-            self._sizes[shard] += seen == 1
-        at = 0
-        while at < len(best) and best[at + 1] > seen:
-            at += 2
-        best[at:at] = token, seen
-        if len(best) > 2 * self._width:
-            self._others[shard][*run, best[-2]] = best[-1]
-            del best[-2:]
-        return (total + 1, *best)
+        known = self._runs[run[-1] % SHARDS].get(run, ())
+        return (sum(known[1::2]), *known[: 2 * self._width]) if known else ()
 
     def _forget(self, shard: int) -> None:
         """Keep the runs of a shard that were counted last, up to half of its room."""
-        others = Counter(ngram[:-1] for ngram in self._others[shard])
-        kept: dict[Run, Run] = {}
-        size = 0
-        for run, known in reversed(self._best[shard].items()):
-            size += len(known) // 2 + others[run]
-            if size > self._room // 2:
+        kept, size = dict[Run, Run](), 0
+        for run, known in reversed(self._runs[shard].items()):
+            if size + len(known) // 2 > self._room // 2:
                 break
-            kept[run] = known
-        self._best[shard] = dict(reversed(kept.items()))
-        self._others[shard] = {
-            ngram: seen for ngram, seen in self._others[shard].items() if ngram[:-1] in kept
-        }
-        self._sizes[shard] = sum(len(known) // 2 + others[run] for run, known in kept.items())
+            kept[run], size = known, size + len(known) // 2
+        self._runs[shard], self._sizes[shard] = dict(reversed(kept.items())), size
 
 
 class NGrams(ABC):

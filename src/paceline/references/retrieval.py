@@ -89,18 +89,6 @@ def shared_weights(
     return {entry: weight / total for entry, weight in shared.items()}
 
 
-def nearest(
-    vector: NDArray[np.float32], others: NDArray[np.float32], limit: int
-) -> list[tuple[int, float]]:
-    """Rows of `others` [n, dim] by falling cosine with `vector` [dim], at most `limit` of them.
-
-    All are unit vectors. Ties keep their order.
-    """
-    cosines = others @ vector
-    order = np.argsort(-cosines, kind="stable")[:limit]
-    return [(int(row), float(cosines[row])) for row in order]
-
-
 class SentenceEncoder(Protocol):
     """Turns sentences into vectors whose cosine tells how similar the sentences are."""
 

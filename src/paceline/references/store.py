@@ -228,9 +228,11 @@ class ReferenceStore:
                 " AND length(vector) = ? AND added >= ? ORDER BY used DESC, id DESC",
                 (encoder.name, vector.nbytes, since),
             ).fetchall()
+        # All are unit vectors. Ties keep their order.
         others = np.frombuffer(b"".join(row[1] for row in rows), dtype="<f4")
-        order = retrieval.nearest(vector, others.reshape(len(rows), -1), limit) if rows else []
-        return [(rows[row][0], cosine) for row, cosine in order if cosine >= self._floor]
+        cosines = others.reshape(-1, len(vector)) @ vector
+        order = np.argsort(-cosines, kind="stable")[:limit].tolist()
+        return [(rows[at][0], float(cosines[at])) for at in order if cosines[at] >= self._floor]
 
     def _embed_missing(self, encoder: SentenceEncoder, vector_bytes: int) -> None:
         # A vector of another length is from another model with the same name.
