@@ -30,7 +30,8 @@ def watch(model: str, data: Path, method: str) -> dict[str, Any]:
     """The process's bytes after so many prompts, and their peak."""
     cpu, found = torch.device("cpu"), list[int | None]()
     peak = peak_meter(cpu)
-    session = paceline.load(model, method=method, options=Options(max_new_tokens=32, budget=64))
+    how = Options(max_new_tokens=32, budget=64)
+    session = paceline.load(model, method, device="cpu", options=how)
     piles = [read_prompts(data / f"{task}.jsonl", DIFFERENT // len(TASKS)) for task in TASKS]
     for place, record in enumerate([*chain(*zip(*piles))] * 2, start=1):
         session.generate(session.encode(record.turns[0])[-256:])

@@ -150,8 +150,9 @@ def main() -> None:
             continue
         print(name, file=sys.stderr, flush=True)
         found = side_by_side(STUDIES[name], session, given)
-        about = {"study": name, "model": given.model, "weights": given.weights}
-        write(path, {**about, "dtype": session.target.describe().dtype, **found})
+        about, info = {"study": name, "model": given.model}, session.target.describe()
+        found = {**about, "weights": given.weights, "dtype": info.dtype, **found}
+        write(path, found, info.device)
 
 
 if __name__ == "__main__":

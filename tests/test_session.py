@@ -313,12 +313,25 @@ class Broken(Memory):
         raise RuntimeError("CUDA out of memory")
 
 
-@pytest.mark.parametrize("store", [Locked, Broken])
+class PanicError(BaseException):
+    """As a library in Rust raises it."""
+
+
+class Panicking(Memory):
+    """One whose encoder panics."""
+
+    def search(self, query: str, limit: int = 4) -> list[Any]:
+        raise PanicError("CUDA out of memory")
+
+    add = search  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("store", [Locked, Broken, Panicking])
 def test_a_store_that_cannot_be_searched_stops_nobody(store: type[Memory]) -> None:
     expected = toy_session("plain").generate("tell me", max_new_tokens=20)
     done = toy_session("anpd", store=store()).generate("tell me", max_new_tokens=20)
     assert done.tokens == expected.tokens and done.error is None
-    assert (store is Broken) == ("CUDA out of memory" in str(done.unkept))
+    assert (store is not Locked) == ("CUDA out of memory" in str(done.unkept))
 
 
 def test_messages_may_come_from_an_iterator() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -15,7 +15,7 @@ from paceline.constraints.grammars import Grammars
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import Host, Opener, make_drafter
-from paceline.errors import UsageError
+from paceline.errors import INTERRUPTIONS, UsageError
 from paceline.generation import Generation
 from paceline.messages import Encoder, Message, Prompt, Reference, as_messages, parts_of, query_of
 from paceline.models.vocabulary import vocabulary_mark
@@ -246,8 +246,12 @@ class Session(Encoder):
         store = self.store if query else None
         if store is not None:
             # Only guesses, so it, or its encoder, may fail; the stream says if it keeps nothing.
-            with suppress(Exception):
+            try:
                 likely += self.encode_references([entry.output for entry in store.search(query)])
+            except INTERRUPTIONS:
+                raise
+            except BaseException:  # noqa: S110
+                pass
         before = () if chat or messages else ids
         output = OutputText(self.tokenizer, options.stop, before, self._ends(options))
         begun = self.texts.begin(self.texts_of(options, ids, likely, before=before))

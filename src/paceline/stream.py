@@ -219,7 +219,9 @@ class Stream(Iterator[Chunk]):
                 begun.keeps.pop(0)(begun.output.text, tokens)
             except StoreError as error:
                 self._unkept = self._unkept or error
-            except Exception as error:  # a store's encoder may raise anything
+            except INTERRUPTIONS:
+                raise
+            except BaseException as error:  # a store's encoder may raise anything
                 self._unkept = self._unkept or StoreError(f"an answer could not be kept ({error})")
 
     def _leave(self) -> None:

@@ -115,6 +115,29 @@ def test_a_merge_that_another_process_keeps_waiting_is_told_and_tried_later(
     assert known(Datastore(folder, MARK)) == [*TEXTS, [5, 5, 5, 5], [6], [8, 8, 8]]
 
 
+def test_who_waited_in_vain_does_not_wait_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's texts end one after the other in one thread."""
+    waited: list[float] = []
+
+    def held(lock: Path, patience: float) -> Any:
+        waited.append(patience)
+        return real(lock, patience=min(patience, 0.01))
+
+    real = module.held
+    monkeypatch.setattr(module, "held", held)
+    store = Datastore(folder, MARK)
+    with FileLock(folder / ".lock"):
+        for _ in range(3):
+            with pytest.raises(StoreError, match="another process has locked"):
+                store.add([[7]])
+    store.add([[8]])
+    store.add([[9]])
+    assert waited == [30.0, 0.0, 0.0, 0.0, 30.0]
+    assert store.info().documents == len(TEXTS) + 2
+
+
 @pytest.mark.parametrize("written", [0, 1])
 def test_a_full_disk_gets_back_the_room_of_what_did_not_fit(
     folder: Path, written: int, monkeypatch: pytest.MonkeyPatch

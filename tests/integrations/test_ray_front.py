@@ -53,9 +53,9 @@ class Replicas:
             parts += 1
             yield part
 
-    def run(self, use: Callable[[Front], Any]) -> Any:
+    def run(self, use: Callable[[Front], Any], body_limit: float = 60.0) -> Any:
         """What `use` makes of a front, in an event loop, while the engine works."""
-        front = Front(self, (LostError,), (BusyError,), max_body=10_000)
+        front = Front(self, (LostError,), (BusyError,), 10_000, body_limit)
         self.server.engine.start()
         try:
             return asyncio.run(use(front))
@@ -103,6 +103,26 @@ def test_answers_come_through(alone: str) -> None:
     status, stream = Replicas().stream(STREAMED)
     assert status == 200
     assert content(stream) == alone
+
+
+def test_a_body_that_never_arrives_ends() -> None:
+    async def use(front: Front) -> int:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+        await front(scope, receive, send)
+        status: int = sent[0]["status"]
+        return status
+
+    replicas = Replicas()
+    assert replicas.run(use, body_limit=0.05) == 408
+    assert replicas.asked == 0
 
 
 def test_errors_of_replicas_come_through() -> None:

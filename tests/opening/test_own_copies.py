@@ -68,6 +68,15 @@ def copy_of(host: Host, weights: str = "") -> CausalLMTarget:
     return found
 
 
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+def test_the_output_head_of_a_copy_is_as_wide_as_the_model(weights: str) -> None:
+    """Its matrices are filled up to whole groups."""
+    target, host = host_of(hidden_size=48, num_attention_heads=6, num_key_value_heads=3)
+    copied, own = copy_of(host, weights).output_head(None)[0], target.output_head(None)[0]
+    assert copied.shape == own.shape
+    torch.testing.assert_close(copied, own, rtol=0, atol=0.02)
+
+
 def scores(target: CausalLMTarget) -> torch.Tensor:
     slot = target.open(some_prompt(9))
     found = torch.from_numpy(target.follow(slot, 9, [3]).numbers.copy())

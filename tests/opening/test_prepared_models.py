@@ -97,6 +97,17 @@ def test_the_model_is_opened_where_somebody_asks_for_it(
     assert second.target.describe().report["own_forward"] == ""
 
 
+def test_a_model_opened_under_autocast_goes_on_with_what_was_kept(
+    root: Path, tmp_path: Path
+) -> None:
+    file = save_gguf(tmp_path / "m.gguf")
+    expected = start(file).generate(PROMPT, **OPTIONS).tokens
+    second = start(file)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert second.target.model is not None  # type: ignore[attr-defined]
+    assert second.generate(PROMPT, **OPTIONS).tokens == expected
+
+
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_what_was_kept_knows_tokens_as_numbers(

@@ -52,6 +52,8 @@ def test_a_stream_that_nobody_reads_any_more_ends(texts: int) -> None:
             next(lines)
             assert served.server.engine.load[0] == texts
         wait_for(lambda: idle(served))
+        left = f'finished_reason="abort",model_name="{MODEL}"}} {texts}.0'
+        assert left in served.http.get("/metrics").text
         assert served.chat().status_code == 200
 
 

@@ -183,6 +183,22 @@ def test_what_looks_like_a_control_token_is_text_in_tools_and_calls_too(where: s
     assert found[0].count(end) == found[1].count(end)
 
 
+@pytest.mark.parametrize("where", ["properties", "arguments"])
+def test_names_that_hold_control_tokens_are_refused(where: str) -> None:
+    session = tool_session()
+    session.tokenizer.chat_template = "{{ messages | tojson }}{{ tools | tojson }}" + TOOL_TEMPLATE
+    named = {"properties": {"a": 1}, "arguments": {"a": 1}} | {where: {"a": [{f"b{EOS}": 1}]}}
+    tool = {"name": "f", "parameters": {"type": "object", "properties": named["properties"]}}
+    call = {"id": "x", "function": {"name": "f", "arguments": named["arguments"]}}
+    conversation = [
+        Message(role="user", content="hi"),
+        Message(role="assistant", tool_calls=[call]),
+    ]
+    tools = [Tool.model_validate({"type": "function", "function": tool})]
+    with pytest.raises(ApiError, match="names in tools and calls must not hold control tokens"):
+        Reader(session).chat(conversation, tools)
+
+
 @pytest.mark.parametrize("mark", ['<|"|>', "<|\\|>"])
 def test_a_control_token_that_json_escapes_is_text_too(mark: str) -> None:
     session = tool_session()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -798,6 +800,18 @@ def test_a_window_that_a_model_names_but_does_not_look_through_spoils_no_row() -
         return
     target.sync([text])
     assert gap(target.score([EMPTY])[0], own_row(model, text)[None]) < 1e-10
+
+
+@pytest.mark.parametrize("family", ["mistral", "gemma3", "phi3", "llama"])
+def test_windows_are_narrow_only_for_who_tries(family: str) -> None:
+    """In another thread, the user's model may be generating."""
+    config = new_model(family, sliding_window=16).config
+    kind, before = type(config), config.to_dict()
+    with ThreadPoolExecutor() as others, trials.narrow_windows(config):
+        assert config.sliding_window == 4
+        assert others.submit(lambda: config.sliding_window).result() == 16
+        assert others.submit(lambda: deepcopy(config).to_dict()).result() == before
+    assert type(config) is kind and config.sliding_window == 16
 
 
 class Raises(LlamaForCausalLM):

@@ -339,6 +339,7 @@ def test_only_rms_norms_are_replaced() -> None:
 
     norm.__class__ = OddRMSNorm
     assert fast_norm(norm) is None
+    assert fast_norm(model.model.layers[0].input_layernorm.to("meta")) is None  # on disk
 
 
 def test_packing_refuses_other_devices() -> None:

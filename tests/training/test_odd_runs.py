@@ -60,6 +60,7 @@ def test_a_training_whose_loss_is_no_number_stops(data: Path, tmp_path: Path) ->
     ("place", "words"),
     [
         ((StateCache, "fill"), "to read the texts: use a smaller model"),
+        ((Trainer, "__init__"), "to learn: use a smaller model"),
         ((Trainer, "learn"), "to learn: train with fewer --rows, in another folder"),
     ],
 )

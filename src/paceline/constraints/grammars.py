@@ -119,8 +119,8 @@ class Grammars:
         from llguidance.hf import from_tokenizer
 
         tokenizer, size = self._tokenizer, self._vocab_size
-        count = max(size, len(tokenizer))  # either may know more tokens
         try:
+            count = max(size, len(tokenizer))  # either may know more tokens
             vocabulary = from_tokenizer(tokenizer, count, self._eos_ids or None)
         except (TypeError, ValueError) as error:
             raise UsageError(

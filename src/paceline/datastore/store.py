@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, Thread
@@ -62,6 +62,7 @@ class Datastore:
         self.version = 0
         self._lock = Lock()
         self._merge_at = _MOST_LOGGED
+        self._waits = True
         self._merger: Thread | None = None
         self._trouble: MergeError | None = None
         with _explained(folder, "read"):
@@ -212,8 +213,10 @@ class Datastore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        lock = held(self.folder / LOCK, patience=_PATIENCE)
-        with _explained(self.folder, "change"), lock:
+        with _explained(self.folder, "change"), ExitStack() as lock:
+            patience, self._waits = _PATIENCE if self._waits else 0.0, False
+            lock.enter_context(held(self.folder / LOCK, patience=patience))
+            self._waits = True  # again: while one text waits in vain, a server's others do, too
             yield
 
 

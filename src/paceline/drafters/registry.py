@@ -221,4 +221,7 @@ def _loaded(name: str, entry: EntryPoint) -> MethodSpec[Any]:
         raise UsageError(
             f"the Settings of {where} are not a dataclass: decorate them with @dataclass"
         )
-    return MethodSpec(name, settings, build=lambda own: found(**vars(own)))
+    names = [each.name for each in fields(settings) if each.init]
+    return MethodSpec(
+        name, settings, build=lambda own: found(**{n: getattr(own, n) for n in names})
+    )

@@ -18,7 +18,7 @@ the appendix of Ouroboros (Zhao et al. 2024, arXiv 2402.13720).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -58,8 +58,9 @@ class SpeculativeSettings(Settings):
     branches: runners-up to add beside each guess.
     budget: nodes that the inner drafter may propose per pass of the draft model; 0 for as many as
     pay, planned as for the target.
-    inner: the draft model's own drafter, as a method or, in Python, as an object; "" for n-grams
-    where passes are slow, in a copy of the target or with 64 MB of weights on a CPU, else none.
+    inner: the draft model's own drafter, as a method or, in Python, as a function that makes one, or
+    an object, which serves one text at a time; "" for n-grams where passes are slow, in a copy of
+    the target or with 64 MB of weights on a CPU, else none.
     device, dtype, weights: of the draft model, as in `paceline.load`. By default device and dtype
     are the target's, and weights on a CPU those of a GGUF file, else int4 from 8 MB on: guesses need
     not be exact. A copy has int4 or int8 weights, and the target's device and dtype.
@@ -193,9 +194,9 @@ class Speculative(Drafter):
 
     def _drafter_of(self, small: Host) -> Drafter:
         """The draft model's own drafter."""
-        inner: Drafter | str = self._settings.inner
+        inner: Drafter | Callable[[], Drafter] | str = self._settings.inner
         if not isinstance(inner, str):
-            return inner
+            return inner if isinstance(inner, Drafter) else inner()
         found = small.target.describe()
         slow = found.device == "cpu" and found.weight_bytes >= _LARGE
         return make_drafter(self._settings.inner_method(slow), small)

@@ -31,19 +31,20 @@ class Front:
     """An ASGI application that forwards requests to replicas.
 
     lost: exceptions that mean a replica has died. busy: exceptions that mean all replicas are full.
-    max_body: bytes of the largest request.
+    max_body: bytes of the largest request. body_limit: seconds in which it must arrive.
     """
 
     replicas: Replicas
     lost: tuple[type[Exception], ...]
     busy: tuple[type[Exception], ...]
     max_body: int
+    body_limit: float
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI request."""
         request = Request(scope, receive)
         try:
-            body = await read_body(request, self.max_body)
+            body = await read_body(request, self.max_body, self.body_limit)
             query = Query(
                 request.method, scope["path"], body, request.headers.raw, scope["query_string"]
             )

@@ -66,7 +66,11 @@ class Replica:
 
         from paceline.api import load
         from paceline.serve.app import Server, create_app
+        from paceline.serve.heap import share_one_heap
+        from paceline.serve.logs import log_to_stderr
 
+        share_one_heap()
+        log_to_stderr()
         keys = keys_of_environment()  # before a model is loaded in vain
         torch.set_num_threads(given.threads or max(1, int(given.num_cpus)))
         session = load(
@@ -111,7 +115,7 @@ def app(given: Mapping[str, Any]) -> serve.Application:
         graceful_shutdown_timeout_s=arguments.grace,
         **_scale(arguments, most),
     )
-    front = serve.deployment(serve.ingress(_front(arguments.max_body))()).options(
+    front = serve.deployment(serve.ingress(_front(arguments))()).options(
         name=_FRONT, max_ongoing_requests=_MOST_AT_FRONT, ray_actor_options={"num_cpus": 0}
     )
     return front.bind(replicas.bind(arguments))
@@ -131,7 +135,7 @@ def _scale(arguments: ReplicaArguments, most: int) -> dict[str, Any]:
     }
 
 
-def _front(max_body: int) -> Any:
+def _front(settings: ServeSettings) -> Any:
     """A function that builds the front's application in the process where it runs."""
 
     def build() -> ASGIApp:
@@ -147,7 +151,8 @@ def _front(max_body: int) -> Any:
                 parts.cancel()
 
         lost = (RayActorError, DeploymentUnavailableError)
-        front = Front(replicas, lost, (BackPressureError,), max_body)
+        limits = settings.max_body, settings.body_limit
+        front = Front(replicas, lost, (BackPressureError,), *limits)
         return Starlette(routes=[Route("/{path:path}", front)])
 
     return build

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -20,6 +21,7 @@ from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.late_model import LateModel, ModelFacts
 from paceline.targets.one_call.compiled_pass import compiled
+from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.one_call.stored import Tensors, read_steps, tensors_of, written_steps
 from paceline.targets.preparation import Preparation
 
@@ -52,7 +54,8 @@ class KeptTarget:
         def open_late() -> PreTrainedModel:
             model, running = open(), owner()
             if running is not None:  # the model's weights replace those that were kept
-                running.use(compiled(model, self.facts.windows))
+                with suppress(UnfitError):  # as under autocast: the kept steps go on
+                    running.use(compiled(model, self.facts.windows))
             return model
 
         late = LateModel(self.facts, open_late)

@@ -66,10 +66,7 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
     if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
         raise ApiError(415, "send JSON that is not compressed, without 'Content-Encoding'")
     try:
-        async with asyncio.timeout(settings.body_limit):
-            data = await read_body(request, settings.max_body)
-    except TimeoutError as error:
-        raise ApiError(408, "the request did not arrive in time", code="timeout") from error
+        data = await read_body(request, settings.max_body, settings.body_limit)
     except ClientDisconnect as error:
         raise bad_request("the connection closed before the whole request arrived") from error
     try:
@@ -103,17 +100,22 @@ def checked(shape: type[S], body: dict[str, Any]) -> S:
         ) from error
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """All bytes of a request's body. Raises ApiError for more than `most`."""
+async def read_body(request: Request, most: int, seconds: float) -> bytes:
+    """All bytes of a request's body. Raises ApiError for more than `most`, and if they take longer
+    than so many seconds."""
     too_large = ApiError(413, f"the request is larger than {most} bytes", code="request_too_large")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > most:
         raise too_large
     data = bytearray()
-    async for part in request.stream():
-        data += part
-        if len(data) > most:
-            raise too_large
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                data += part
+                if len(data) > most:
+                    raise too_large
+    except TimeoutError as error:
+        raise ApiError(408, "the request did not arrive in time", code="timeout") from error
     return bytes(data)
 
 

@@ -13,7 +13,7 @@ from paceline.json_files import parse_text_json
 from paceline.serve.errors import ApiError, bad_request
 from paceline.serve.schemas import Message, Tool
 from paceline.session import Session
-from paceline.text import hidden_ids
+from paceline.text import CALL_MARKS, hidden_ids
 
 _PER_TOKEN = {"messages": 1, "characters": 64}
 """Most that a token stands for on average, in any vocabulary: a longer prompt cannot fit."""
@@ -42,6 +42,8 @@ class Reader:
                 self._check_tools(conversation, functions)
                 # User input is text, even if it looks like control tokens.
                 literal = self._holds_control_tokens(conversation, functions)
+                if literal:
+                    self._check_names([*conversation, *functions])
                 tokens = self._session.encode(conversation, tools=functions, literal=literal)
                 return self._checked(tokens, "messages")
             except UsageError as error:
@@ -112,6 +114,15 @@ class Reader:
             )
         except RecursionError:
             return True  # the template will say so
+
+    def _check_names(self, objects: _Objects) -> None:
+        """Raise ApiError for names in tools and calls that hold control tokens: `encode` makes text
+        only of values."""
+        tokenizer = self._session.tokenizer
+        hidden, added = hidden_ids(tokenizer), getattr(tokenizer, "added_tokens_encoder", {})
+        control = [each for each, number in added.items() if number in hidden or each in CALL_MARKS]
+        if _names_any(control, _names(objects)):
+            raise bad_request("names in tools and calls must not hold control tokens", "messages")
 
     def _check_tools(self, conversation: _Objects, tools: _Objects) -> None:
         """Raise ApiError for tools, calls and results that the template would drop silently."""
@@ -189,6 +200,19 @@ def _characters(values: Sequence[Any]) -> int:
 def _names_any(tokens: Iterable[str], values: Sequence[Any]) -> bool:
     said = json.dumps(values, ensure_ascii=False)
     return any(json.dumps(token, ensure_ascii=False)[1:-1] in said for token in tokens)
+
+
+def _names(values: Iterable[Any]) -> list[str]:
+    """The names of all fields, at any depth."""
+    found, left = list[str](), [*values]
+    while left:
+        each = left.pop()
+        if isinstance(each, Mapping):
+            found += each
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return found
 
 
 def _as_template_has_it(message: Message) -> dict[str, Any]:

@@ -247,6 +247,7 @@ class Engine:
             link.__traceback__, link = None, link.__context__
         for text in [text for text in self._texts if text.ticket is ticket]:
             self._texts.remove(text)
+            self._metrics.text_left("error" if outcome == "failed" else "abort")
             try:
                 text.leave()
             except BaseException as error:  # which must not stop the engine

@@ -40,7 +40,7 @@ _HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_prompt_tokens": ("Tokens in a text's prompt.", _COUNTS),
     "request_generation_tokens": ("Generated tokens of a text.", _COUNTS),
 }
-_FINISHED = {"eos": "stop", "interrupted": "abort"}
+_FINISHED = {"eos": "stop"}
 
 
 class Metrics:
@@ -101,10 +101,14 @@ class Metrics:
         for position in range(accepted):
             self._accepted_at.labels(**self._labels, position=position).inc()
 
+    def text_left(self, reason: str) -> None:
+        """Count a text that has left, complete or not."""
+        self._finished.labels(**self._labels, finished_reason=reason).inc()
+
     def text_ended(self, completion: Completion, seconds: float, later: int) -> None:
         """Record a complete text. seconds: since its first round. later: tokens after that."""
         reason = completion.finish_reason
-        self._finished.labels(**self._labels, finished_reason=_FINISHED.get(reason, reason)).inc()
+        self.text_left(_FINISHED.get(reason, reason))
         self.count("prompt_tokens", completion.prompt_tokens)
         self.count("prompt_tokens_cached", completion.cached_tokens)
         self.observe("request_prompt_tokens", completion.prompt_tokens)

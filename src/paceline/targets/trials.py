@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 import torch
@@ -157,16 +158,21 @@ def _rounded_to(model: PreTrainedModel) -> set[torch.dtype]:
 
 @contextmanager
 def narrow_windows(config: PreTrainedConfig) -> Iterator[None]:
-    """Let every sliding layer see 4 tokens, so that a trial of 12 shows which layers slide."""
+    """Let every sliding layer see 4 tokens, so that a trial of 12 shows which layers slide.
+
+    Only in this thread: in others the user's model may be generating.
+    """
     window = getattr(config, "sliding_window", None)
     if window is None:
         yield
         return
-    config.sliding_window = min(window, 4)
+    here, kind = get_ident(), type(config)
+    seen = property(lambda _: min(window, 4) if get_ident() == here else window)
+    config.__class__ = type(kind.__name__, (kind,), {"sliding_window": seen})
     try:
         yield
     finally:
-        config.sliding_window = window
+        config.__class__ = kind
 
 
 def trial(model: PreTrainedModel) -> torch.Tensor:

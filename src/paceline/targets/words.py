@@ -68,8 +68,9 @@ class Words:
         if self._head is None:
             return output_head(self._model.get(), tokens)
         matrix, bias = self._head
+        hidden = self._model.facts.hidden_size  # rounded matrices are padded to whole groups
         wanted = (torch.arange(matrix.outputs, device="cpu") if tokens is None else tokens).cpu()
-        return _with_bias(matrix.values(wanted), bias, wanted)
+        return _with_bias(matrix.values(wanted)[:, :hidden].contiguous(), bias, wanted)
 
 
 def _head_in(steps: Lowered) -> tuple[BlockMatrix, torch.Tensor | None] | None:

@@ -10,6 +10,8 @@ from paceline.protocols import Target
 from paceline.sampling import Sampler
 from paceline.tree import EMPTY
 
+_KEPT = 512  # rows, most of which are asked for again soon or never
+
 
 def require(holds: bool, otherwise: str) -> None:
     """Raise AssertionError with the sentence `otherwise` unless `holds`."""
@@ -18,7 +20,7 @@ def require(holds: bool, otherwise: str) -> None:
 
 
 class Reference:
-    """A target that reads one whole text at a time and caches nothing of it.
+    """A target that reads one whole text at a time and caches only scores.
 
     target: for exclusive use.
     """
@@ -31,6 +33,8 @@ class Reference:
         """Raw logits [vocab_size] of the token after `text`, which has at least one token."""
         key = tuple(text)
         if key not in self._rows:
+            if len(self._rows) == _KEPT:
+                del self._rows[next(iter(self._rows))]
             slot = self.target.open(key)
             self._rows[key] = self.target.score({slot: EMPTY})[slot][0].clone()
             self.target.close(slot)

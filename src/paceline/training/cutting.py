@@ -43,6 +43,8 @@ def cut(
     try:
         draft = assemble(base, _cut_config(base.config, layers), tensors, torch.float32)
         gap = _gap(base, draft, layers, vocabulary)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # whatever a class with unlike layers raises
         reason = str(error).partition("\n")[0]
         raise ModelError(

@@ -140,7 +140,8 @@ def train_method(
     del model  # before there are two
     model, tokenizer = open_model()
     model.eval().requires_grad_(False)
-    trainer, device = _begun(run, model, tokenizer, dataset), model.device
+    with _enough_memory("learn", advice):
+        trainer, device = _begun(run, model, tokenizer, dataset), model.device
     batches = Batches(dataset, cache, run.settings, device)
     with held(folder), products_in(trainer.precision, device), without_cudnn(device):
         if (done := _finished(run, folder, wanted)) is not None:  # by another process meanwhile
