@@ -30,8 +30,7 @@ def watch(model: str, data: Path, method: str) -> dict[str, Any]:
     """The process's bytes after so many prompts, and their peak."""
     cpu, found = torch.device("cpu"), list[int | None]()
     peak = peak_meter(cpu)
-    how = Options(max_new_tokens=32, budget=64)
-    session = paceline.load(model, method, device="cpu", options=how)
+    session = paceline.load(model, method, device="cpu", options=Options(32, budget=64))
     piles = [read_prompts(data / f"{task}.jsonl", DIFFERENT // len(TASKS)) for task in TASKS]
     for place, record in enumerate([*chain(*zip(*piles))] * 2, start=1):
         session.generate(session.encode(record.turns[0])[-256:])

@@ -143,6 +143,7 @@ def main() -> None:
         sys.exit(f"no study {given.study}: there are {', '.join((*STUDIES, 'all'))}")
     loaded = {"weights": given.weights, "dtype": given.dtype}
     session = paceline.load(given.model, "plain", **loaded, measure=True)
+    info = session.target.describe()
     for name in ALL if given.study == "all" else [given.study]:
         path = given.out / f"{name}-{given.model}.json"
         if path.exists() and not given.again:
@@ -150,9 +151,8 @@ def main() -> None:
             continue
         print(name, file=sys.stderr, flush=True)
         found = side_by_side(STUDIES[name], session, given)
-        about, info = {"study": name, "model": given.model}, session.target.describe()
-        found = {**about, "weights": given.weights, "dtype": info.dtype, **found}
-        write(path, found, info.device)
+        about = {"study": name, "model": given.model, "weights": given.weights}
+        write(path, {**about, "dtype": info.dtype, **found}, info.device)
 
 
 if __name__ == "__main__":

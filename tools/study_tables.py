@@ -35,11 +35,8 @@ def clients(name: str) -> Iterator[dict[str, Any]]:
             for kind, found in one["kinds"].items()
             if found["tokens_per_second"]
         }
-        yield {
-            **one,
-            "over": one["tokens_per_second"] / base["tokens_per_second"],
-            "over_by": kinds,
-        }
+        over = one["tokens_per_second"] / base["tokens_per_second"]
+        yield {**one, "over": over, "over_by": kinds}
 
 
 def replayed(study: str, shown: str) -> str:
