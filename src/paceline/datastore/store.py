@@ -214,9 +214,13 @@ class Datastore:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         with _explained(self.folder, "change"), ExitStack() as lock:
-            patience, self._waits = _PATIENCE if self._waits else 0.0, False
-            lock.enter_context(held(self.folder / LOCK, patience=patience))
-            self._waits = True  # again: while one text waits in vain, a server's others do, too
+            patience = _PATIENCE if self._waits else 0.0
+            try:
+                lock.enter_context(held(self.folder / LOCK, patience=patience))
+            except TimeoutError:
+                self._waits = False  # while one text waits in vain, a server's others do, too
+                raise
+            self._waits = True
             yield
 
 

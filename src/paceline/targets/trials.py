@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import get_ident
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,6 +36,7 @@ _TRIALS, _COUNTS = 7, 3
 # rounding explains. Quantised weights are only guarded against blunders, by `_QUANTISED`.
 _PREPARED = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 3e-2}
 _TRIAL_TOKENS = 12
+_one_trial = RLock()
 
 
 @torch.no_grad()
@@ -166,13 +167,15 @@ def narrow_windows(config: PreTrainedConfig) -> Iterator[None]:
     if window is None:
         yield
         return
-    here, kind = get_ident(), type(config)
+    here = get_ident()
     seen = property(lambda _: min(window, 4) if get_ident() == here else window)
-    config.__class__ = type(kind.__name__, (kind,), {"sliding_window": seen})
-    try:
-        yield
-    finally:
-        config.__class__ = kind
+    with _one_trial:  # another's would restore the class of this one
+        kind = type(config)
+        config.__class__ = type(kind.__name__, (kind,), {"sliding_window": seen})
+        try:
+            yield
+        finally:
+            config.__class__ = kind
 
 
 def trial(model: PreTrainedModel) -> torch.Tensor:
