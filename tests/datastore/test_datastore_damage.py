@@ -65,6 +65,40 @@ def test_what_follows_damaged_counts_goes_into_the_index(folder: Path) -> None:
     assert Datastore(folder, MARK).info().logged == 0
 
 
+def test_every_whole_record_is_found_and_nothing_else() -> None:
+    """Against the crc of each part, one by one."""
+    random = np.random.default_rng(3)
+    for _ in range(40):
+        parts = [
+            record(random.integers(0, 9, random.integers(1, 9)).tolist())
+            if random.random() < 0.5
+            else random.integers(0, 9, random.integers(0, 9)).astype("<u4").tobytes()
+            for _ in range(12)
+        ]
+        data = random.bytes(5) + b"".join(parts) + random.bytes(int(random.integers(0, 5)))
+        found = log_file.records_after(data, 5)
+        places = range(5, len(data) - 8, 4)
+        assert found == [at for at in places if log_file._document(data, at) is not None]
+        assert len(found) >= sum(log_file._document(part, 0) is not None for part in parts)
+
+
+def test_to_look_behind_damage_takes_time_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though each token could be the count of a record that reaches far."""
+    checked: list[int] = []
+
+    def counting(data: bytes, *known: int) -> int:
+        checked.append(len(data))
+        return crc32(data, *known)
+
+    monkeypatch.setattr(log_file, "crc32", counting)
+    count = 4000
+    tokens = list(range(count // 2, 0, -1)) * 2
+    data = flipped(record(tokens), 0) + record([1])
+    documents, end = log_file._read(data, 0)
+    assert [document.tolist() for document in documents] == [[1]] and end == len(data)
+    assert sum(checked) < 4 * len(data)
+
+
 @pytest.mark.parametrize("size", [4, 8, 12, 4096])
 def test_zeros_after_a_power_failure_are_no_documents(folder: Path, size: int) -> None:
     whole = (folder / "log").read_bytes()
