@@ -60,6 +60,7 @@ class TreeColumns:
         )
 
     def _allocate(self, room: int) -> None:
+        self.room = 0
         self.tokens, self.parents, self.sources = ((ctypes.c_int64 * room)() for _ in range(3))
         self.weights = (ctypes.c_double * room)()
         one, at = self._one, ctypes.addressof

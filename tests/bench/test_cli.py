@@ -423,6 +423,8 @@ def test_bench_run_goes_on_with_the_same_model_and_prompts_only(
     session.host = replace(session.host, fingerprint="another")
     assert "another model " in bench(command, data, "small", "--resume").err
     session.host = replace(session.host, fingerprint="toy")
+    # Where prompts were read does not matter.
+    assert bench(command, data / ".." / data.name, "small", "--resume").code == 0
     write(data / "small.jsonl", *PROMPTS, LONG)
     assert "another texts " in bench(command, data, "small", "--resume").err
 

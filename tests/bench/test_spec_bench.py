@@ -226,12 +226,13 @@ def test_the_command_line(
     command = runner(monkeypatch, capsys)
     header = {"run": {"kind": "run", "model": {"name": "smollm2-135m"}}}
     results = ResultFile(tmp_path / "run.jsonl", header)
-    for line in RUN:
+    long = [f"ppd:parts={'x' * 200}/{name}" for name in "ab"]
+    for line in [*RUN, *(entry(name, "other", 0, [1], output=(104,)) for name in long)]:
         results.append(line)
     written = command("bench", "spec-bench", "export", results.path, "--out", tmp_path)
     paths = list(map(Path, written.out.split()))
-    assert written.code == 0
-    assert [path.stem for path in paths] == ["smollm2-135m-plain", "smollm2-135m-anpd"]
+    assert (written.code, len({*paths})) == (0, 4)
+    assert [path.stem for path in paths[:2]] == ["smollm2-135m-plain", "smollm2-135m-anpd"]
     assert read_answers(paths[0])[0].choices[0].turns[0]
     shown = command("bench", "spec-bench", "show", *paths)
     assert shown.code == 0

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.interrupted import everywhere
 
-from paceline.datastore import BORDER, Datastore, clear_datastore
+from paceline.datastore import BORDER, Datastore, clear_datastore, documents
 from paceline.datastore import store as module
+from paceline.datastore.documents import RecentTexts
 from paceline.errors import StoreError, UsageError
 
 MARK, OTHER = "a" * 32, "b" * 32
@@ -348,3 +350,12 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path) ->
         with pytest.raises(StoreError, match=words):
             Datastore(place, MARK)
     assert [each.name for each in notes.iterdir()] == ["a.txt"]
+
+
+def test_an_interruption_anywhere_loses_no_recent_texts() -> None:
+    texts = [np.arange(length, dtype=np.int32) for length in (9, 7, 8)]
+    for interrupt in everywhere(documents):
+        recent = RecentTexts()
+        recent.pieces(texts[:1])
+        interrupt(lambda recent=recent: recent.pieces(texts))
+        assert sum(len(tokens) for tokens, _ in recent.pieces(texts)) == 9 + 1 + 7 + 1 + 8

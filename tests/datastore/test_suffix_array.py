@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.interrupted import everywhere
 
 from paceline.datastore import BORDER, LONGEST, GrowingSuffixArray, Search, SuffixArray
 from paceline.datastore import suffix_array as module
@@ -16,6 +17,7 @@ from paceline.datastore.search import NOTHING, Found
 from paceline.datastore.sorting import sort_places
 from paceline.drafters.lookup import FOLLOWER_DOUBT, follower_confidence
 from paceline.errors import UsageError
+from paceline.kernels.native import buffer
 from paceline.tree import EMPTY
 
 # Small alphabets make many repeats; every other text has borders.
@@ -267,3 +269,17 @@ def test_ids_that_cannot_be_are_refused(wrong: list[int]) -> None:
     with pytest.raises(UsageError, match="token id"):
         array.add(wrong)
     assert len(array) == 0
+
+
+def test_a_text_can_be_used_after_an_interruption_anywhere() -> None:
+    """What is known of it may be lost, but the library writes only to what is there."""
+    for interrupt in everywhere(module, buffer):
+        array = GrowingSuffixArray()
+        array.add([BORDER, *range(600)])
+        array.add([BORDER, *range(600)])
+        assert len(array) == array._room
+        interrupt(lambda array=array: (array.add([1]), array.drop(601)))
+        more = [BORDER, *range(3000)]
+        array.add(more)
+        assert array.tokens[-len(more) :].tolist() == more
+        assert array.look_up([7, 8], 1).tree.tokens == (9,)

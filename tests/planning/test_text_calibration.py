@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.c_library import needs_library, without_library
 from tests.helpers import trees
+from tests.interrupted import everywhere
 
+from paceline import tree_columns
+from paceline.kernels.native import buffer
 from paceline.planning import text_calibration as module
 from paceline.planning.text_calibration import SessionCalibration, new_calibration
 from paceline.tree import EMPTY, Tree
@@ -139,3 +142,13 @@ def test_a_text_begins_with_what_others_have_shown(make: Make) -> None:
         text.observe([5])
     (known,), (inherited,) = text.expect(tree), session.begin(32.0, 8.0).expect(tree)
     assert 0.5 < inherited < known
+
+
+@needs_library
+def test_a_calibration_can_be_used_after_an_interruption_anywhere() -> None:
+    few, many = Tree.chain([5, 6]), Tree.chain(range(300))
+    for interrupt in everywhere(module, tree_columns, buffer):
+        text = new_calibration(400.0).begin(32.0, 8.0)
+        text.expect(few)
+        interrupt(lambda text=text: (text.expect(many), text.forget_trees()))
+        assert len(text.expect(many)) == 300 and min(text.expect(many)) > 0

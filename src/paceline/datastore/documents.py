@@ -53,19 +53,19 @@ class RecentTexts:
     """Sorted pieces of texts; their number grows with the logarithm of the tokens."""
 
     def __init__(self) -> None:
-        self._pieces: list[tuple[Int32, Int32]] = []
-        self._count = 0  # texts in them
+        self._known = list[tuple[Int32, Int32]](), 0  # and how many texts are in them
 
     def pieces(self, documents: Sequence[Int32]) -> list[tuple[Int32, Int32]]:
         """Each piece's tokens, with borders, and the order of its places; newest first. documents:
         those of before, then newer ones."""
-        tokens = joined(documents[self._count :])
-        self._count = len(documents)
+        known, texts = self._known
+        pieces, tokens = [*known], joined(documents[texts:])
         if len(tokens):
-            while self._pieces and len(self._pieces[-1][0]) < max(_SMALL, _RATIO * len(tokens)):
-                tokens = joined([self._pieces.pop()[0], tokens])
-            self._pieces.append((tokens, sort_places(tokens)))
-        return self._pieces[::-1]
+            while pieces and len(pieces[-1][0]) < max(_SMALL, _RATIO * len(tokens)):
+                tokens = joined([pieces.pop()[0], tokens])
+            pieces.append((tokens, sort_places(tokens)))
+        self._known = pieces, len(documents)  # at once, in case of an interruption
+        return pieces[::-1]
 
 
 def joined(documents: Sequence[Int32]) -> Int32:

@@ -149,11 +149,12 @@ class SuffixArray:
         call.count, call.size = count, size
 
     def _point_to(self, tokens: Int32, order: Int32, count: int, size: int) -> None:
-        """Replace the arrays. The library may read the old ones until it knows the new ones, even
-        if this is interrupted."""
-        self._before = self._tokens, self._order
+        """Replace the arrays. If this is interrupted, no places of the text are known, and there is
+        no room that the library could write to."""
+        self._room = self._call.size = self._call.count = 0
         self._tokens, self._order = tokens, order
         self._point(count, size)
+        self._room = min(len(tokens), len(order))
 
 
 class GrowingSuffixArray(SuffixArray):
@@ -164,7 +165,7 @@ class GrowingSuffixArray(SuffixArray):
 
     def __init__(self) -> None:
         super().__init__(np.zeros(0, dtype=np.int32))
-        self._new = Buffer(ctypes.c_int32)
+        self._new, self._room = Buffer(ctypes.c_int32), 0
 
     @property
     def tokens(self) -> Int32:
@@ -224,7 +225,7 @@ class GrowingSuffixArray(SuffixArray):
                 insert_place(self.tokens, self._order[: call.size], place)
 
     def _reserve(self, count: int) -> None:
-        if count <= min(len(self._tokens), len(self._order)):
+        if count <= self._room:
             return
         room = max(1024, 2 * count)
         size = self._call.size

@@ -114,8 +114,9 @@ class KnownTexts:
     def refresh(self) -> None:
         """Include what the store has added."""
         if self._store is not None and self._version != self._store.version:
-            self._version = self._store.version
+            version = self._store.version
             self._arrays = self._store.arrays()
+            self._version = version
 
     def look_up(
         self, tail: Sequence[int], budget: int, search: Search, near: NearTexts | None = None

@@ -83,11 +83,13 @@ _KINDS = Kinds(
 )
 
 
-def _freed(owner: object, held: int) -> finalize[..., object]:
-    """Free a calibration after its owner; not at the end of the process, as a thread may use it."""
-    freeing = finalize(owner, kernels().forget_calibration, held)
-    freeing.atexit = False
-    return freeing
+class _Held:
+    """A calibration in the library, by its handle there; freed when nothing needs this any more."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        # Not at the end of the process, as a thread may use it.
+        finalize(self, kernels().forget_calibration, handle).atexit = False
 
 
 class _NativeSession:
@@ -95,39 +97,37 @@ class _NativeSession:
 
     def __init__(self, memory: float) -> None:
         self.native, self.call = kernels(), Sizing()
-        self.held = self.native.new_calibration(ctypes.addressof(_KINDS), memory)
-        _freed(self, self.held)
+        self.held = _Held(self.native.new_calibration(ctypes.addressof(_KINDS), memory))
         self._size_tree = partial(self.native.size_tree, ctypes.addressof(self.call))
         self._tree, self._costs = TreeColumns(self.call.tree), Buffer(ctypes.c_double)
         self._make_room()
 
     def begin(self, memory: float, evidence: float) -> _NativeText:
-        return _NativeText(self, self.native.inherited_by(self.held, memory, evidence), memory)
+        return _NativeText(self, memory, evidence)
 
-    def size(self, tree: Tree, of: int, costs: Sequence[float] | None = None) -> None:
+    def size(self, tree: Tree, of: _Held, costs: Sequence[float] | None = None) -> None:
         """Expect a tree for the calibration `of` or, given `costs`, choose its nodes."""
         call = self.call
         self._tree.put(tree)
         if self._tree.room > len(self.kept):
             self._make_room()
-        call.of, call.costs = of, None if costs is None else self._costs.put(costs)
+        call.of, call.costs = of.handle, None if costs is None else self._costs.put(costs)
         self._size_tree()
 
     def _make_room(self) -> None:
         """Make room for results of as many nodes as the tree may have."""
         room, at = self._tree.room, ctypes.addressof
-        self.kept = (ctypes.c_int64 * room)()
-        self.path_chances = (ctypes.c_double * room)()
-        self.call.kept, self.call.path_chances = at(self.kept), at(self.path_chances)
+        kept, self.path_chances = (ctypes.c_int64 * room)(), (ctypes.c_double * room)()
+        self.call.kept, self.call.path_chances = at(kept), at(self.path_chances)
+        self.kept = kept  # last, in case of an interruption: its length is the room
 
 
 class _NativeText:
-    """In the library; see `_CountedText`. held: its handle there, which is freed at the end."""
+    """In the library; see `_CountedText`."""
 
-    def __init__(self, session: _NativeSession, held: int, memory: float) -> None:
-        self._session, self._native = session, session.native
-        self._held, self._all, self._memory = held, session.held, memory
-        self._free = _freed(self, held)
+    def __init__(self, session: _NativeSession, memory: float, evidence: float) -> None:
+        self._session, self._native, self._memory = session, session.native, memory
+        self._held = self._inherited(session.held, evidence)
         self._said = Buffer(ctypes.c_int64)
 
     def expect(self, tree: Tree) -> list[float]:
@@ -141,13 +141,15 @@ class _NativeText:
         return Chosen(session.kept[: call.keeps], call.promised)
 
     def observe(self, tokens: Sequence[int]) -> None:
-        self._native.observe(self._held, self._all, self._said.put(tokens), len(tokens))
+        own, every = self._held.handle, self._session.held.handle
+        self._native.observe(own, every, self._said.put(tokens), len(tokens))
 
     def forget_trees(self) -> None:
         # An heir knows the same, and watches nothing yet.
-        heir = self._native.inherited_by(self._held, self._memory, inf)
-        self._free()
-        self._held, self._free = heir, _freed(self, heir)
+        self._held = self._inherited(self._held, inf)
+
+    def _inherited(self, known: _Held, evidence: float) -> _Held:
+        return _Held(self._native.inherited_by(known.handle, self._memory, evidence))
 
 
 TextCalibration = _CountedText | _NativeText

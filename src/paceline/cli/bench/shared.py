@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from paceline.bench.comparison import Comparison
     from paceline.bench.entries import Entry, LeftOut
     from paceline.bench.suites import Text
-    from paceline.bench.traces import Recording
+    from paceline.bench.traces import Recording, TraceRecord
     from paceline.bench.trial import Contender
     from paceline.cli.findings import Findings
     from paceline.prompts import PromptRecord
@@ -141,8 +141,8 @@ class Trials(Placement):
         # Before the file: what cannot be compared must leave none behind.
         comparison = Comparison(session, made, texts, options, self.repeats)
         found = common.circumstances(session, self.model)
-        # So that a run is not resumed on other prompts.
-        said = json.dumps([[text.suite, vars(text.record)] for text in texts])
+        # So that a run is not resumed on other prompts; where they were read does not matter.
+        said = json.dumps([[text.suite, _compared(text.record)] for text in texts])
         run = {"kind": name.partition("-")[0], **asked, "state": contenders.state}
         if contenders.gguf is not None:
             run["gguf"] = hash_of(contenders.gguf)
@@ -156,6 +156,11 @@ class Trials(Placement):
             found["plain_copy"] = prepared["plain_copy"]
             run["preparation"] = {**prepared, "plain_copy": found["plain_copy"].partition(":")[0]}
         return path, Findings(_measured(comparison, path, {**found, "run": run}, self.resume))
+
+
+def _compared(record: PromptRecord | TraceRecord) -> dict[str, Any]:
+    """What makes a text another one."""
+    return {each.name: getattr(record, each.name) for each in fields(record) if each.compare}
 
 
 @dataclass(frozen=True)

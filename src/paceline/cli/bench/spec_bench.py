@@ -56,9 +56,10 @@ def export(
     paths: set[Path] = set()
     for method in dict.fromkeys(entry.method for entry in entries):
         name = f"{model}-{method}"
-        path = out / f"{slug(name)}.jsonl"
-        if path in paths:  # of a method that differs in punctuation alone
-            path = out / f"{slug(name)}-{len(paths)}.jsonl"
+        stem = slug(name)[:200]  # names of files may have 255 bytes
+        path = out / f"{stem}.jsonl"
+        if path in paths:  # of a method that differs in punctuation alone, or after that
+            path = out / f"{stem}-{len(paths)}.jsonl"
         paths.add(path)
         with writable(path):
             out.mkdir(parents=True, exist_ok=True)

@@ -12,16 +12,12 @@ class Buffer:
 
     def __init__(self, number: Any) -> None:
         self._number = number
-        self._allocate(64)
+        self._held = (number * 64)()
 
     def put(self, numbers: Sequence[float]) -> int:
         """Copy these numbers; returns their address, which is valid until the next call."""
         count = len(numbers)
         if count > len(self._held):
-            self._allocate(2 * count)
+            self._held = (self._number * (2 * count))()
         self._held[:count] = list(numbers)
-        return self._address
-
-    def _allocate(self, room: int) -> None:
-        self._held = (self._number * room)()
-        self._address = ctypes.addressof(self._held)
+        return ctypes.addressof(self._held)
