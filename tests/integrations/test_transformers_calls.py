@@ -138,13 +138,16 @@ def test_an_accelerated_model_can_be_copied(copied: Callable[[Accelerated], Acce
         _ = fast.__nothing__
 
 
-def test_what_is_set_or_changed_reaches_the_model_and_keeps_the_wrapper() -> None:
+def test_what_is_set_or_changed_reaches_the_model_and_keeps_the_wrapper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = new_model("llama")
     fast = accelerate(model, "anpd", budget=8)
     fast.generation_config = GenerationConfig(max_new_tokens=7)
     assert model.generation_config.max_new_tokens == 7
     assert len(answer(fast, PROMPT)) == len(PROMPT) + 7
-    assert fast.to(torch.float64).eval() is fast
+    monkeypatch.setattr(type(model), "xpu", lambda self: self)
+    assert fast.to(torch.float64).eval().xpu() is fast
     assert model.dtype == torch.float64
     assert answer(fast, PROMPT) == answer(model, PROMPT)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import time
 from http.client import HTTPConnection
@@ -23,6 +24,7 @@ from paceline.serve.app import Server
 from paceline.serve.bodies import checked
 from paceline.serve.conversations import Reader
 from paceline.serve.errors import ApiError
+from paceline.serve.logs import _JsonLines
 from paceline.serve.orders import Orders
 from paceline.serve.running_server import StoppableServer, bound_socket, run
 from paceline.serve.schemas import (
@@ -500,3 +502,20 @@ def test_a_key_may_end_with_any_letter() -> None:
         for key in keys:
             sent = {b"Authorization": f"Bearer {key}".encode()}
             assert served.http.get("/v1/models", headers=sent).status_code == 200
+
+
+def test_a_request_that_is_nested_too_deeply_to_be_written_is_not_in_its_line_of_the_log() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    line = logging.makeLogRecord(
+        {"msg": "answered", "levelname": "INFO", "what": {"request": "r", "asked": deep}}
+    )
+    assert json.loads(_JsonLines().format(line)) | {"time": ""} == {
+        "time": "",
+        "level": "info",
+        "event": "answered",
+        "request": "r",
+    }
+    while deep:  # freed one by one
+        deep = deep.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -160,6 +161,19 @@ def test_tokens_by_themselves_keep_their_bytes(served: Live) -> None:
     assert token_text(tokenizer, served.server.session.encode("a")[0]) == "a"
 
 
+def test_added_tokens_are_written_as_they_are() -> None:
+    """Unlike tokens of SentencePiece, which write blanks and single bytes in their own way."""
+    pieces = {1: "▁of", 2: "<end▁of▁text>", 3: "<0x0A>", 4: "<0x0A>"}
+
+    tokenizer = SimpleNamespace(
+        added_tokens_decoder={2: "", 4: ""},
+        convert_ids_to_tokens=pieces.get,
+        decode=lambda ids, **_: pieces[ids[0]],
+    )
+    found = [token_bytes.__wrapped__(tokenizer, token).decode() for token in pieces]
+    assert found == [" of", "<end▁of▁text>", "\n", "<0x0A>"]
+
+
 def test_stop_strings_and_biases(served: Live) -> None:
     free = served.chat(temperature=0, max_tokens=60).json()["choices"][0]["message"]["content"]
     stop = free[10:12]
@@ -279,10 +293,13 @@ def test_keys() -> None:
             assert stranger.get("/v1/models", headers=second).status_code == 200
 
 
-def test_a_key_may_have_letters_of_any_language() -> None:
-    with live(toy_session("plain"), keys=["correct-horse", "schlüssel-123"]) as served:
-        sent = {"Authorization": "Bearer schlüssel-123".encode()}
-        assert served.http.get("/v1/models", headers=sent).status_code == 200
+def test_a_key_may_have_letters_of_any_language_and_encoding() -> None:
+    latin = b"schl\xfcssel-456"
+    keys = ["correct-horse", "schlüssel-123", os.fsdecode(latin)]
+    with live(toy_session("plain"), keys=keys) as served:
+        for key in ("schlüssel-123".encode(), latin):
+            sent = {"Authorization": b"Bearer " + key}
+            assert served.http.get("/v1/models", headers=sent).status_code == 200
 
 
 def test_requests_have_names(served: Live) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -34,29 +34,11 @@ _LOST: dict[str, tuple[Callable[[Any], bool], str]] = {
     "synced_gpus": (bool, "call generate of the model itself"),
 }
 
-# Methods of a model that change it and return it.
-_CHANGES = {
-    "apply",
-    "bfloat16",
-    "cpu",
-    "cuda",
-    "double",
-    "eval",
-    "float",
-    "half",
-    "requires_grad_",
-    "share_memory",
-    "to",
-    "to_empty",
-    "train",
-    "type",
-}
-
 
 class Accelerated:
     """A model whose `generate` is accelerated; everything else is the model's own, attributes that
-    are set included. Methods that change the model and return it, like `to`, return this wrapper;
-    keep the model for its own `generate`.
+    are set included. Methods that return the model, like `to`, return this wrapper; keep the model
+    for its own `generate`.
 
     Made by `accelerate`.
     """
@@ -139,11 +121,15 @@ class Accelerated:
         if name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         found = getattr(self._wrapped, name)
-        return partial(self._changed, found) if name in _CHANGES else found
+        if getattr(found, "__self__", None) is not self._wrapped:
+            return found
 
-    def _changed(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> Accelerated:
-        change(*args, **kwargs)
-        return self
+        @wraps(found)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            result = found(*args, **kwargs)
+            return self if result is self._wrapped else result
+
+        return called
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = name in ("_wrapped", "pace") or hasattr(type(self), name)

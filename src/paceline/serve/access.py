@@ -42,7 +42,8 @@ class Access:
         self, app: ASGIApp, keys: Sequence[str] = (), hosts: frozenset[str] | None = None
     ) -> None:
         self._app, self._hosts = app, hosts
-        self._keys = [key.encode() for key in keys]
+        # Bytes of the environment that are not UTF-8 are surrogates.
+        self._keys = [key.encode(errors="surrogateescape") for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI request."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from time import time
 from typing import Any
@@ -45,7 +44,7 @@ class Answer:
             "system_fingerprint": fingerprint,
         }
         self._request, self._ticket = request, ticket
-        text: type[_Text] = _Message if chat else _Continuation
+        text: type[_Text] = _Message if chat else _Text
         orders = enumerate(ticket.orders)
         self._texts = [text(request, index, order, tokenizer) for index, order in orders]
         options = request.stream_options
@@ -85,8 +84,8 @@ class Answer:
         return end
 
 
-class _Text(ABC):
-    """One text of an answer: its choices."""
+class _Text:
+    """One text of an answer: its choices. Here it goes on with a prompt, which may be repeated."""
 
     def __init__(
         self, request: TextRequest, index: int, order: Order, tokenizer: Tokenizer
@@ -140,25 +139,23 @@ class _Text(ABC):
             logprobs = self._logprobs(scores)
         return {"index": self._index, **content, "logprobs": logprobs, "finish_reason": reason}
 
-    @abstractmethod
     def begin(self) -> list[Object]:
-        """What comes before any new text."""
+        """What comes before any new text: the prompt to repeat."""
+        return [self._choice(text=self._order.echo)] if self._order.echo else []
 
-    @abstractmethod
     def whole(self, completion: Completion) -> Object:
         """The complete text."""
+        text = self._order.echo + completion.text
+        return self._choice(self._unscored(completion), finish_reason(completion), text=text)
 
-    @abstractmethod
     def _more(self, text: str, scores: Scores) -> list[Object]:
-        """More of the text."""
+        return [self._choice(scores, text=text)]
 
-    @abstractmethod
     def _last(self, completion: Completion) -> list[Object]:
-        """The end of the text."""
+        return [self._choice(reason=finish_reason(completion), text="")]
 
-    @abstractmethod
     def _logprobs(self, scores: Scores) -> Object:
-        """Log-probabilities of the text's next tokens."""
+        return completion_logprobs(self._tokenizer, scores, self._places)
 
 
 class _Message(_Text):
@@ -223,27 +220,6 @@ class _Message(_Text):
         """The finish reason; as at OpenAI, calls requested by name end with "stop"."""
         reason = finish_reason(completion)
         return "tool_calls" if called and reason == "stop" and not self._named else reason
-
-
-class _Continuation(_Text):
-    """A continuation of a prompt, which may be repeated."""
-
-    def begin(self) -> list[Object]:
-        """The prompt to repeat."""
-        return [self._choice(text=self._order.echo)] if self._order.echo else []
-
-    def whole(self, completion: Completion) -> Object:
-        text = self._order.echo + completion.text
-        return self._choice(self._unscored(completion), finish_reason(completion), text=text)
-
-    def _more(self, text: str, scores: Scores) -> list[Object]:
-        return [self._choice(scores, text=text)]
-
-    def _last(self, completion: Completion) -> list[Object]:
-        return [self._choice(reason=finish_reason(completion), text="")]
-
-    def _logprobs(self, scores: Scores) -> Object:
-        return completion_logprobs(self._tokenizer, scores, self._places)
 
 
 def _whole_call(call: ToolCall) -> Object:

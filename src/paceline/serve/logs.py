@@ -41,4 +41,12 @@ class _JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        try:
+            return _written(line)
+        except RecursionError:  # a request may be nested as deeply as Python can just read
+            line.pop("asked", None)
+            return _written(line)
+
+
+def _written(line: dict[str, Any]) -> str:
+    return json.dumps(line, ensure_ascii=False, default=str)

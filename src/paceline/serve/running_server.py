@@ -30,6 +30,7 @@ class StoppableServer(uvicorn.Server):
             # uvicorn prefers httptools where that is installed, which drops the body of a request
             # that offers HTTP/2, as every request of Java's own client does.
             http="h11",
+            lifespan="on",  # otherwise an application that fails to start serves errors
             log_config=None,
             access_log=False,
             server_header=False,
