@@ -45,6 +45,24 @@ LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 One with the attribute `stateless = True` promises to depend on nothing else and to keep no
 state."""
 
+
+class _ForGuesses:
+    """A stateless processor whose errors do not end a text: guesses may follow an end that is not
+    known to a draft model, or break a rule."""
+
+    stateless = True
+
+    def __init__(self, processor: LogitsProcessor) -> None:
+        self._processor = processor
+        self.temperature = getattr(processor, "temperature", 1.0)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        try:
+            return self._processor(input_ids, scores)
+        except Exception:
+            return scores
+
+
 Draw = Callable[[int, Sequence[int]], int]
 """Row of a scored tree, all tokens before the one to draw -> the token."""
 
@@ -106,10 +124,10 @@ class Sampler:
         that two models that agree draw the same token.
 
         It keeps only `stateless` processors: a draft model draws more than once per position, and
-        at positions that the text never reaches.
+        at positions that the text never reaches. Where they fail there, they change nothing.
         """
-        kept = tuple(each for each in self.processors if getattr(each, "stateless", False))
-        return Sampler(**{**self.arguments, "processors": kept})
+        stateless = (each for each in self.processors if getattr(each, "stateless", False))
+        return Sampler(**{**self.arguments, "processors": tuple(map(_ForGuesses, stateless))})
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -35,32 +35,6 @@ class TokenScores:
         return place if self.tokens is None else int(self.tokens[place])
 
 
-def choices(logits: torch.Tensor) -> Callable[[int], int]:
-    """Row of [rows, vocabulary] -> the index of its largest number, see `likeliest`; for the errors
-    see `check_drawn`. On a CPU a row is read only when asked for: few rows of a tree are."""
-    if logits.device.type == "cpu" and logits.element_size() >= _SHORTEST:
-        numbers = (logits.detach() if logits.requires_grad else logits).numpy()
-
-        def choose(row: int) -> int:
-            token = int(numbers[row].argmax())
-            check_drawn(numbers[row, token])
-            return token
-
-        return choose
-    found = logits.max(dim=-1)
-    return checked(found.values.tolist(), found.indices.tolist())
-
-
-def checked(scores: Sequence[float], tokens: Sequence[int]) -> Callable[[int], int]:
-    """Row -> the token drawn from it, with this score; for the errors see `check_drawn`."""
-
-    def choose(row: int) -> int:
-        check_drawn(scores[row])
-        return tokens[row]
-
-    return choose
-
-
 def check_drawn(score: float) -> None:
     """Check the score with which a token was drawn, the largest of all.
 
@@ -74,6 +48,36 @@ def check_drawn(score: float) -> None:
             "the processors"
         )
     raise UsageError("every token has the score -inf: relax the processors or the constraint")
+
+
+def choices(
+    logits: torch.Tensor, check: Callable[[float], None] = check_drawn
+) -> Callable[[int], int]:
+    """Row of [rows, vocabulary] -> the index of its largest number, which is checked. On a CPU a
+    row is read only when asked for: few rows of a tree are."""
+    if logits.device.type == "cpu" and logits.element_size() >= _SHORTEST:
+        numbers = (logits.detach() if logits.requires_grad else logits).numpy()
+
+        def choose(row: int) -> int:
+            token = int(numbers[row].argmax())
+            check(numbers[row, token])
+            return token
+
+        return choose
+    found = logits.max(dim=-1)
+    return checked(found.values.tolist(), found.indices.tolist(), check)
+
+
+def checked(
+    scores: Sequence[float], tokens: Sequence[int], check: Callable[[float], None] = check_drawn
+) -> Callable[[int], int]:
+    """Row -> the token drawn from it, whose score is checked."""
+
+    def choose(row: int) -> int:
+        check(scores[row])
+        return tokens[row]
+
+    return choose
 
 
 def likeliest(logits: torch.Tensor) -> list[int]:

@@ -29,6 +29,7 @@ from paceline.targets.toy import ToyTarget
 
 PROMPT = [3, 1, 4, 1, 5]
 F64 = torch.float64
+END = 2
 SAMPLERS = [
     GREEDY,
     Sampler(seed=3, temperature=0.5),
@@ -140,6 +141,30 @@ def test_other_processors_are_called_once_per_position(temperature: float) -> No
     output, _, _ = generate(ToyTarget(), toy_drafter("twin"), PROMPT, 25, sampler=sampler)
     assert bound.calls == list(range(len(PROMPT), len(PROMPT) + 25))
     assert output == naive_stream(ToyTarget(), PROMPT, 25, sampler)
+
+
+class EndsFirst:
+    """A rule of a finished text: nothing may follow its end, or it raises."""
+
+    stateless = True
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if END in input_ids[0, len(PROMPT) :].tolist():
+            raise ValueError("the text has ended")
+        return scores
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("inner", ["plain", "anpd"])
+def test_processors_that_refuse_drafts_beyond_the_end_do_not_end_the_text(
+    inner: str, temperature: float
+) -> None:
+    sampler = Sampler(temperature=temperature, processors=(EndsFirst(),))
+    expected = naive_stream(ToyTarget(), PROMPT, 60, replace(sampler, processors=()))
+    expected = expected[: expected.index(END) + 1]
+    drafter = toy_drafter("twin", inner=inner, length=6)
+    found = generate(ToyTarget(), drafter, PROMPT, 60, sampler=sampler, eos_ids={END})
+    assert found[0] == expected
 
 
 # ---- where a draft model gives up ----

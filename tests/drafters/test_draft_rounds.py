@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -33,17 +34,21 @@ def test_trees_before_a_correction_are_not_judged_by_what_comes_after_it(
 
 
 class Flickering(ToyTarget):
-    """Its scores are NaN in every other pass, beginning with the first."""
+    """Its scores are `wrong` in every other pass, beginning with the first."""
+
+    wrong = math.nan
 
     def score(self, *work: Any) -> dict[int, torch.Tensor]:
         found = super().score(*work)
-        return (
-            {slot: rows * torch.nan for slot, rows in found.items()} if self.passes % 2 else found
-        )
+        wrong = {slot: torch.full_like(rows, self.wrong) for slot, rows in found.items()}
+        return wrong if self.passes % 2 else found
 
 
-def test_scores_that_are_nan_are_no_guesses_and_no_error() -> None:
-    speaker = DraftRounds(Flickering(), make_drafter("plain"), FixedBudget(0), 1, Ticking(1e-3))
+@pytest.mark.parametrize("wrong", [math.nan, -math.inf])
+def test_scores_that_are_nan_or_forbid_all_are_no_guesses_and_no_error(wrong: float) -> None:
+    target = Flickering()
+    target.wrong = wrong
+    speaker = DraftRounds(target, make_drafter("plain"), FixedBudget(0), 1, Ticking(1e-3))
     text = [3, 1, 4, 1, 5]
     speaker.start(text, TextStart(text))
     assert [len(speaker.say(100, 2)) for _ in range(3)] == [0, 1, 1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from tests.draft_hosts import toy_host
 from tests.helpers import generate
 
-from paceline.drafters import Ouroboros, OuroborosSettings, PhrasePool
+from paceline.drafters import Ouroboros, OuroborosSettings, PhrasePool, make_drafter
 from paceline.drafters.lookahead import Lookahead, LookaheadSettings
 from paceline.drafters.verified_phrases import Verified, corrected, matching, refined
 from paceline.errors import ModelError, UsageError
@@ -287,3 +289,30 @@ def test_the_draft_models_own_drafter_is_phrases_but_in_a_copy() -> None:
     assert OuroborosSettings(draft="self").inner_method(slow=True) == "anpd"
     assert OuroborosSettings(draft="self", inner="phrases").inner_method(slow=True) == "phrases"
     assert OuroborosSettings(draft="near", inner="plain").inner_method(slow=True) == "plain"
+
+
+class Overflowing(ToyTarget):
+    """Its scores are NaN after tokens that plain decoding does not write."""
+
+    never: frozenset[int] = frozenset()
+
+    def score(self, *work: Any) -> dict[int, torch.Tensor]:
+        found = super().score(*work)
+        for slot, tree in work[0].items():
+            bad = [node + 1 for node, token in enumerate(tree.tokens) if token in self.never]
+            found[slot] = found[slot].index_fill(0, torch.tensor(bad, dtype=torch.long), math.nan)
+        return found
+
+
+@pytest.mark.parametrize(
+    "settings", ["draft=stranger", "draft=stranger,window=3,level=4,guesses=3"]
+)
+def test_scores_that_plain_decoding_does_not_read_end_no_text(settings: str) -> None:
+    prompt = [1, 2, 3]
+    plain, _, _ = generate(ToyTarget(), make_drafter("plain"), prompt, 60)
+    target = Overflowing()
+    target.never = frozenset(range(target.vocab_size)) - {*plain}
+    assert target.never
+    drafter = make_drafter(f"ouroboros:{settings}", toy_host(target))
+    found, rounds, _ = generate(target, drafter, prompt, 60, budget=16)
+    assert found == plain and any(target.never & {*round.tree.tokens} for round in rounds)

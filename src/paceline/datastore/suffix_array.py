@@ -189,6 +189,18 @@ class GrowingSuffixArray(SuffixArray):
         else:
             self._insert(tokens)
 
+    def longest(self, places: Int32, matched: int, tail: Sequence[int]) -> tuple[Int32, int]:
+        """Those of the places after `matched` tokens of the tail that share the most with it, and
+        how many: lookups compare no more than `LONGEST`."""
+        known = self.tokens
+        while LONGEST <= matched < len(tail):
+            longer = places[places > matched]
+            longer = longer[known[longer - matched - 1] == tail[-matched - 1]]
+            if not len(longer):
+                break
+            places, matched = longer, matched + 1
+        return places, matched
+
     def take_back(self, count: int) -> None:
         """Keep only the first `count` tokens."""
         order = self._order[: self._call.size]

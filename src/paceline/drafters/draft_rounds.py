@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from paceline.drafters.draft_chain import Guess, Said, Speaker, guess_of
-from paceline.errors import ModelError
+from paceline.errors import ModelError, UsageError
 from paceline.loop import Batch, Generation
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Planner, Target
@@ -86,8 +86,8 @@ class DraftRounds(Speaker):
                 spent = seconds.draft + seconds.target + seconds.commit
                 return Said(self._read(round), 1 + len(round.tree), spent, round.prefill)
         error = self._generation.error
-        # Scores that are NaN are no guesses; the text that they are for goes on without.
-        if error is not None and not isinstance(error, ModelError):
+        # Scores that are NaN or -inf are no guesses; the text that they are for goes on without.
+        if error is not None and not isinstance(error, ModelError | UsageError):
             raise error
         return None
 

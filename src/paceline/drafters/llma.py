@@ -124,18 +124,10 @@ class Llma(LookupDrafter):
 
     def _chosen(self, found: Found, output: Sequence[int]) -> tuple[int, int]:
         """One of the places after the longest match, and the match's length."""
-        places, matched = self._array.places(found), found.matched
-        known = self._array.tokens
-        if matched == LONGEST:  # the array compares no more
+        places = self._array.places(found)
+        if found.matched == LONGEST:
             # Text that repeats itself has any number of such places: of more, an even sample.
             places = places[:: 1 + (len(places) - 1) // _TRIED]
-            for matched in range(LONGEST, len(output)):
-                longer = places[places > matched]
-                longer = longer[known[longer - matched - 1] == output[-matched - 1]]
-                if not len(longer):
-                    break
-                places = longer
-            else:
-                matched = len(output)
+        places, matched = self._array.longest(places, found.matched, output)
         order = places if self._seed is None else self._priorities[places]
         return int(places[order.argmin()]), matched

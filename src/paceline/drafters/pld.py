@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.drafters.lookup import LookupDrafter, TextReader, copied_chain
+from paceline.datastore import Search
+from paceline.drafters.lookup import TextLookup, copied_chain
 from paceline.drafters.settings import Settings, whole
-from paceline.records import TextStart
-from paceline.tree import Tree
+from paceline.tree import EMPTY, Tree
 
 
 @dataclass(frozen=True)
 class PromptLookupSettings(Settings):
     """Settings of `PromptLookup`.
 
-    n: longest run to look for, 1 to 64: each length has a table.
+    n: longest run to look for, 1 to 64.
     k: most tokens to copy, >= 1.
 
     Raises UsageError for a value out of range.
@@ -32,46 +32,21 @@ class PromptLookupSettings(Settings):
     k: int = whole(10, 1)
 
 
-class PromptLookup(TextReader, LookupDrafter):
-    """Copies from the leftmost earlier occurrence of the text's last tokens.
-
-    Unlike the original, it does not rescan the text: a table per run length keeps where each run
-    was first continued, so a round costs the same at any text length.
-    """
+class PromptLookup(TextLookup):
+    """Copies from the leftmost earlier occurrence of the text's last tokens, not of references."""
 
     def __init__(self, settings: PromptLookupSettings | None = None, **changes: Any) -> None:
         super().__init__()
         own = replace(settings or PromptLookupSettings(), **changes)
-        self.max_run = own.n
-        self.draft_length = own.k
-        self._first: list[dict[tuple[int, ...], int]] = []
-
-    def start(self, text: TextStart) -> None:
-        """Index the context; references are ignored."""
-        self._text = []
-        self._first = [{} for _ in range(self.max_run)]
-        self._learn(text.context)
+        self.max_run, self.draft_length = own.n, own.k
+        self._search = Search(hits=1, depth=1)
 
     def propose_after(self, path: Sequence[int], budget: int) -> Tree:
         """A chain of up to `k` copied tokens."""
-        tail = tuple(self._tail(path, self.max_run))
-        for run in range(len(tail), 0, -1):
-            begin = self._first[run - 1].get(tail[-run:])
-            if begin is not None:
-                end = begin + max(0, min(self.draft_length, budget))
-                return copied_chain(self._text[begin:end], run)
-        return Tree()
-
-    def _take_back(self, known: int) -> None:
-        for place in range(known, len(self._text)):
-            for run, first in enumerate(self._first[:place], start=1):
-                tail = tuple(self._text[place - run : place])
-                if first.get(tail) == place:
-                    del first[tail]
-
-    def _learn(self, tokens: Sequence[int]) -> None:
-        text = self._text
-        for token in tokens:
-            for run, first in enumerate(self._first[: len(text)], start=1):
-                first.setdefault(tuple(text[-run:]), len(text))
-            text.append(token)
+        tail, count = self._tail(path, self.max_run), min(self.draft_length, budget)
+        found = self._own.look_up(tail, min(1, count), self._search)
+        if not found.matched:
+            return EMPTY
+        places, matched = self._own.longest(self._own.places(found), found.matched, tail)
+        begin = int(places.min())
+        return copied_chain(self._text[begin : begin + count], matched)

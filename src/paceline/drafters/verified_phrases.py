@@ -56,7 +56,8 @@ class Verified:
         tried = [(phrase, round.tree.along(phrase, end)) for phrase in phrases if whole]
         draft = tuple(chain[: len(nodes)])
         right = common_prefix(draft, round.path.tokens)
-        choose = cache(choices(round.logits))  # rows are long: only those wanted are read
+        # Rows are long: only those wanted are read. The text may never reach one of NaN.
+        choose = cache(choices(round.logits, check=lambda score: None))
 
         def best(node: int) -> int:
             return choose(node + 1)
