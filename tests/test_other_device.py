@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import dispatch_model
 from safetensors.torch import load_file
 
 import paceline
@@ -96,21 +97,64 @@ def test_a_model_of_transformers(device: str) -> None:
     assert torch.equal(fast.generate(ids.to(device), **given).cpu(), expected)
 
 
-def test_a_model_spread_over_devices(device: str) -> None:
-    """As `device_map` spreads it: its last layers are not where its inputs go."""
-    expected = text(CausalLMTarget(new_model("llama"), check=False), "plain")
-    model = new_model("llama")
-    for part in (model.model.embed_tokens, model.model.layers, model.model.rotary_emb):
-        part.to(device)
+def moved(given: Any, device: torch.device) -> Any:
+    """Tensors in arguments, on a device."""
+    if isinstance(given, torch.Tensor):
+        return given.to(device)
+    if isinstance(given, dict):
+        return {name: moved(each, device) for name, each in given.items()}
+    return tuple(moved(each, device) for each in given) if isinstance(given, tuple) else given
+
+
+def place_of(module: torch.nn.Module) -> torch.device:
+    return next(module.parameters()).device
+
+
+def spread(model: Any, elsewhere: list[str], device: str) -> Any:
+    """As `device_map` spreads it: what modules are given follows them, and logits go back to where
+    the inputs were."""
+    for name in elsewhere:
+        model.get_submodule(name).to(device)
+    body = model.model
+    places = {each: place_of(each) for each in (body.embed_tokens, *body.layers, body.norm)}
+    places |= {model.lm_head: place_of(model.lm_head), body.rotary_emb: place_of(body.layers[0])}
+
+    def follow(module: Any, args: Any, given: Any) -> Any:
+        return moved(args, places[module]), moved(given, places[module])
 
     def back(model: Any, given: Any, output: Any) -> Any:
-        output.logits = output.logits.to(device)
+        output.logits = output.logits.to(place_of(body.embed_tokens))
         return output
 
-    model.model.norm.register_forward_pre_hook(lambda norm, given: given[0].cpu())
+    for module in places:
+        module.register_forward_pre_hook(follow, with_kwargs=True)
     model.register_forward_hook(back)
-    target = CausalLMTarget(model)
-    assert text(target, "plain") == text(target, "anpd") == expected
+    return model
+
+
+@pytest.mark.parametrize("method", ["plain", "anpd", *PARTS, "ppd"])
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        ["model.embed_tokens", "model.layers", "model.rotary_emb"],
+        ["model.norm", "lm_head"],
+        ["model.layers", "model.rotary_emb", "model.norm"],
+    ],
+)
+def test_a_model_spread_over_devices(device: str, elsewhere: list[str], method: str) -> None:
+    expected = text(CausalLMTarget(new_model("llama"), check=False), "plain")
+    target = CausalLMTarget(spread(new_model("llama"), elsewhere, device))
+    assert text(target, method) == expected
+
+
+@pytest.mark.parametrize("method", [*PARTS, "ppd"])
+@pytest.mark.parametrize("far", ["lm_head", "model.embed_tokens", "model.layers"])
+def test_weights_that_wait_on_disk(method: str, far: str, tmp_path: Path) -> None:
+    expected = text(CausalLMTarget(new_model("llama"), check=False), "plain")
+    names = "model.embed_tokens", "model.layers", "model.norm", "model.rotary_emb", "lm_head"
+    places = {name: "disk" if name == far else "cpu" for name in names}
+    model = dispatch_model(new_model("llama"), places, main_device="cpu", offload_dir=tmp_path)
+    assert text(CausalLMTarget(model), method) == expected
 
 
 def options(method: str) -> dict[str, Any]:

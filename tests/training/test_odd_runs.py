@@ -99,6 +99,46 @@ def test_a_layer_that_cannot_be_copied_is_told_before_texts_are_read(
     assert not states.exists()
 
 
+@pytest.mark.parametrize(
+    ("method", "model", "changed", "words"),
+    [
+        ("eagle", "llama", {"intermediate": 4096}, "units to copy, not 4096"),
+        ("chimera", "llama", {"intermediate": 4096, "block": "last-layer"}, "units to copy"),
+        ("draft", "gpt2", {"layers": "0,2", "rank": 4}, "no linear layers"),
+    ],
+)
+def test_sizes_that_do_not_fit_the_model_are_told_before_texts_are_read(
+    data: Path, tmp_path: Path, method: str, model: str, changed: dict[str, Any], words: str
+) -> None:
+    states, base = tmp_path / "states", new_model(model, vocab_size=VOCAB)
+    with pytest.raises(UsageError, match=words):
+        train(data, tmp_path / "out", method, states, model=base, **changed)
+    assert not states.exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "before", "changed", "words"),
+    [
+        ("draft", {"layers": "0,2"}, {"layers": "0,1"}, "train with --layers 0,2 --rank 0"),
+        ("eagle", {}, {"intermediate": 16}, "wide, not 16: train with --intermediate"),
+        ("chimera", {}, {"intermediate": 16}, "wide, not 16: train with --intermediate"),
+    ],
+)
+def test_parts_to_start_from_that_have_other_sizes_are_told_before_texts_are_read(
+    data: Path,
+    tmp_path: Path,
+    method: str,
+    before: dict[str, Any],
+    changed: dict[str, Any],
+    words: str,
+) -> None:
+    first, states = tmp_path / "first", tmp_path / "states"
+    train(data, first, method, tmp_path / "read", **before)
+    with pytest.raises(UsageError, match=words):
+        train(data, tmp_path / "out", method, states, start=str(first), **changed)
+    assert not states.exists()
+
+
 def test_texts_longer_than_the_models_context_are_cut(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     lines = [json.dumps({"id": f"long/{i}", "prompt": "abc " * 200}) for i in range(9)]

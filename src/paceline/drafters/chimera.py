@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.drafters.chimera_levels import encoded, levels_of, restored
+from paceline.drafters.chimera_levels import encoded, levels_of
 from paceline.drafters.host import Host
 from paceline.drafters.level_drafter import LevelDrafter
 from paceline.drafters.level_tree import BeamSettings
@@ -74,8 +74,7 @@ class Chimera(LevelDrafter):
                 return NgramCache(encode, own.cache, beforehand)
             encoder = f"{found.fingerprint()} {own.weights}"  # rounded weights make other states
             place = Path(os.path.expanduser(own.spill))  # `Path`'s own fails for an unknown user
-            restore = partial(restored, model)
-            return NgramCache(encode, own.cache, beforehand, place, encoder, restore)
+            return NgramCache(encode, own.cache, beforehand, place, encoder)
 
         # States encoded for one text serve the next ones, and those beside it.
         key = (NgramCache, id(model), own.cache, own.dictionary, own.spill)

@@ -22,7 +22,11 @@ from paceline.drafters.ngram_cache import Ngram, NgramCache, State, last_ngram
 
 
 class Levels(TextLevels):
-    """What Chimera keeps of one text, and a draft after it. greens: where green states are kept."""
+    """What Chimera keeps of one text, and a draft after it. greens: where green states are kept.
+
+    Slot 2n of the columns is the mature (or draft) one of place n, slot 2n + 1 its green one. Nodes
+    take the places after the text, in the order they are added.
+    """
 
     _model: ChimeraModel
     per_place = 2
@@ -77,9 +81,6 @@ class Levels(TextLevels):
 class ModuleLevels(Levels):
     """Runs the modules of `model` one after the other."""
 
-    _end: int  # columns in use
-    _last: tuple[torch.Tensor, torch.Tensor]  # draft states of the last level, and their places
-
     @torch.no_grad()
     def take(self, states: torch.Tensor, greens: Sequence[State]) -> None:
         """See `Levels.take`."""
@@ -89,51 +90,43 @@ class ModuleLevels(Levels):
         encoder, matures = self._model.encoder, states[None, self.length :].float()
         end = self.length + len(greens)
         places = torch.arange(self.length, end, device=matures.device)[None]
-        self._put(2 * self.length, encoder.mature(matures, places), 2)
-        self._put(2 * self.length + 1, encoder.green(_rows_of(greens), places), 2)
+        self._put(2 * self.length, encoder.mature(matures, places))
+        self._put(2 * self.length + 1, encoder.green(_rows_of(greens, matures.device), places))
         self.length = end
 
     @torch.no_grad()
     def guess(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> Guesses:
         """See `Levels.guess`."""
-        states = self.drafts(depth, greens, parents)
-        return self._likeliest(self._model.logits(depth, self._mature, states), depth)
+        drafts = self.drafts(depth, greens, parents)
+        return self._likeliest(self._model.logits(depth, self._mature, drafts), depth)
 
     @torch.no_grad()
     def drafts(self, depth: int, greens: Sequence[State], parents: Sequence[int]) -> torch.Tensor:
         """Add m nodes, as `guess` does, and return their draft states [m, hidden]."""
-        encoder, rows = self._model.encoder, _rows_of(greens)
-        if depth:  # now nodes follow the last draft states
-            last, at = self._last
-            for slot, above in enumerate(self._sees[-last.shape[1] :], start=self._end):
-                above.append(slot)
-            self._put(self._end, encoder.mature(last, at))
-        else:
-            self._sees, self._end = [], 2 * self.length
-        for slot, parent in enumerate(parents, start=self._end):
-            self._sees.append([*(self._sees[parent] if depth else ()), slot])
-        places = torch.full((1, len(parents)), self.length + depth, device=rows.device)
-        self._put(self._end, encoder.green(rows, places))
-        keys, values = self._held[..., : self._end, :]
-        sees = torch.from_numpy(self._mask(len(parents), self._end))[None].to(rows.device)
+        self._sees = self._sees if depth else []
+        slots, encoder = self._placed(parents), self._model.encoder
+        rows = _rows_of(greens, self._held.device)
+        places = torch.full((1, len(slots)), self.length + depth, device=rows.device)
+        self._put(2 * slots.start + 1, encoder.green(rows, places))
+        mask = self._mask(len(slots), 2 * slots.stop)
+        mask[range(len(slots)), 2 * np.array(slots)] = False  # their own draft states come last
+        sees = torch.from_numpy(mask)[None].to(rows.device)
+        keys, values = self._held[..., : 2 * slots.stop, :]
         drafts: torch.Tensor = encoder(rows, places, (keys, values), sees)
-        self._last = drafts, places
+        if depth + 1 < self._model.config.heads:  # nobody sees those of the last level
+            self._put(2 * slots.start, encoder.mature(drafts, places))
         return drafts[0]
 
-    def _put(self, first: int, columns: Columns, step: int = 1) -> None:
-        """Write columns to slots first, first + step, …"""
-        self._end = first + step * columns[0].shape[2]
-        self._make_room(self._end)
+    def _put(self, first: int, columns: Columns) -> None:
+        """Write columns to every other slot from `first` on."""
+        end = first + 2 * columns[0].shape[2]
+        self._make_room(end)
         for held, new in zip(self._held, columns):
-            held[:, :, first : self._end : step] = new
+            held[:, :, first:end:2] = new
 
 
 class ProgramLevels(CalledLevels, Levels):
-    """Runs programs over the text's own cache.
-
-    Slot 2n of the cache is the mature (or draft) column of place n, slot 2n + 1 its green one.
-    Nodes take the places after the text, in the order they are added.
-    """
+    """Runs programs over the text's own cache."""
 
     _programs: ChimeraPrograms
 
@@ -173,11 +166,7 @@ def encoded(model: ChimeraModel, ngrams: Sequence[Ngram]) -> Sequence[State]:
     return [state.clone() for state in model.green(torch.tensor(ngrams, device=model.device))]
 
 
-def restored(model: ChimeraModel, numbers: torch.Tensor) -> State:
-    """Turn numbers [hidden] into a state as `encoded` makes them."""
-    return numbers.to(model.device) if model.programs is None else numbers.numpy()
-
-
-def _rows_of(states: Sequence[State]) -> torch.Tensor:
+def _rows_of(states: Sequence[State], device: torch.device) -> torch.Tensor:
     """[1, n, hidden]."""
-    return torch.stack([torch.as_tensor(state) for state in states])[None].float()
+    rows = [torch.as_tensor(state, device=device) for state in states]  # from a file: on the CPU
+    return torch.stack(rows)[None].float()

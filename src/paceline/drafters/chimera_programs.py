@@ -24,7 +24,6 @@ AT_ONCE = 256
 _MOST_FRESH = 8
 """Most new tokens that the call of a draft takes over; a prompt is read in calls of its own."""
 _MOST_LEVELS = 8  # MOST_LEVELS; its MOST_ORDER is more than any configuration has
-_WORDS_KEPT = 2048
 _ALL, _GREEN, _MATURE = range(3)  # layers of the cache
 
 
@@ -43,7 +42,6 @@ class ChimeraPrograms(BlockPrograms):
         encoder, bottom = model.encoder, cast(NgramEncoder, model.bottom)
         super().__init__(model, encoder)
         layer, hidden = layers_of(kind), model.hidden_size
-        self._order, self._words = bottom.order, dict[int, Floats]()
         self._embed = bottom.embeddings
         build = Builder(bottom.order * hidden, layer)
         self.green = build.program(bottom.encoded(build.given))
@@ -68,24 +66,10 @@ class ChimeraPrograms(BlockPrograms):
         """Green states [hidden] of n-grams."""
         found: list[Floats] = []
         for first in range(0, len(ngrams), AT_ONCE):
-            some = ngrams[first : first + AT_ONCE]
-            self._put_words(some, self.green.given(len(some)).reshape(len(some), self._order, -1))
-            found += [row.copy() for row in self.green.run(len(some))]
+            ids = torch.tensor(ngrams[first : first + AT_ONCE], device="cpu")
+            self.green.given(len(ids))[:] = self._embed(ids).flatten(1).float().numpy()
+            found += [row.copy() for row in self.green.run(len(ids))]
         return found
-
-    def _put_words(self, ngrams: Sequence[Sequence[int]], given: Floats) -> None:
-        """Write embeddings to `given` [n, order, hidden]. Recent ones are kept: looking them up one
-        by one takes as long as a small program."""
-        words = self._words
-        if missing := [*{token for ngram in ngrams for token in ngram if token not in words}]:
-            if len(words) > _WORDS_KEPT:
-                words.clear()
-                missing = [*{token for ngram in ngrams for token in ngram}]
-            rows = self._embed(torch.tensor(missing, device="cpu")).float().numpy()
-            words.update(zip(missing, rows, strict=True))
-        for row, ngram in enumerate(ngrams):
-            for place, token in enumerate(ngram):
-                given[row, place] = words[token]
 
     def _level(self, depth: int, layer: LayerOf) -> GivenRows:
         model, encoder = self.model, self.model.encoder

@@ -45,6 +45,7 @@ class LevelDrafter(Drafter):
         self._beam = settings
         self._new_levels = new_levels
         self._clock, self._depth = host.clock, min(settings.depth, most)
+        self._device = model.device
         self._plan: DraftLength | None = None  # None for always as many levels
         if not settings.depth:
             key = DraftLength, id(model), settings.beam
@@ -90,7 +91,7 @@ class LevelDrafter(Drafter):
     def observe_states(self, states: torch.Tensor) -> None:
         """See `Drafter.observe_states`. They are not read before a draft is wanted: a drafter that
         is switched off costs nothing."""
-        self._seen = states
+        self._seen = states.to(self._device)  # the model may be spread over devices
 
     def propose(self, budget: int) -> Tree:
         """The likeliest paths over all levels; empty until the target has read the prompt."""

@@ -78,8 +78,9 @@ class Medusa(Drafter):
 
     def observe_states(self, states: torch.Tensor) -> None:
         """Take the state of the last token before the root; see `Drafter.observe_states`."""
-        known = states.shape[0]
-        self._state = states.narrow(0, known - 1, 1) if 0 < known == self._length - 1 else None
+        known, fits = states.shape[0], 0 < states.shape[0] == self._length - 1
+        # The model may be spread over devices.
+        self._state = states.narrow(0, known - 1, 1).to(self._heads.device) if fits else None
 
     def propose(self, budget: int) -> Tree:
         """The likeliest paths over all heads; empty until the model has read the prompt."""

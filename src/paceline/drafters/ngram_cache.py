@@ -29,7 +29,7 @@ _DROP = "DELETE FROM states WHERE rowid <= (SELECT MAX(rowid) FROM states) - ?"
 
 Ngram = tuple[int, ...]
 State = torch.Tensor | NDArray[np.float32]
-"""[hidden]; an array if the encoder is a program."""
+"""[hidden]; an array if the encoder is a program. From a file it is a tensor on the CPU."""
 Encode = Callable[[Sequence[Ngram]], Sequence[State]]
 
 
@@ -43,7 +43,6 @@ class NgramCache:
     """Looks up n-grams, and encodes the missing ones together.
 
     encode: n-grams -> their states, each in memory of its own.
-    restore: numbers [hidden] -> a state as `encode` makes them.
     capacity: n-grams kept in memory; 0 remembers nothing.
     beforehand: n-grams -> their states [hidden]; never evicted.
     spill: a file for what memory evicts, created if missing; None discards it. It holds the last
@@ -61,9 +60,7 @@ class NgramCache:
         beforehand: Mapping[Ngram, State] | None = None,
         spill: Path | None = None,
         parts: str = "",
-        restore: Callable[[torch.Tensor], State] = lambda numbers: numbers,
     ) -> None:
-        self._restore = restore
         self._encode = encode
         self._capacity = capacity
         self._beforehand = beforehand or {}
@@ -87,11 +84,9 @@ class NgramCache:
         if ngram in self._memory:
             self._memory.move_to_end(ngram)
             return self._memory[ngram]
-        numbers = None if self._disk is None else self._disk.take(ngram)
-        if numbers is None:
-            return None
-        state = self._restore(numbers)
-        self._keep(ngram, state)
+        state = None if self._disk is None else self._disk.take(ngram)
+        if state is not None:
+            self._keep(ngram, state)
         return state
 
     def _keep(self, ngram: Ngram, state: State) -> None:

@@ -48,7 +48,11 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         def made() -> ModuleT:
             target = host.target
             head = target.output_head(self.token_ids)
-            module: ModuleT = type(self).module(self.config, head, target.embed, self.token_ids)
+
+            def embed(ids: torch.Tensor) -> torch.Tensor:  # a model may be spread over devices
+                return target.embed(ids).to(head[0].device)
+
+            module: ModuleT = type(self).module(self.config, head, embed, self.token_ids)
             if self.reads_words:
                 module.words = target.word_table()
             # Token ids are no part of it.

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError, UsageError
+from paceline.kernels.linear import FastLinear
 from paceline.kernels.shared_input import Projection
 from paceline.kernels.token_table import dtype_of_table, has_rows, rows_of
 from paceline.models.draft_model import layers_of
@@ -45,17 +46,24 @@ class LowRankLinear(nn.Module):
         return F.linear(rows, self.weight, self.bias) + update
 
 
+def check_linear(model: PreTrainedModel) -> None:
+    """Raise UsageError for a model that `with_low_rank` cannot change. Its weights may be in
+    blocks."""
+    stack = model.get_submodule(layers_of(model))
+    if not any(isinstance(each, nn.Linear | FastLinear) for each in stack.modules()):
+        raise UsageError(
+            f"the layers of {type(model).__name__} have no linear layers that could get an update "
+            "of low rank: leave out --rank"
+        )
+
+
 def with_low_rank(draft: PreTrainedModel, rank: int) -> set[str]:
     """Give every linear layer in a model's decoder layers an update, in place; returns the names of
     their weights, which must not learn. Raises UsageError if there is none."""
+    check_linear(draft)
     place = layers_of(draft)
     stack = draft.get_submodule(place)
     linears = {name: each for name, each in stack.named_modules() if type(each) is nn.Linear}
-    if not linears:
-        raise UsageError(
-            f"the layers of {type(draft).__name__} have no linear layers that could get an update "
-            "of low rank: leave out --rank"
-        )
     for name, layer in linears.items():
         stack.set_submodule(name, LowRankLinear(layer, min(rank, *layer.weight.shape)))
     return {f"{place}.{name}.weight" for name in linears}

@@ -95,7 +95,7 @@ def _table_in(steps: Lowered) -> BlockEmbedding | None:
 def output_head(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
     """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`.
 
-    A packed or quantised head has no weights to look at, so they are read out: zeros yield its
+    A packed, quantised or offloaded head has no weights to look at, so they are read out: zeros yield its
     biases, and the rows of an identity matrix its weights.
     """
     weights, biases = _unscaled(model, tokens)
@@ -131,12 +131,16 @@ def _unscaled(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
     size, hidden = config.vocab_size, size_of(table)[1]
     wanted = torch.arange(size, device="cpu") if tokens is None else tokens
     bias = getattr(head, "bias", None)
-    # First, as a model may have a head of its own although its configuration says that it is tied.
-    if has_rows(head) and size_of(head) == (size, hidden):
-        return _with_bias(rows_of(head, wanted), bias, wanted)
-    if bool(getattr(config, "tie_word_embeddings", False)):
-        return _with_bias(rows_of(table, wanted).to(dtype_of_table(model)), bias, wanted)
-    none = torch.zeros(1, hidden, dtype=dtype_of_table(model), device=device_of_table(model))
+    # Offloaded weights are on "meta" between calls.
+    if not getattr(getattr(head, "weight", None), "is_meta", False):
+        # First, as a model may have its own head although its configuration says that it is tied.
+        if has_rows(head) and size_of(head) == (size, hidden):
+            return _with_bias(rows_of(head, wanted), bias, wanted)
+        if bool(getattr(config, "tie_word_embeddings", False)):
+            return _with_bias(rows_of(table, wanted).to(dtype_of_table(model)), bias, wanted)
+    at = device_of_table(model)
+    at = torch.device("cpu") if at.type == "meta" else at
+    none = torch.zeros(1, hidden, dtype=dtype_of_table(model), device=at)
     return _asked(head, wanted.to(none.device), none)
 
 

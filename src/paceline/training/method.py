@@ -84,9 +84,11 @@ class TrainedMethod(ABC, Generic[SettingsT]):
         self.base, self.settings = base, settings
 
     @classmethod
-    def check(cls, settings: SettingsT, model: PreTrainedModel) -> None:
+    def check(
+        cls, settings: SettingsT, model: PreTrainedModel, first: Finished | None = None
+    ) -> None:
         """Raise UsageError or ModelError if settings do not fit a model, whose weights may be in
-        blocks; called before it reads any text."""
+        blocks, or the parts to start from; called before it reads any text."""
 
     @abstractmethod
     def forward(self, batch: Batch, scorer: Scorer) -> None:

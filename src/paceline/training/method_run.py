@@ -77,7 +77,7 @@ class MethodRun:
         been read."""
         settings = self.settings
         usable_precision(settings.precision, model.device)
-        method_of(settings).check(settings, model)
+        method_of(settings).check(settings, model, self.first)
         if settings.vocabulary > self.base.vocab_size:
             raise UsageError(
                 f"the model has {self.base.vocab_size} tokens: a vocabulary of "

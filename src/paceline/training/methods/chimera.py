@@ -45,11 +45,11 @@ class Chimera(TrainedMethod[ChimeraSettings]):
             last_layer.begin_as_last_layer(self.module.encoder, base.model)
 
     @classmethod
-    def check(cls, settings: ChimeraSettings, model: PreTrainedModel) -> None:
+    def check(
+        cls, settings: ChimeraSettings, model: PreTrainedModel, first: Finished | None = None
+    ) -> None:
         """See `TrainedMethod`."""
-        last_layer.sized_like(settings.config(), model.config, settings.intermediate)
-        if settings.block == "last-layer":
-            last_layer.check_last_layer(model, "Chimera")
+        last_layer.check_block(settings, model, first, "Chimera")
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Draft after all places, along the text."""

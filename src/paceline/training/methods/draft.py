@@ -11,7 +11,7 @@ from paceline.errors import UsageError
 from paceline.kernels.token_table import head_reads_table
 from paceline.models.draft_folder import DraftParts, DraftRecord
 from paceline.models.draft_model import head_tensors, name_of_head, own_tensors
-from paceline.models.low_rank import DOWN, UP, with_low_rank
+from paceline.models.low_rank import DOWN, UP, check_linear, with_low_rank
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.training.batches import Batch, masks_of
 from paceline.training.cutting import check_layers, check_text_only, cut, mixed_precision
@@ -40,23 +40,23 @@ class Draft(TrainedMethod[DraftSettings]):
             part.requires_grad_(name in own)
 
     @classmethod
-    def check(cls, settings: DraftSettings, model: PreTrainedModel) -> None:
-        """See `TrainedMethod`."""
-        check_text_only(model)
-        layers = model.config.num_hidden_layers
-        check_layers(settings.kept(layers), layers)
-
-    def start_from(self, parts: Finished) -> None:
+    def check(
+        cls, settings: DraftSettings, model: PreTrainedModel, first: Finished | None = None
+    ) -> None:
         """See `TrainedMethod`; updates of weights need the same layers below them."""
-        assert isinstance(parts, DraftParts)  # noqa: S101 - as `Parts` promises
-        about = parts.about
-        if (about.layers, about.rank) != (self._layers, self.settings.rank):
-            layers = ",".join(map(str, about.layers))
-            raise UsageError(
-                f"the draft model to start from has other layers: train with --layers {layers} "
-                f"--rank {about.rank}"
-            )
-        super().start_from(parts)
+        check_text_only(model)
+        kept = settings.kept(model.config.num_hidden_layers)
+        check_layers(kept, model.config.num_hidden_layers)
+        if settings.rank:
+            check_linear(model)
+        if isinstance(first, DraftParts):
+            about = first.about
+            if (about.layers, about.rank) != (kept, settings.rank):
+                layers = ",".join(map(str, about.layers))
+                raise UsageError(
+                    f"the draft model to start from has other layers: train with --layers {layers} "
+                    f"--rank {about.rank}"
+                )
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Guess once after every place; without gradients, guess a whole chain."""

@@ -12,7 +12,7 @@ from paceline.drafters.attention_rows import Stretches
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.trained_heads import EagleParts
 from paceline.training.batches import Batch
-from paceline.training.method import Base, TrainedMethod
+from paceline.training.method import Base, Finished, TrainedMethod
 from paceline.training.methods import last_layer
 from paceline.training.methods.settings import EagleSettings
 from paceline.training.scorer import Scorer
@@ -40,11 +40,11 @@ class Eagle(TrainedMethod[EagleSettings]):
                 self.module.last_norm.copy_(last_layer.gains_of(last_layer.final_norm_of(model)))
 
     @classmethod
-    def check(cls, settings: EagleSettings, model: PreTrainedModel) -> None:
+    def check(
+        cls, settings: EagleSettings, model: PreTrainedModel, first: Finished | None = None
+    ) -> None:
         """See `TrainedMethod`."""
-        last_layer.sized_like(settings.config(), model.config, settings.intermediate)
-        if settings.block == "last-layer":
-            last_layer.check_last_layer(model, "EAGLE")
+        last_layer.check_block(settings, model, first, "EAGLE")
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:
         """Take all steps after all places, along the text."""

@@ -13,11 +13,12 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from paceline.drafters.context_encoder import ContextEncoder
-from paceline.errors import ModelError
+from paceline.errors import ModelError, UsageError
 from paceline.models.draft_model import layers_of
 from paceline.trained_configs import ChimeraConfig, EagleConfig
 from paceline.training.batches import masks_of
 from paceline.training.cutting import cut
+from paceline.training.methods.settings import ChimeraSettings, EagleSettings
 
 # Names of a layer's parts in Llama and its relatives.
 _TURNED = {"query": "self_attn.q_proj", "key": "self_attn.k_proj", "value": "self_attn.v_proj"}
@@ -31,7 +32,7 @@ _FINAL_NORMS = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 _SMALLEST = 1e-2  # of its gains, to divide by
 
-ConfigT = TypeVar("ConfigT", EagleConfig, ChimeraConfig)
+ConfigT = TypeVar("ConfigT", bound=EagleConfig | ChimeraConfig)
 
 
 def sized_like(config: ConfigT, base: PreTrainedConfig, intermediate: int = 0) -> ConfigT:
@@ -81,9 +82,30 @@ def has_biases(model: PreTrainedModel) -> bool:
     return f"{_TURNED['query']}.bias" in dict(last_layer_of(model).named_parameters())
 
 
-def check_last_layer(model: PreTrainedModel, kind: str) -> None:
-    """Raise ModelError for a model whose last layer lacks parts that `copy_last_layer` copies.
-    Its matrices may be in blocks."""
+def check_block(
+    settings: EagleSettings | ChimeraSettings, model: PreTrainedModel, first: Any, kind: str
+) -> None:
+    """Check the block of a method. first: the parts that it starts from, if any. kind: of the block,
+    for errors.
+
+    Raises UsageError for another width of its feed-forward than these have, or than can be copied,
+    and ModelError for a model whose last layer lacks parts that `copy_last_layer` copies. Its
+    matrices may be in blocks.
+    """
+    width = sized_like(settings.config(), model.config, settings.intermediate).intermediate
+    if first is not None and first.config.intermediate != width:
+        raise UsageError(
+            f"the block to start from is {first.config.intermediate} wide, not {width}: train with "
+            f"--intermediate {first.config.intermediate}"
+        )
+    if settings.block != "last-layer":
+        return
+    most = sized_like(settings.config(), model.config).intermediate
+    if width > most:
+        raise UsageError(
+            f"the model's last layer has {most} units to copy, not {width}: reduce --intermediate, "
+            "or train with --block random"
+        )
     layer = last_layer_of(model)
     with _copying(model, kind):
         for name in (*_TURNED.values(), *_OTHERS):

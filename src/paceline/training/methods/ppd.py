@@ -9,7 +9,7 @@ from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.errors import UsageError
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.training.batches import Batch
-from paceline.training.method import Base, Record, Tensors, TrainedMethod
+from paceline.training.method import Base, Finished, Record, Tensors, TrainedMethod
 from paceline.training.methods.prompt_model import PromptModel
 from paceline.training.methods.settings import PpdSettings
 from paceline.training.scorer import Scorer
@@ -32,7 +32,9 @@ class Ppd(TrainedMethod[PpdSettings]):
         self.module = PromptModel(base, settings.config())
 
     @classmethod
-    def check(cls, settings: PpdSettings, model: PreTrainedModel) -> None:
+    def check(
+        cls, settings: PpdSettings, model: PreTrainedModel, first: Finished | None = None
+    ) -> None:
         """See `TrainedMethod`."""
         layers = model.config.get_text_config().num_hidden_layers
         if settings.exits > layers:
