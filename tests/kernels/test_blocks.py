@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 from collections.abc import Iterator
 from functools import cache
 
@@ -268,3 +270,14 @@ def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(ValueError, match="not 'mmx'"):
         kernels().use("mmx")
     assert blocks.kernels().tier in kernels().tiers
+
+
+def test_a_copy_of_a_layer_can_be_used_after_the_layer_is_gone() -> None:
+    layer = Int8Linear(torch.randn(64, 64), None)
+    rows = torch.randn(3, 64)
+    expected, twin = layer(rows), copy.deepcopy(layer)
+    _, address, *_ = twin.matrix.native
+    assert address == twin.matrix.panels.data_ptr()
+    del layer
+    gc.collect()
+    assert torch.equal(twin(rows), expected)

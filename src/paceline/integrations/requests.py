@@ -23,6 +23,7 @@ HEALING = "token_healing is not supported: heal the prompt first with model.heal
 # Arguments that `generate` prepares for every model; the loop provides its own.
 _PREPARED = {
     "attention_mask",
+    "cache",
     "cache_position",
     "logits_to_keep",
     "past_key_values",
@@ -69,7 +70,8 @@ def check_request(
             'cache_implementation="quantized" is not supported, and would write another text: '
             "leave it out, or use the model's own generate"
         )
-    cache = model_kwargs.get("past_key_values")
+    # "cache" since transformers 5.24.
+    cache = model_kwargs.get("cache", model_kwargs.get("past_key_values"))
     # An empty one is the caller's, who wants it filled, or made by `generate` for any method.
     given = getattr(cache, "_is_user_defined", False)
     if cache is not None and (given or cache.get_seq_length() > 0):

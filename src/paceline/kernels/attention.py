@@ -75,6 +75,7 @@ def grouped_attention(
     width = query.shape[2]
     if width < _LEAST_ROWS:
         missing = (0, 0, 0, _LEAST_ROWS - width)
+        attention_mask = attention_mask.expand(*attention_mask.shape[:-2], width, -1)
         query, attention_mask = F.pad(query, missing), F.pad(attention_mask, missing)
     out = F.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
@@ -124,12 +125,22 @@ def switch_to_grouped(model: PreTrainedModel) -> bool:
     if not model._can_set_attn_implementation():
         return False
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
 
     AttentionInterface.register(GROUPED, grouped_attention)
-    AttentionMaskInterface.register(GROUPED, sdpa_mask)
+    AttentionMaskInterface.register(GROUPED, _usual_mask)
     model.set_attn_implementation(GROUPED)
     return bool(model.config._attn_implementation == GROUPED)
+
+
+def _usual_mask(*args: Any, config: Any = None, **kwargs: Any) -> torch.Tensor | None:
+    """The mask that a model had before, since it may be switched back in the middle of a pass."""
+    from transformers.masking_utils import eager_mask, sdpa_mask
+
+    capped = getattr(config, "attn_logit_softcapping", None) is not None
+    found: torch.Tensor | None = (eager_mask if capped else sdpa_mask)(
+        *args, config=config, **kwargs
+    )
+    return found
 
 
 @contextmanager

@@ -9,6 +9,7 @@ whatever rows share its pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -131,6 +132,10 @@ class BlockMatrix:
         except OSError:
             return False
         return True
+
+    def __deepcopy__(self, _: Any) -> BlockMatrix:
+        """Copies of a model share it: it does not change, and `native` has its address."""
+        return self
 
     def _use(self, panels: torch.Tensor) -> None:
         self.panels = panels

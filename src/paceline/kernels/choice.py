@@ -133,8 +133,9 @@ def _times(weights: Sequence[torch.Tensor], kind: Maker, rows: int) -> dict[Size
     not available. One layer of each size is timed, with cold caches: before each draft, the
     target's pass has evicted the drafter's weights."""
     found = dict.fromkeys(map(_size, weights), float("inf"))
+    one = {_size(weight): weight for weight in weights}
     try:
-        layers = {_size(weight): make_linear(kind, weight, None) for weight in weights}
+        layers = {size: make_linear(kind, weight, None) for size, weight in one.items()}
     except UnpackableError:
         return found
     inputs = {

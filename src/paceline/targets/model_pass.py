@@ -23,7 +23,7 @@ from paceline.targets.one_call.compiled_pass import ChainPass, CompiledPass, com
 from paceline.targets.one_call.device_pass import DevicePass, device_steps
 from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
-from paceline.targets.support import attention_windows
+from paceline.targets.support import attention_windows, cache_argument
 from paceline.targets.trials import narrow_windows, self_check
 from paceline.targets.virtual_tokens import VirtualTokens
 from paceline.targets.weights import on_one_gpu
@@ -63,6 +63,10 @@ class ModelPass:
     @property
     def _model(self) -> PreTrainedModel:
         return self._late.get()
+
+    @cached_property
+    def _cache_name(self) -> str:
+        return cache_argument(self._model)
 
     @cached_property
     def _keeps_logits(self) -> bool:
@@ -224,7 +228,7 @@ class ModelPass:
                 **arguments,
                 attention_mask=masks,
                 position_ids=inputs.positions,
-                past_key_values=self.cache,
+                **{self._cache_name: self.cache},
                 use_cache=True,
                 return_dict=True,
             )

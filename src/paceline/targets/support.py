@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import torch
@@ -56,6 +57,11 @@ def check_supported(model: PreTrainedModel) -> None:
             f"each pass of {name} runs in several processes together (tensor parallelism, FSDP or "
             "DeepSpeed ZeRO-3): load it whole in one process, or call its own generate"
         )
+
+
+def cache_argument(model: torch.nn.Module) -> str:
+    """What a model's forward calls its cache: "cache" since transformers 5.24."""
+    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 def attention_windows(config: PreTrainedConfig) -> dict[str, int | None]:

@@ -26,6 +26,7 @@ from paceline.kernels.shared_input import Projection
 from paceline.kernels.stand_in import LinearStandIn
 from paceline.protocols import LAST_STATES
 from paceline.targets.hidden_states import decoder_layers, noting_states
+from paceline.targets.support import cache_argument
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -219,7 +220,7 @@ def record(model: PreTrainedModel, windows: Mapping[str, Any]) -> Recording:
             input_ids=ids,
             position_ids=positions,
             attention_mask=masks if len(masks) > 1 else next(iter(masks.values())),
-            past_key_values=_Keys(recorder),
+            **{cache_argument(model): _Keys(recorder)},
             use_cache=True,
             return_dict=True,
             rows_seen=seen,

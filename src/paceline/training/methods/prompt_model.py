@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
 from paceline.errors import ModelError
-from paceline.targets.support import longest_context
+from paceline.targets.support import cache_argument, longest_context
 from paceline.trained_configs import PromptConfig
 from paceline.training.batches import Batch, masks_of
 from paceline.training.method import Base
@@ -153,12 +153,13 @@ class PromptModel(nn.Module):
     def _states(self, rows: PromptRows) -> torch.Tensor:
         """The states of the rows after their windows, [batch, rows, hidden]."""
         model, batch, read = self.model, rows.batch, DynamicCache()
+        name = cache_argument(model)
         with torch.no_grad():  # keys and values of the windows, without prefix tokens
             model.base_model(
                 batch.tokens,
                 attention_mask=masks_of(model, batch.sees_back, model.dtype),
                 position_ids=batch.position,
-                past_key_values=read,
+                **{name: read},
                 use_cache=True,
             )
         embeddings = self.embeddings.flatten(0, 1)[rows.embeddings]
@@ -167,7 +168,7 @@ class PromptModel(nn.Module):
             # Guesses beyond a text's end count for nothing, but there GPT-2's table may end.
             position_ids=rows.positions.clamp(max=self._positions - 1),
             attention_mask=masks_of(model, rows.visible, model.dtype),
-            past_key_values=self._after_prefix(read),
+            **{name: self._after_prefix(read)},
             use_cache=True,
             output_hidden_states=self.config.exits > 1,
         )
@@ -201,7 +202,8 @@ class PromptModel(nn.Module):
         cache = DynamicCache()
         device = model.get_input_embeddings().weight.device
         with torch.no_grad():
-            model(torch.tensor([[0]], device=device), past_key_values=cache, use_cache=True)
+            first = torch.tensor([[0]], device=device)
+            model(first, use_cache=True, **{cache_argument(model): cache})
         noise = torch.Generator().manual_seed(0)
         for name in ("keys", "values"):
             sizes = {getattr(layer, name).shape[1::2] for layer in cache.layers}
