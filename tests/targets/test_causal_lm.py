@@ -21,6 +21,8 @@ from tests.in_step import new_target
 from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     T5Config,
@@ -37,6 +39,8 @@ from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets import causal_lm, support, trials
 from paceline.targets.engines import open_target
+from paceline.training.methods.ppd import Ppd
+from paceline.training.methods.settings import PpdSettings
 from paceline.tree import EMPTY, ROOT, Tree
 
 NAMED = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "phi"]
@@ -511,6 +515,50 @@ def test_virtual_tokens_are_scored_by_their_own_embeddings(name: str) -> None:
         with torch.no_grad():
             own = model(inputs_embeds=torch.stack(parts)[None], use_cache=False).logits[0, -1]
         assert gap(rows[node + 1], own) < 1e-9
+
+
+def gemma3n() -> PreTrainedModel:
+    """Each of its layers looks ids up, beside the embeddings."""
+    config = Gemma3nTextConfig(
+        vocab_size=VOCAB,
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size=32,
+        hidden_size_per_layer_input=8,
+        intermediate_size=[48] * 4,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_kv_shared_layers=2,
+        head_dim=8,
+        laurel_rank=4,
+        altup_num_inputs=2,
+        activation_sparsity_pattern=[0.0] * 4,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        sliding_window=16,
+        max_position_embeddings=256,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    model = Gemma3nForCausalLM._from_config(config, attn_implementation="sdpa").eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for part in model.parameters():  # the vectors, too: a scale of zero would hide the layers'
+            part.normal_(std=0.3, generator=generator)
+    return model
+
+
+def test_a_model_whose_layers_look_tokens_up_has_no_virtual_tokens() -> None:
+    """It would leave out what its layers add, for all rows of the pass, and say nothing."""
+    model = gemma3n()
+    with pytest.raises(UsageError, match="cannot read prompt tokens: choose another method"):
+        new_target(model).add_virtual_tokens(torch.randn(3, 32))
+    with pytest.raises(UsageError, match="cannot read prompt tokens: train another method"):
+        Ppd.check(PpdSettings(), model)
+    target = new_target(model)
+    target.keep_states((0, 2))
+    with pytest.raises(ModelError, match="does not expose its hidden states"):
+        generate(target, make_drafter("plain"), some_prompt(9), 4)
 
 
 def test_virtual_tokens_are_never_said(small: PreTrainedModel) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 
 from paceline.chains import ChainFound, ChainRequest
+from paceline.errors import UsageError
 from paceline.kernels.programs.steps import Lowered
 from paceline.protocols import CHAINS, LAST_STATES, Target
 from paceline.records import Path, TargetInfo, WordTable
@@ -163,6 +164,11 @@ class CausalLMTarget(Target):
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
         """Return the id of the first of `embeddings` [count, hidden]. See `Target`."""
+        if not self._pass.reads_embeddings:
+            raise UsageError(
+                "the model's layers look tokens up, too, so it cannot read prompt tokens: choose "
+                "another method"
+            )
         known, first = len(self._virtual), self._virtual.add(embeddings, self.device)
         if len(self._virtual) != known:
             self._renew_static()  # captures read the old table

@@ -68,12 +68,17 @@ def call_with_states(
     whose decoder yields none."""
     with noting_states(model, layers) as found:
         result = call()
-    if any(len(each) != 1 or not isinstance(each[0], torch.Tensor) for each in found.values()):
+    if not all(len(each) == 1 and _are_states(each[0]) for each in found.values()):
         raise ModelError(
             f"{type(model).__name__} does not expose its hidden states: choose another method"
         )
     states = [each for (each,) in found.values()]
     return result, torch.cat([each.to(states[0]) for each in states], dim=-1)
+
+
+def _are_states(output: Any) -> bool:
+    """Whether it is [batch, width, hidden]; layers of Gemma 3n return several of these in one."""
+    return isinstance(output, torch.Tensor) and output.dim() == 3
 
 
 def side_by_side(rows: torch.Tensor, hidden: int, places: Sequence[int]) -> torch.Tensor:

@@ -24,7 +24,7 @@ from paceline.targets.one_call.device_pass import DevicePass, device_steps
 from paceline.targets.one_call.recording import UnfitError
 from paceline.targets.pass_inputs import InputsByText, InputsInOne, PassInputs, Windows
 from paceline.targets.support import attention_windows, cache_argument
-from paceline.targets.trials import narrow_windows, self_check
+from paceline.targets.trials import narrow_windows, reads_embeddings, self_check
 from paceline.targets.virtual_tokens import VirtualTokens
 from paceline.targets.weights import on_one_gpu
 
@@ -63,6 +63,12 @@ class ModelPass:
     @property
     def _model(self) -> PreTrainedModel:
         return self._late.get()
+
+    @cached_property
+    def reads_embeddings(self) -> bool:
+        """Whether scores follow from embeddings alone; programs write these in a step of their
+        own."""
+        return bool(self.compiled or self.on_device) or reads_embeddings(self._model)
 
     @cached_property
     def _cache_name(self) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from paceline.errors import ModelError
 from paceline.kernels.autocast import autocast_dtype
+from paceline.kernels.token_table import device_of_table
 from paceline.protocols import Target
 from paceline.records import Path
 from paceline.targets.weights import is_quantised, is_rough
@@ -176,6 +177,20 @@ def narrow_windows(config: PreTrainedConfig) -> Iterator[None]:
             yield
         finally:
             config.__class__ = kind
+
+
+@torch.no_grad()
+def reads_embeddings(model: PreTrainedModel) -> bool:
+    """Whether a model's scores follow from embeddings alone. Layers of Gemma 3n and 4 look up ids,
+    too."""
+    table, size = model.get_input_embeddings(), model.config.get_text_config().vocab_size
+    ids = (7 + 31 * torch.arange(_TRIAL_TOKENS, device=device_of_table(model))[None]) % size
+    try:
+        found = model(inputs_embeds=table(ids), use_cache=False, return_dict=True).logits[0]
+    except Exception:  # what a model may raise is not known
+        return False
+    error, spread = differences(found.float(), _plain(model, ids)[0])
+    return bool((error <= _tolerance(model) * spread).all())
 
 
 def trial(model: PreTrainedModel) -> torch.Tensor:

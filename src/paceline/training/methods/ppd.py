@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.errors import UsageError
 from paceline.planning.acceptance import AcceptanceTable
+from paceline.targets.trials import reads_embeddings
 from paceline.training.batches import Batch
 from paceline.training.method import Base, Finished, Record, Tensors, TrainedMethod
 from paceline.training.methods.prompt_model import PromptModel
@@ -36,6 +37,11 @@ class Ppd(TrainedMethod[PpdSettings]):
         cls, settings: PpdSettings, model: PreTrainedModel, first: Finished | None = None
     ) -> None:
         """See `TrainedMethod`."""
+        if not reads_embeddings(model):
+            raise UsageError(
+                "the model's layers look tokens up, too, so it cannot read prompt tokens: train "
+                "another method"
+            )
         layers = model.config.get_text_config().num_hidden_layers
         if settings.exits > layers:
             raise UsageError(f"the model has {layers} layers: exits must be at most {layers}")
