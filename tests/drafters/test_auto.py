@@ -416,9 +416,8 @@ def test_a_source_that_was_named_has_to_be_there() -> None:
 class Stopped(PromptLookup):
     """Fails where it is told to, and notes that it was stopped."""
 
-    def __init__(self, fails: str = "") -> None:
-        super().__init__()
-        self.fails, self.stopped = fails, False
+    fails = ""
+    stopped = False
 
     def resume(self, text: TextStart) -> None:
         if self.fails == "resume":
@@ -434,9 +433,10 @@ class Stopped(PromptLookup):
 @pytest.mark.parametrize("fails", ["stop", "resume"])
 def test_a_source_that_fails_at_the_end_leaves_no_other_one_open(fails: str) -> None:
     """A draft model's cache, for example."""
-    sources = [Stopped(), Stopped(fails), Stopped()]
+    sources = [Stopped(), Stopped(), Stopped()]
     auto = Auto({f"{place}": source for place, source in enumerate(sources)})
     auto.start(TextStart([1, 2, 3]))
+    sources[1].fails = fails
     auto.observe(said(4))  # nobody was asked, so lookups catch up in the end
     with pytest.raises(ValueError, match=f"cannot {fails}"):
         auto.stop()

@@ -106,7 +106,7 @@ def test_the_vocabulary_is_that_of_the_first_parts(
         ("medusa", {"test": 0.3}, "are to be held back: train with --test"),
         ("medusa", {"validation": 0.5}, "are to be held back: train with --test"),
         ("eagle", {"features": "last"}, "have features 'three', not 'last': train with the"),
-        ("eagle", {"block": "random", "intermediate": 64}, "to start from has the shape"),
+        ("eagle", {"block": "random", "intermediate": 64}, "is 48 wide, not 64: train with"),
         ("draft", {"layers": "0,1"}, "train with --layers 0,2 --rank 0"),
         ("draft", {"rank": 4}, "train with --layers 0,2 --rank 0"),
         ("medusa", {"start": "nowhere"}, "nowhere holds nothing that 'paceline train medusa' has"),

@@ -184,7 +184,9 @@ def reads_embeddings(model: PreTrainedModel) -> bool:
     """Whether a model's scores follow from embeddings alone. Layers of Gemma 3n and 4 look up ids,
     too."""
     table, size = model.get_input_embeddings(), model.config.get_text_config().vocab_size
-    ids = (7 + 31 * torch.arange(_TRIAL_TOKENS, device=device_of_table(model))[None]) % size
+    place = device_of_table(model)
+    place = torch.device("cpu") if place.type == "meta" else place  # accelerate moves them
+    ids = (7 + 31 * torch.arange(_TRIAL_TOKENS, device=place)[None]) % size
     try:
         found = model(inputs_embeds=table(ids), use_cache=False, return_dict=True).logits[0]
     except Exception:  # what a model may raise is not known
