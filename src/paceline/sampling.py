@@ -47,8 +47,8 @@ state."""
 
 
 class _ForGuesses:
-    """A stateless processor whose errors do not end a text: guesses may follow an end that is not
-    known to a draft model, or break a rule."""
+    """A stateless processor whose errors do not end a text: guesses may follow an end that a draft
+    model does not know, or break a rule. Then scores are as it left them."""
 
     stateless = True
 
@@ -124,7 +124,7 @@ class Sampler:
         that two models that agree draw the same token.
 
         It keeps only `stateless` processors: a draft model draws more than once per position, and
-        at positions that the text never reaches. Where they fail there, they change nothing.
+        at positions that the text never reaches. Errors there end no text.
         """
         stateless = (each for each in self.processors if getattr(each, "stateless", False))
         return Sampler(**{**self.arguments, "processors": tuple(map(_ForGuesses, stateless))})

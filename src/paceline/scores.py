@@ -35,10 +35,14 @@ class TokenScores:
         return place if self.tokens is None else int(self.tokens[place])
 
 
+class NothingAllowedError(UsageError):
+    """No token may be drawn: all scores are -inf."""
+
+
 def check_drawn(score: float) -> None:
     """Check the score with which a token was drawn, the largest of all.
 
-    Raises ModelError if it is NaN, and UsageError if it is -inf, so that no token may be drawn.
+    Raises ModelError if it is NaN, and NothingAllowedError if it is -inf.
     """
     if score > -math.inf:
         return
@@ -47,7 +51,9 @@ def check_drawn(score: float) -> None:
             "scores of the next token are NaN: load the model in float32, or check its weights and "
             "the processors"
         )
-    raise UsageError("every token has the score -inf: relax the processors or the constraint")
+    raise NothingAllowedError(
+        "every token has the score -inf: relax the processors or the constraint"
+    )
 
 
 def choices(

@@ -277,7 +277,7 @@ def test_a_text_can_be_used_after_an_interruption_anywhere() -> None:
         array = GrowingSuffixArray()
         array.add([BORDER, *range(600)])
         array.add([BORDER, *range(600)])
-        assert len(array) == array._room
+        assert len(array) == len(array._tokens)
         interrupt(lambda array=array: (array.add([1]), array.drop(601)))
         more = [BORDER, *range(3000)]
         array.add(more)

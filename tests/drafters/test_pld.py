@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.drafters.test_resume import tell
 from tests.helpers import unweighted
+from tests.interrupted import everywhere
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
+from paceline.datastore import GrowingSuffixArray, suffix_array
+from paceline.drafters import lookup
+from paceline.drafters.llma import Llma
 from paceline.drafters.pld import PromptLookup
+from paceline.drafters.suffix import Suffix
 from paceline.records import Path, Round, TextStart
 from paceline.tree import EMPTY, Tree
 
@@ -84,3 +91,31 @@ def test_references_are_not_looked_at() -> None:
 @pytest.mark.parametrize("context", [[], [5], [5, 6, 7]])
 def test_a_text_that_does_not_repeat_itself_is_not_guessed(context: list[int]) -> None:
     assert started(context).propose(64) == EMPTY
+
+
+def test_text_that_repeats_itself_takes_no_longer_than_other_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of its many places only the leftmost are compared beyond what the array compares."""
+    tried: list[int] = []
+
+    def longest(array: Any, places: Any, matched: int, tail: Any) -> Any:
+        tried.append(len(places))
+        return places, matched
+
+    drafter = PromptLookup(n=64)
+    drafter.start(TextStart([1, 2] * 5000))
+    monkeypatch.setattr(GrowingSuffixArray, "longest", longest)
+    assert drafter.propose(4).tokens == (1, 2, 1, 2) and tried == [1024]
+
+
+@pytest.mark.parametrize("make", [PromptLookup, Suffix, Llma])
+def test_guesses_are_right_again_after_an_interruption_anywhere(make: type[Any]) -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
+    for interrupt in everywhere(lookup, suffix_array):
+        drafter = make()
+        drafter.start(TextStart(text[:5]))
+        interrupt(lambda drafter=drafter: drafter.start(TextStart([*text, *range(8, 2000)])))
+        drafter.start(TextStart(text))
+        tell(drafter, [9, 1, 2, 3])
+        assert drafter.propose(1).tokens in ((4,), (9,))

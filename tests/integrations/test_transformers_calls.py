@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import dispatch_model
 from tests.tiny import byte_tokenizer
 from tests.tiny_models import new_model, tiny_model
 from transformers import GenerationConfig, PreTrainedModel
@@ -150,6 +151,14 @@ def test_what_is_set_or_changed_reaches_the_model_and_keeps_the_wrapper(
     assert fast.to(torch.float64).eval().xpu() is fast
     assert model.dtype == torch.float64
     assert answer(fast, PROMPT) == answer(model, PROMPT)
+
+
+def test_a_model_that_is_spread_keeps_the_wrapper_when_it_is_moved() -> None:
+    """Accelerate puts functions of its own in the place of `to` and `cuda`."""
+    model = new_model("llama")
+    places = {"model": "cpu", "lm_head": "cpu"}
+    fast = accelerate(dispatch_model(model, places, force_hooks=True), "anpd", budget=8)
+    assert fast.to(torch.float64) is fast
 
 
 def test_the_method_may_take_the_place_of_the_models_own() -> None:

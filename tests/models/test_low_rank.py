@@ -11,14 +11,14 @@ from tests.c_library import needs_library
 from tests.saved_drafts import save_draft
 from tests.tiny_models import new_model, some_prompt
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import FalconConfig, FalconForCausalLM, PreTrainedModel
 
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.native.calls import kernels
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft
 from paceline.models.draft_model import head_tensors, own_tensors
-from paceline.models.low_rank import DOWN, UP, weight_of, with_low_rank
+from paceline.models.low_rank import DOWN, UP, check_linear, weight_of, with_low_rank
 from paceline.targets.prepare import prepare
 from paceline.training.cutting import cut, mixed_precision
 
@@ -204,3 +204,10 @@ def test_layers_without_linear_layers_are_refused() -> None:
     base = new_model("gpt2")
     with pytest.raises(UsageError, match="leave out --rank"):
         with_low_rank(cut(base, LAYERS), RANK)
+
+
+def test_layers_that_only_resemble_linear_ones_get_no_update() -> None:
+    """Falcon has its own kind."""
+    config = FalconConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+    with pytest.raises(UsageError, match="no linear layers"):
+        check_linear(FalconForCausalLM(config))

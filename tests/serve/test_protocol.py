@@ -161,14 +161,12 @@ def test_tokens_by_themselves_keep_their_bytes(served: Live) -> None:
     assert token_text(tokenizer, served.server.session.encode("a")[0]) == "a"
 
 
-def test_added_tokens_are_written_as_they_are() -> None:
-    """Unlike tokens of SentencePiece, which write blanks and single bytes in their own way."""
+def test_tokens_that_are_decoded_as_they_are_are_written_so() -> None:
+    """As added tokens are, unlike SentencePiece's, which has its own way with blanks and bytes."""
     pieces = {1: "▁of", 2: "<end▁of▁text>", 3: "<0x0A>", 4: "<0x0A>"}
-
+    texts = {**pieces, 1: "of", 3: "\n"}
     tokenizer = SimpleNamespace(
-        added_tokens_decoder={2: "", 4: ""},
-        convert_ids_to_tokens=pieces.get,
-        decode=lambda ids, **_: pieces[ids[0]],
+        convert_ids_to_tokens=pieces.get, decode=lambda ids, **_: texts[ids[0]]
     )
     found = [token_bytes.__wrapped__(tokenizer, token).decode() for token in pieces]
     assert found == [" of", "<end▁of▁text>", "\n", "<0x0A>"]

@@ -49,13 +49,15 @@ class SuffixArray:
     tokens: int32 [n], documents with a `BORDER` between them. order: of their places, see
     `sort_places`; None computes it. Both may be mapped files, and are not changed.
 
-    dropped: tokens that stood before its first one and were dropped.
+    dropped: tokens that stood before its first one and were dropped. whole: whether all of it is
+    known: after an interruption, as by Ctrl-C, places may be missing until tokens are added.
 
     A lookup takes two or three binary searches. Not thread-safe: each thread makes its own array on
     the same tokens. Matches have at most `LONGEST` tokens.
     """
 
     dropped = 0
+    whole = True
 
     def __init__(self, tokens: Int32, order: Int32 | None = None) -> None:
         self._tokens = np.ascontiguousarray(tokens, dtype=np.int32)
@@ -149,12 +151,12 @@ class SuffixArray:
         call.count, call.size = count, size
 
     def _point_to(self, tokens: Int32, order: Int32, count: int, size: int) -> None:
-        """Replace the arrays. If this is interrupted, no places of the text are known, and there is
-        no room that the library could write to."""
-        self._room = self._call.size = self._call.count = 0
+        """Replace the arrays. If this is interrupted, no places of the text are known."""
+        self.whole = False
+        self._call.size = self._call.count = 0
         self._tokens, self._order = tokens, order
         self._point(count, size)
-        self._room = min(len(tokens), len(order))
+        self.whole = True
 
 
 class GrowingSuffixArray(SuffixArray):
@@ -165,7 +167,7 @@ class GrowingSuffixArray(SuffixArray):
 
     def __init__(self) -> None:
         super().__init__(np.zeros(0, dtype=np.int32))
-        self._new, self._room = Buffer(ctypes.c_int32), 0
+        self._new = Buffer(ctypes.c_int32)
 
     @property
     def tokens(self) -> Int32:
@@ -237,7 +239,8 @@ class GrowingSuffixArray(SuffixArray):
                 insert_place(self.tokens, self._order[: call.size], place)
 
     def _reserve(self, count: int) -> None:
-        if count <= self._room:
+        # After an interruption the library may know other arrays, or none.
+        if self.whole and count <= min(len(self._tokens), len(self._order)):
             return
         room = max(1024, 2 * count)
         size = self._call.size

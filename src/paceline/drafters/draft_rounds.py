@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 import torch
 
 from paceline.drafters.draft_chain import Guess, Said, Speaker, guess_of
-from paceline.errors import ModelError, UsageError
+from paceline.errors import ModelError
 from paceline.loop import Batch, Generation
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter, Planner, Target
 from paceline.records import Round
 from paceline.sampling import GREEDY, Sampler
+from paceline.scores import NothingAllowedError
 from paceline.stopping import Stopping
 
 
@@ -87,7 +88,7 @@ class DraftRounds(Speaker):
                 return Said(self._read(round), 1 + len(round.tree), spent, round.prefill)
         error = self._generation.error
         # Scores that are NaN or -inf are no guesses; the text that they are for goes on without.
-        if error is not None and not isinstance(error, ModelError | UsageError):
+        if error is not None and not isinstance(error, ModelError | NothingAllowedError):
             raise error
         return None
 

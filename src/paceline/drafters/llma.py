@@ -81,7 +81,9 @@ class Llma(LookupDrafter):
         negative or do not fit into 32 bits."""
         context, known = text.context, len(self._prompt)
         texts, new = [tuple(reference) for reference in text.references], list[Sequence[int]]()
-        if list(context[:known]) != self._prompt or texts != self._references:
+        same = list(context[:known]) == self._prompt and texts == self._references
+        interrupted = not self._array.whole or len(self._array) != len(self._priorities)
+        if interrupted or not same:
             known, new = 0, [*texts]
             self._forget()
         new.append(context[known:])

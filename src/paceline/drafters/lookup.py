@@ -100,13 +100,17 @@ class TextReader(Drafter):
 
 class TextLookup(TextReader, LookupDrafter):
     """Looks up the end of a text in the text itself, whose positions are kept sorted by the tokens
-    before them. A token taken back leaves no trace."""
+    before them. A token taken back leaves no trace. Raises UsageError for ids that are negative or
+    do not fit into 32 bits."""
 
     def __init__(self) -> None:
         super().__init__()
         self._own = GrowingSuffixArray()
 
     def _learn(self, tokens: Sequence[int]) -> None:
+        if not self._own.whole or len(self._own) != len(self._text):  # it was interrupted
+            self._own.take_back(0)
+            self._own.add(self._text)
         self._own.add(tokens)
         super()._learn(tokens)
 

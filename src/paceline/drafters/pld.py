@@ -12,10 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.datastore import Search
+import numpy as np
+
+from paceline.datastore import LONGEST, Search
 from paceline.drafters.lookup import TextLookup, copied_chain
 from paceline.drafters.settings import Settings, whole
 from paceline.tree import EMPTY, Tree
+
+# Leftmost places that are compared beyond what the array compares, at most: text that repeats
+# itself has any number of them.
+_TRIED = 1024
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,9 @@ class PromptLookup(TextLookup):
         found = self._own.look_up(tail, min(1, count), self._search)
         if not found.matched:
             return EMPTY
-        places, matched = self._own.longest(self._own.places(found), found.matched, tail)
+        places = self._own.places(found)
+        if found.matched == LONGEST and len(places) > _TRIED:
+            places = np.partition(places, _TRIED)[:_TRIED]
+        places, matched = self._own.longest(places, found.matched, tail)
         begin = int(places.min())
         return copied_chain(self._text[begin : begin + count], matched)

@@ -48,9 +48,10 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         def made() -> ModuleT:
             target = host.target
             head = target.output_head(self.token_ids)
+            place = head[0].device  # the head itself must not be kept
 
             def embed(ids: torch.Tensor) -> torch.Tensor:  # a model may be spread over devices
-                return target.embed(ids).to(head[0].device)
+                return target.embed(ids).to(place)
 
             module: ModuleT = type(self).module(self.config, head, embed, self.token_ids)
             if self.reads_words:

@@ -121,7 +121,8 @@ class Accelerated:
         if name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         found = getattr(self._wrapped, name)
-        if getattr(found, "__self__", None) is not self._wrapped:
+        own = getattr(found, "__wrapped__", found)  # accelerate wraps `to` of a spread model
+        if all(getattr(each, "__self__", None) is not self._wrapped for each in (found, own)):
             return found
 
         @wraps(found)

@@ -134,7 +134,8 @@ class BlockMatrix:
         return True
 
     def __deepcopy__(self, _: Any) -> BlockMatrix:
-        """Copies of a model share it: it does not change, and `native` has its address."""
+        """Copies of a model share it: it changes only while its model is prepared, and `native` has
+        its address."""
         return self
 
     def _use(self, panels: torch.Tensor) -> None:

@@ -50,7 +50,7 @@ def check_linear(model: PreTrainedModel) -> None:
     """Raise UsageError for a model that `with_low_rank` cannot change. Its weights may be in
     blocks."""
     stack = model.get_submodule(layers_of(model))
-    if not any(isinstance(each, nn.Linear | FastLinear) for each in stack.modules()):
+    if not any(type(each) is nn.Linear or isinstance(each, FastLinear) for each in stack.modules()):
         raise UsageError(
             f"the layers of {type(model).__name__} have no linear layers that could get an update "
             "of low rank: leave out --rank"

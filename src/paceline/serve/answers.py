@@ -165,12 +165,13 @@ def token_text(tokenizer: Any, token: int) -> str:
 def token_bytes(tokenizer: Any, token: int) -> bytes:
     """The bytes of a token. Kept, as an answer may name the same tokens thousands of times."""
     piece = getattr(tokenizer, "convert_ids_to_tokens", lambda _: None)(token) or ""
-    added = token in getattr(tokenizer, "added_tokens_decoder", {})  # written as they are
-    if not added and (byte := _BYTE.fullmatch(piece)):
-        return bytes([int(byte[1], 16)])
-    if not added and _SPACE in piece:  # decoding drops it at the beginning of a text
-        return str(piece).replace(_SPACE, " ").encode("utf-8")
     text: str = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    if text == piece:  # as added tokens often are, whatever is in them
+        return text.encode("utf-8")
+    if byte := _BYTE.fullmatch(piece):
+        return bytes([int(byte[1], 16)])
+    if _SPACE in piece:  # decoding drops it at the beginning of a text
+        return str(piece).replace(_SPACE, " ").encode("utf-8")
     if _HALF in text and all(letter in _byte_letters() for letter in piece):
         return bytes(_byte_letters()[letter] for letter in piece)
     return text.encode("utf-8")

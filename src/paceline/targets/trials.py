@@ -181,14 +181,20 @@ def narrow_windows(config: PreTrainedConfig) -> Iterator[None]:
 
 @torch.no_grad()
 def reads_embeddings(model: PreTrainedModel) -> bool:
-    """Whether a model's scores follow from embeddings alone. Layers of Gemma 3n and 4 look up ids,
-    too."""
-    table, size = model.get_input_embeddings(), model.config.get_text_config().vocab_size
+    """Whether a model's scores follow from any embeddings alone. Layers of Gemma 3n and 4 look up
+    ids, too."""
+    table, config = model.get_input_embeddings(), model.config.get_text_config()
+    if getattr(config, "hidden_size_per_layer_input", 0):
+        return False  # Gemma 4 finds ids by their embeddings, in gigabytes of memory
+    size = config.vocab_size
     place = device_of_table(model)
     place = torch.device("cpu") if place.type == "meta" else place  # accelerate moves them
     ids = (7 + 31 * torch.arange(_TRIAL_TOKENS, device=place)[None]) % size
     try:
+        model(inputs_embeds=table(ids) / 2, use_cache=False)  # of no tokens
         found = model(inputs_embeds=table(ids), use_cache=False, return_dict=True).logits[0]
+    except torch.OutOfMemoryError:
+        raise
     except Exception:  # what a model may raise is not known
         return False
     error, spread = differences(found.float(), _plain(model, ids)[0])
