@@ -225,9 +225,7 @@ def main() -> None:
     )  # fmt: skip
     counts = given.rows, given.max_new_tokens, given.longest_prompt, given.turns, given.most_prompts
     if min(count for count in counts if count is not None) < 1:
-        raise UsageError(
-            "rows, turns, prompts, new tokens and the longest prompt must be at least 1"
-        )
+        raise UsageError("rows, turns, prompts, new tokens and prompt length must be at least 1")
     if not 0 <= given.temperature < inf:
         raise UsageError(f"the temperature must be at least 0, got {given.temperature}")
     with held(given.out):

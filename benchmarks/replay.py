@@ -233,20 +233,15 @@ def main() -> None:
         store = Datastore(Path(folder), "any")
         store.build(answer for found in others.values() for answer in found)
         found = result(
-            {
-                name: {file: replay(each, asked, curve, store) for file, asked in texts.items()}
-                for name, each in contenders.items()
-            }
-        )
+            {name: {file: replay(each, asked, curve, store) for file, asked in texts.items()}
+             for name, each in contenders.items()}
+        )  # fmt: skip
     rows = [[file, *(f"{each['files'][file]:.2f}x" for each in found.values())] for file in texts]
     rows.append(["all, by time", *(f"{each['speedup']:.2f}x" for each in found.values())])
     print_table(Table("speed-up over plain decoding", ["file", *contenders], rows))
-    report = {
-        "texts": {file: len(asked) for file, asked in texts.items()},
-        "answers": {file: len(texts) for file, texts in others.items()},
-        "curve": curve.to_records(),
-        "contenders": found,
-    }
+    report = {"curve": curve.to_records(), "contenders": found}
+    report["texts"] = {file: len(asked) for file, asked in texts.items()}
+    report["answers"] = {file: len(texts) for file, texts in others.items()}
     write(given.json, report)
 
 

@@ -134,9 +134,7 @@ def texts(kind: str, model: str) -> str:
             "drafting, ms a round": lambda m: f"{1e3 * m.stats.draft_seconds / m.stats.rounds:.2f}",
             "were it free": free,
         },
-        more=[["the fastest of the others for each text", f"{best:.2f}x", *["-"] * 4]]
-        if best
-        else [],
+        more=[["the fastest of the others for each text", f"{best:.2f}x", *["-"] * 4]] * bool(best),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from statistics import median
 from typing import Any
 
 from bench_tables import LENGTH, SPEEDUP, sure, times
@@ -40,6 +41,21 @@ def heads(*models: str) -> str:
         if any(ours):
             rows.append([str(head), name, *ours, *theirs])
     return markdown_table(rows, left=2)
+
+
+def ablations(*names: str) -> Iterator[dict[str, Any]]:
+    """Table 6 and figure 8: the median of all seeds, with the least and the most."""
+    for name in names:
+        runs = report(f"heads/ablations-{SMALL}")["runs"][name]
+        chain = median(run["evaluation"]["tokens_per_pass"] for run in runs)
+        found = {"name": name, "bytes": runs[0]["bytes"], "chain": chain}
+        for kind, place in {"": "evaluation", "own ": "evaluation_after_own_guesses"}.items():
+            for top in ("top1", "top5"):
+                shares = zip(*(run[place][top] for run in runs if place in run))
+                found[kind + top] = [
+                    f"{median(each):.3f} ({min(each):.3f} to {max(each):.3f})" for each in shares
+                ] or [""] * 4
+        yield {**found, "paper": figures("chimera", "6").get(name, [""] * 4)}
 
 
 def _tests(records: dict[str, Any], name: str = "evaluation") -> dict[str, Any]:

@@ -18,14 +18,9 @@ Row = Mapping[str, Any]
 WHOLE, COPIED = "+ history", "anpd inside, lengthened by phrases"
 METHODS = ("speculative", "lookahead", "ouroboros")
 OF_TASKS = (
-    "anpd",
-    "speculative",
-    "speculative, runners-up",
-    "the same, anpd inside",
-    "speculative, anpd inside",
-    WHOLE,
-    COPIED,
-)
+    "anpd", "speculative", "speculative, runners-up", "the same, anpd inside",
+    "speculative, anpd inside", WHOLE, COPIED,
+)  # fmt: skip
 """In the tables by task, where they were measured."""
 LENGTH = "{0[tokens_per_pass]:.2f}"
 
