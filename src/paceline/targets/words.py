@@ -95,8 +95,8 @@ def _table_in(steps: Lowered) -> BlockEmbedding | None:
 def output_head(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
     """Weights [n, hidden] and biases [n] of the output head; see `Target.output_head`.
 
-    A packed, quantised or offloaded head has no weights to look at, so they are read out: zeros yield its
-    biases, and the rows of an identity matrix its weights.
+    A packed, quantised or offloaded head has no weights to look at, so they are read out: zeros
+    yield its biases, and the rows of an identity matrix its weights.
     """
     weights, biases = _unscaled(model, tokens)
     scale = _scale(model)

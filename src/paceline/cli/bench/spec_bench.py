@@ -58,7 +58,7 @@ def export(
         name = f"{model}-{method}"
         stem = slug(name)[:200]  # names of files may have 255 bytes
         path = out / f"{stem}.jsonl"
-        if path in paths:  # of a method that differs in punctuation alone, or after that
+        if path in paths:  # of a method that differs only in punctuation, or late
             path = out / f"{stem}-{len(paths)}.jsonl"
         paths.add(path)
         with writable(path):
