@@ -16,7 +16,6 @@ import transformers
 from accelerate import dispatch_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from packaging.version import Version
 from tests.helpers import Oracle, RandomTrees, generate, play, token_path, trees
 from tests.in_step import new_target
 from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
@@ -888,14 +887,19 @@ def test_a_model_that_cannot_take_the_pass_is_refused_whatever_it_raises(
         new_target(new_model("llama", kind=Raises))
 
 
-@pytest.mark.skipif(
-    Version(transformers.__version__) >= Version("5.24"), reason="no architecture runs so any more"
-)
+class ReturnsTuples(LlamaForCausalLM):
+    """As models do that are configured so."""
+
+    def forward(self, *args: Any, return_dict: bool = False, **kwargs: Any) -> Any:
+        found = super().forward(*args, return_dict=True, **kwargs)
+        return found if return_dict else found.to_tuple()
+
+
 def test_a_model_that_returns_tuples_unless_it_is_asked_is_driven() -> None:
-    """As `generate` asks. Most architectures do not run at all with such a configuration."""
+    """As `generate` asks."""
     prompt, texts = some_prompt(12), list[list[int]]()
-    for named in (True, False):
-        model = new_model("gptj", "eager", F64, return_dict=named)
+    for kind in (LlamaForCausalLM, ReturnsTuples):
+        model = new_model("llama", "sdpa", F64, kind)
         texts.append(generate(new_target(model), make_drafter("anpd"), prompt, 10)[0])
     assert texts[0] == texts[1]
 

@@ -106,12 +106,15 @@ def _capped(
     return (scores.softmax(-1) @ value).transpose(1, 2).contiguous()
 
 
+def _has_cap(config: PreTrainedConfig | None) -> bool:
+    """Whether the scores of attention are capped, which torch's kernels cannot do."""
+    return getattr(config, "attn_logit_softcapping", None) is not None
+
+
 def use_grouped_attention(model: PreTrainedModel) -> bool:
     """Switch a model on the CPU over from "sdpa", or from "eager" if its scores are capped; returns
     whether that was possible."""
-    config = model.config.get_text_config()
-    capped = getattr(config, "attn_logit_softcapping", None) is not None
-    usual = {"sdpa", "eager"} if capped else {"sdpa"}
+    usual = {"sdpa", "eager"} if _has_cap(model.config.get_text_config()) else {"sdpa"}
     if model.config._attn_implementation not in usual or model.device.type != "cpu":
         return False
     # Autocast may round values and not keys, but the library takes one format for both.
@@ -136,10 +139,8 @@ def _usual_mask(*args: Any, config: Any = None, **kwargs: Any) -> torch.Tensor |
     """The mask that a model had before, since it may be switched back in the middle of a pass."""
     from transformers.masking_utils import eager_mask, sdpa_mask
 
-    capped = getattr(config, "attn_logit_softcapping", None) is not None
-    found: torch.Tensor | None = (eager_mask if capped else sdpa_mask)(
-        *args, config=config, **kwargs
-    )
+    mask = eager_mask if _has_cap(config) else sdpa_mask
+    found: torch.Tensor | None = mask(*args, config=config, **kwargs)
     return found
 
 

@@ -58,6 +58,13 @@ def device_of_table(model: PreTrainedModel) -> torch.device:
     return _like(model).device
 
 
+def device_of_inputs(model: PreTrainedModel) -> torch.device:
+    """Where inputs may be: beside the input embeddings, or on the CPU if these are offloaded, since
+    accelerate moves inputs."""
+    found = device_of_table(model)
+    return torch.device("cpu") if found.type == "meta" else found
+
+
 def dtype_of_table(model: PreTrainedModel) -> torch.dtype:
     """The dtype of the input embeddings' output."""
     return _like(model).dtype

@@ -12,7 +12,7 @@ import torch
 
 from paceline.errors import ModelError
 from paceline.kernels.autocast import autocast_dtype
-from paceline.kernels.token_table import device_of_table
+from paceline.kernels.token_table import device_of_inputs
 from paceline.protocols import Target
 from paceline.records import Path
 from paceline.targets.weights import is_quantised, is_rough
@@ -187,9 +187,7 @@ def reads_embeddings(model: PreTrainedModel) -> bool:
     if getattr(config, "hidden_size_per_layer_input", 0):
         return False  # Gemma 4 finds ids by their embeddings, in gigabytes of memory
     size = config.vocab_size
-    place = device_of_table(model)
-    place = torch.device("cpu") if place.type == "meta" else place  # accelerate moves them
-    ids = (7 + 31 * torch.arange(_TRIAL_TOKENS, device=place)[None]) % size
+    ids = (7 + 31 * torch.arange(_TRIAL_TOKENS, device=device_of_inputs(model))[None]) % size
     try:
         model(inputs_embeds=table(ids) / 2, use_cache=False)  # of no tokens
         found = model(inputs_embeds=table(ids), use_cache=False, return_dict=True).logits[0]

@@ -11,6 +11,7 @@ from paceline.kernels.block_layers import BlockEmbedding
 from paceline.kernels.blocks import BlockMatrix
 from paceline.kernels.programs.steps import Lowered, Op
 from paceline.kernels.token_table import (
+    device_of_inputs,
     device_of_table,
     dtype_of_table,
     has_rows,
@@ -138,9 +139,7 @@ def _unscaled(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
             return _with_bias(rows_of(head, wanted), bias, wanted)
         if bool(getattr(config, "tie_word_embeddings", False)):
             return _with_bias(rows_of(table, wanted).to(dtype_of_table(model)), bias, wanted)
-    at = device_of_table(model)
-    at = torch.device("cpu") if at.type == "meta" else at
-    none = torch.zeros(1, hidden, dtype=dtype_of_table(model), device=at)
+    none = torch.zeros(1, hidden, dtype=dtype_of_table(model), device=device_of_inputs(model))
     return _asked(head, wanted.to(none.device), none)
 
 
