@@ -430,18 +430,18 @@ def test_a_simulation_says_that_it_followed_recorded_texts(tmp_path: Path) -> No
 
 
 def test_an_ablation_brings_its_tables_and_its_picture(tmp_path: Path) -> None:
-    write(tmp_path, two_tasks(), "ablate-anpd-k-tiny", kind="ablate")
-    table = "| method | speed-up |\n| --- | --: |\n| `anpd:k=1` | 1.23 |"
-    text = f"# Longest draft\n\n## All texts (5)\n\n{table}\n\nLeft out: one\n"
-    (tmp_path / "ablate-anpd-k-tiny.md").write_text(text)
+    lines = [*two_tasks(), LeftOut("copy", "copy", "long", 0, "too long")]
+    write(tmp_path, lines, "ablate-anpd-k-tiny", kind="ablate", ablation="anpd-k")
     (tmp_path / "ablate-anpd-k-tiny.svg").write_text("<svg><script>alert(1)</script></svg>")
     page, markdown = report(tmp_path)
     assert '<img alt="ablate-anpd-k-tiny.svg" src="data:image/svg+xml;base64,' in page
     assert "<script" not in page
     assert "](<ablate-anpd-k-tiny.svg>)" in markdown
     for text in (words_of(page), markdown):
-        assert "Longest draft" in text and "All texts (5)" in text and "Left out: one" in text
-    assert "| anpd:k=1 | 1.23 |" in markdown
+        assert "ANPD: longest draft K" in text and "All texts (" in text
+        assert "Left out: copy/long: too long" in text
+    (row, *_) = re.findall(r"^\| anpd \| .*", markdown, re.MULTILINE)
+    assert "| 1.25 |" in row
 
 
 def tuned(name: str = "tiny-model") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from paceline.bench.metrics import Group, MethodSummary, Summary
 from paceline.bench.trial import PLAIN
 from paceline.errors import UsageError, writable
-from paceline.tables import markdown_table
+from paceline.tables import Table, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,33 +100,43 @@ def find_ablation(name: str) -> Ablation:
     return ABLATIONS[name]
 
 
-def markdown(ablation: Ablation, summary: Summary) -> str:
+def tables(methods: Sequence[str], summary: Summary) -> list[Table]:
     """One table for all texts, one for texts that do not loop, and one per task."""
     groups = {"All texts": summary.overall}
     if summary.calm is not None:
         groups["Without looping texts"] = summary.calm.overall
     if len(summary.groups) > 1:
         groups |= {group.name: group for group in summary.groups}
-    parts = [f"# {ablation.title}"]
-    for heading, group in groups.items():
-        title = f"## {heading} ({group.texts}, of which {group.looping} loop)"
-        parts += [title, _table(ablation, group)]
-    parts += [f"Left out: {left.suite}/{left.prompt}: {left.reason}" for left in summary.left_out]
-    return "\n\n".join(parts) + "\n"
+    return [_table(heading, methods, group) for heading, group in groups.items()]
 
 
-def _table(ablation: Ablation, group: Group) -> str:
+def _table(heading: str, methods: Sequence[str], group: Group) -> Table:
     headings = ["method", *QUANTITIES, "speed-up, 95 % interval"]
-    rows = [headings]
-    for method in ablation.methods:
+    rows = []
+    for method in methods:
         if method in group.methods:
             found = group.methods[method]
             numbers = [f"{quantity(found):.2f}" for quantity in QUANTITIES.values()]
-            rows.append([f"`{method}`", *numbers, found.sure])
+            rows.append([method, *numbers, found.sure])
         else:
-            reason = group.failed.get(method, "not run").replace("|", "\\|")
-            rows.append([f"`{method}`", reason, *[""] * (len(headings) - 2)])
-    return markdown_table(rows)
+            reason = group.failed.get(method, "not run")
+            rows.append([method, reason, *[""] * (len(headings) - 2)])
+    return Table(f"{heading} ({group.texts}, of which {group.looping} loop)", headings, rows)
+
+
+def left_out(summary: Summary) -> list[str]:
+    """A sentence for each text that was not run."""
+    return [f"Left out: {left.suite}/{left.prompt}: {left.reason}" for left in summary.left_out]
+
+
+def markdown(ablation: Ablation, summary: Summary) -> str:
+    """Its tables as a page."""
+    parts = [f"# {ablation.title}"]
+    for table in tables(ablation.methods, summary):
+        rows = [[str(cell).replace("|", "\\|") for cell in row] for row in table.rows]
+        named = [[f"`{method}`", *cells] for method, *cells in rows]
+        parts += [f"## {table.caption}", markdown_table([table.headings, *named])]
+    return "\n\n".join([*parts, *left_out(summary)]) + "\n"
 
 
 def check_matplotlib() -> None:

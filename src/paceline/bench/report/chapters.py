@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 
+from paceline.bench import ablations
+from paceline.bench.ablations import ABLATIONS
 from paceline.bench.report import charts, listings, sentences, tables, words
 from paceline.bench.report.blocks import PICTURE_TYPES, Block, Chapter, Document, Picture, Section
 from paceline.bench.report.folder import Folder, Run, Tuning
 from paceline.bench.results import object_in
-from paceline.errors import readable
 from paceline.tables import Table, count
 
 _WORDS = {
@@ -134,40 +134,15 @@ def _cost(tuning: Tuning) -> list[Block]:
     ]
 
 
-def _ablation(path: Path) -> Chapter:
-    """Its picture and its tables, written beside its results; a heading says what it shows."""
-    pictures = [each for each in map(path.with_suffix, PICTURE_TYPES) if each.is_file()]
+def _ablation(run: Run) -> Chapter:
+    """Its tables, and its picture, drawn beside its results."""
+    pictures = [each for each in map(run.path.with_suffix, PICTURE_TYPES) if each.is_file()]
+    overall, about = run.summary.overall, ABLATIONS.get(str(run.asked.get("ablation")))
     blocks: list[Block] = [Picture(each) for each in pictures[:1]]
-    beside, title = path.with_suffix(".md"), ""
-    if beside.is_file():
-        with readable(f"{beside}"):
-            text = beside.read_text(encoding="utf-8-sig")
-        first = text.partition("\n")[0]
-        title = first.lstrip("# ") if first.startswith("# ") else ""
-        blocks += _tables(text)
-    shown = Section("Tables and plot", blocks or ["There is no table or plot next to the results."])
-    return Chapter(_slug(path), path.stem, path.name, title, [shown])
-
-
-def _tables(markdown: str) -> Iterator[Block]:
-    """Yield tables, each captioned by the heading before it; other lines are paragraphs."""
-    caption = ""
-    for is_row, lines in groupby(markdown.splitlines(), key=lambda line: line.startswith("|")):
-        if is_row:
-            headings, *rows = map(_cells, lines)  # the second row holds only dashes
-            yield Table(caption, headings, rows[1:])
-            continue
-        for line in filter(str.strip, lines):
-            if line.startswith("#"):
-                caption = line.lstrip("# ")
-            else:
-                yield line
-
-
-def _cells(row: str) -> list[str]:
-    """ "| `a` | 1 |"  ->  "a", "1" """
-    parts = re.split(r"(?<!\\)\|", row.strip().strip("|"))
-    return [part.strip().strip("`").replace("\\|", "|") for part in parts]
+    blocks += ablations.tables([*overall.methods, *overall.failed], run.summary)
+    shown = Section("Tables and plot", [*blocks, *ablations.left_out(run.summary)])
+    title = about.title if about else ""
+    return Chapter(_slug(run.path), run.path.stem, run.path.name, title, [shown])
 
 
 def _slug(path: Path) -> str:

@@ -60,7 +60,7 @@ class Folder:
     """Everything found."""
 
     runs: list[Run]
-    ablations: list[Path]
+    ablations: list[Run]
     tunings: list[Tuning]
 
 
@@ -80,13 +80,11 @@ def read_folder(path: Path, note: Callable[[str], None] = lambda text: None) -> 
             "run' wrote to"
         )
     found = Folder([], [], [])
+    kinds = {"run": found.runs, "simulate": found.runs, "ablate": found.ablations}
     for file in sorted(path.glob("*.jsonl")):
         kind = file.name.partition("-")[0]
-        if kind in ("run", "simulate"):
-            found.runs.append(_run(file))
-        elif kind == "ablate":
-            read_results(file)  # to report damage
-            found.ablations.append(file)
+        if kind in kinds:
+            kinds[kind].append(_run(file))
     for file in sorted(path.glob("*.json")):
         tuning = _tuning(file, note)
         if tuning is not None:
