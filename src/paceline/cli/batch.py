@@ -14,12 +14,12 @@ from typing import Annotated
 import typer
 
 from paceline.cli import common
-from paceline.cli.batch_ray import Answer, RayOptions, Work, on_ray
+from paceline.cli.batch_ray import Answer, RayOptions, on_ray
 from paceline.cli.flags import option, told
 from paceline.cli.groups import AliasOption, BudgetOption, Choice, DatastoreOption, Machine
 from paceline.errors import UsageError
 from paceline.serve.batch_lines import AnswersOf, check_custom_ids, read_lines
-from paceline.serve.batch_results import BatchCounts, results_in
+from paceline.serve.batch_results import BatchCounts, Results, results_in
 from paceline.serve.logs import log_to_stderr
 from paceline.serve.settings import public_name
 
@@ -67,7 +67,7 @@ def batch(
         else:
             common.check_installed()
             with how as answer:
-                _answer_all(answer, Work(files.input_file, results, total - left, total))
+                _answer_all(answer, files.input_file, results, total, total - left)
     if results.failed:
         raise typer.Exit(1)
 
@@ -96,24 +96,20 @@ def _here(given: AnswersOf) -> Iterator[Answer]:
     )
     session.budget = given.budget
     server = batch_server(session, given.names, given.max_batch)
-    yield lambda work: asyncio.run(run_batch(server, read_lines(work.path), work.results))
+    yield lambda path, results: asyncio.run(run_batch(server, read_lines(path), results))
 
 
-def _answer_all(answer: Answer, work: Work) -> None:
-    """Answer the lines with a progress bar, and print a summary."""
+def _answer_all(answer: Answer, path: Path, results: Results, total: int, known: int) -> None:
+    """Answer the lines with a progress bar, and print a summary. known: have a result already."""
     began = perf_counter()
     with common.progress("requests") as bar:
-        task = bar.add_task("", total=work.total, completed=work.known)
-
-        def heard(counts: BatchCounts) -> None:
-            bar.update(task, completed=work.known + counts.answered + counts.failed)
-
-        work.results.heard = heard
+        task = bar.add_task("", total=total, completed=known)
+        results.heard = lambda _: bar.advance(task)
         try:
             with common.on_interrupt("repeat the command to continue"):
-                answer(work)
+                answer(path, results)
         finally:
-            common.note(_summary(work.results.counts, perf_counter() - began))
+            common.note(_summary(results.counts, perf_counter() - began))
 
 
 def _summary(counts: BatchCounts, seconds: float) -> str:

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
 
 from paceline.cli import common
 from paceline.cli.flags import option
@@ -22,17 +21,8 @@ _WORDS = ("none", "self")
 """Values of these that name none."""
 
 
-class Work(NamedTuple):
-    """A batch file and its results. known: lines that have a result; total: all lines."""
-
-    path: Path
-    results: Results
-    known: int
-    total: int
-
-
-Answer = Callable[[Work], None]
-"""Answers all lines that have no result, and writes each answer to the results."""
+Answer = Callable[[Path, Results], None]
+"""Answers all lines of a batch file that have no result, and writes each answer to the results."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +70,9 @@ def on_ray(given: AnswersOf, options: RayOptions) -> AbstractContextManager[Answ
     threads = given.threads or max(1, int(options.ray_cpus))
     given = replace(_anywhere(given), threads=threads)
 
-    def answer(work: Work) -> None:
-        results, waiting = work.results, dict[int, BatchLine]()
-        results.counts.known = work.known
-        for line in read_lines(work.path):
-            if results.has(line):
-                continue
+    def answer(path: Path, results: Results) -> None:
+        waiting: dict[int, BatchLine] = {}
+        for line in results.unanswered(read_lines(path)):
             if line.error is None:
                 waiting[line.number] = line
             else:

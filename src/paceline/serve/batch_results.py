@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,14 @@ class Results:
                 f"request than line {line.number}: {instead}"
             )
         return True
+
+    def unanswered(self, lines: Iterable[BatchLine]) -> Iterator[BatchLine]:
+        """Yield the lines without a result; the others are counted. Raises what `has` raises."""
+        for line in lines:
+            if self.has(line):
+                self.counts.known += 1
+            else:
+                yield line
 
     def write(self, outcome: Outcome) -> None:
         """Append a result as a whole line. Raises UsageError if it cannot be written."""

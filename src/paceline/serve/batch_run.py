@@ -41,14 +41,11 @@ async def run_batch(server: Server, lines: Iterable[BatchLine], results: Results
 
     Raises UsageError if a result cannot be written, or belongs to another request.
     """
-    app, waiting = create_app(server), iter(lines)
+    app, waiting = create_app(server), results.unanswered(lines)
     to_come = iter(range(_AHEAD * server.settings.max_batch - 1))  # workers
 
     async def work(workers: asyncio.TaskGroup) -> None:
         for line in waiting:
-            if results.has(line):
-                results.counts.known += 1
-                continue
             if next(to_come, None) is not None:  # no more of them than there are lines
                 workers.create_task(work(workers))
             results.write(await outcome_of(app, line))
