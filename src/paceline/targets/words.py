@@ -116,11 +116,8 @@ def _scale(model: PreTrainedModel) -> float:
     ids = torch.zeros(1, 1, dtype=torch.long, device=device_of_table(model))
     if ids.is_meta:  # weights are elsewhere
         return 1.0
-    hook = model.get_output_embeddings().register_forward_hook(Watcher(say_little))
-    try:
+    with model.get_output_embeddings().register_forward_hook(Watcher(say_little)):
         scores = model(ids, use_cache=False, return_dict=True).logits
-    finally:
-        hook.remove()
     scale = float(scores.float().median()) / _LITTLE if asked else 1.0
     return 1.0 if abs(scale - 1) < _ROUNDING else scale
 

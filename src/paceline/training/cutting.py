@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -124,14 +124,11 @@ def _gap(
     ids = torch.tensor([[(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]])
     ids = ids.to(base.get_input_embeddings().weight.device)
     stack: Any = base.get_submodule(layers_of(base))
-    left_out = [layer for place, layer in enumerate(stack) if place not in layers]
-    hooks = [layer.register_forward_hook(_hand_on, with_kwargs=True) for layer in left_out]
-    try:
-        with narrow_windows(base.config):
-            expected = base(ids, use_cache=False).logits[0].float()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with narrow_windows(base.config), ExitStack() as hooks:
+        for place, layer in enumerate(stack):
+            if place not in layers:
+                hooks.enter_context(layer.register_forward_hook(_hand_on, with_kwargs=True))
+        expected = base(ids, use_cache=False).logits[0].float()
     with narrow_windows(draft.config), mixed_precision(base):
         found = draft(ids, use_cache=False).logits[0].float()
     said = slice(None) if vocabulary is None else vocabulary.to(found.device)

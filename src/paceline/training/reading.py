@@ -58,11 +58,8 @@ class TargetReader:
         def note(head: object, inputs: tuple[torch.Tensor, ...]) -> None:
             seen.append(inputs[0].reshape(_TRIAL_TOKENS, -1).float())
 
-        hook = self.model.get_output_embeddings().register_forward_pre_hook(note)
-        try:
+        with self.model.get_output_embeddings().register_forward_pre_hook(note):
             self.model(torch.tensor([tokens], device=self.model.device), use_cache=False)
-        finally:
-            hook.remove()
         if not seen:  # its weights are used without calling it
             return
         (states,) = self._pass.read([Text("", tokens, 0, 0, False)])

@@ -217,11 +217,8 @@ class TransformerBottom(nn.Module):
         places = torch.arange(tokens.shape[1], device=tokens.device)
         sees = (start[:, :, None] == start[:, None, :]) & (places <= places[:, None])
         masks = masks_of(shallow, lambda window: sees, torch.float32)
-        hook = layer.register_forward_hook(catch)
-        try:
+        with layer.register_forward_hook(catch):
             shallow.get_decoder()(
                 tokens, attention_mask=masks, position_ids=places - start, use_cache=False
             )
-        finally:
-            hook.remove()
         return caught[0].float()
