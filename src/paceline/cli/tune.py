@@ -15,8 +15,7 @@ from paceline.planning.sizing import best_chain
 from paceline.tables import Table, count
 
 if TYPE_CHECKING:
-    from paceline.cli.tune_settings import SettingsStudy
-    from paceline.cli.tune_trees import TreeStudy
+    from paceline.cli.tune_studies import SettingsStudy, TreeStudy
     from paceline.planning.cost_curve import CostCurve
     from paceline.planning.curve_store import CurveKey
     from paceline.planning.measure import Floor
@@ -105,7 +104,7 @@ def tune(
             path = save_curve(key, curve)
     common.print_lines([f"stored in {path}"])
     if tried.plots is not None:
-        from paceline.cli.tune_trees import TreeStudy
+        from paceline.cli.tune_studies import TreeStudy
 
         if isinstance(study, TreeStudy):
             study.save_plots(tried.plots)
@@ -116,8 +115,7 @@ def _study(method: str | None, tried: _Tried) -> SettingsStudy | TreeStudy | Non
     """What there is to tune, None without a method; raises UsageError if the method has nothing to
     tune, or for options that do not go with it."""
     from paceline.bench.ablations import check_matplotlib
-    from paceline.cli.tune_settings import SettingsStudy
-    from paceline.cli.tune_trees import TreeStudy
+    from paceline.cli.tune_studies import SettingsStudy, TreeStudy
     from paceline.drafters import open_settings, shapes_trees
 
     if method is None:
