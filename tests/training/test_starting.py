@@ -16,10 +16,9 @@ from paceline.drafters import parts
 from paceline.drafters.eight_bits import in_floats
 from paceline.errors import ModelError, UsageError
 from paceline.json_files import read_json
-from paceline.training.method import method_of
+from paceline.training.method import first_parts, method_of
 from paceline.training.methods import TRAINED
 from paceline.training.settings import PACKAGED
-from paceline.training.starting import first_parts
 
 STILL = {"steps": 1, "learning_rate": 1e-5}  # a step that changes next to nothing
 

@@ -24,12 +24,11 @@ from paceline.training.checkpoint import forget_checkpoint, load_checkpoint
 from paceline.training.dataset import Dataset, Text, TextSource
 from paceline.training.folder import check_same_run, held
 from paceline.training.frequent import frequent_tokens
-from paceline.training.method import Base, Finished, method_of
+from paceline.training.method import Base, Finished, first_parts, method_of
 from paceline.training.precision import products_in, products_name, usable_precision, without_cudnn
 from paceline.training.reading import TargetReader
 from paceline.training.run import OnStep, run_training
 from paceline.training.settings import TrainerSettings
-from paceline.training.starting import first_parts
 from paceline.training.state_cache import StateCache, StateShape
 from paceline.training.trainer import Trainer
 

@@ -113,7 +113,7 @@ def _checked(settings: TrainerSettings, given: _Given) -> list[PromptFile]:
     from paceline.training.order import read_prompt_files
 
     if settings.start and settings.start != PACKAGED:
-        from paceline.training.starting import parts_in
+        from paceline.training.method import parts_in
 
         parts_in(Path(settings.start), settings)
     if given.licence and not given.texts:
