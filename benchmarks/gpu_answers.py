@@ -33,12 +33,11 @@ from paceline.models import load_causal_lm
 from paceline.models.vocabulary import stop_ids
 from paceline.prompts import PromptRecord
 from paceline.targets.support import longest_context
-from paceline.training.answering import Answered
 from paceline.training.data import Manifest, load_manifest
 from paceline.training.folder import held
 from paceline.training.order import interleave, read_prompt_files
 from paceline.training.precision import without_cudnn
-from paceline.training.self_distillation import write_shard
+from paceline.training.self_distillation import Answered, write_shard
 
 _FAMILIES = ("llama", "qwen2")
 _ELSEWHERE = {"prompts", "licence", "out", "device"}  # options that are not recorded as given
