@@ -13,7 +13,7 @@ from tests.training.shared import prompt_file
 import paceline
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import open_draft, read_draft_record
-from paceline.training import run as training_run
+from paceline.training import trainer as trainer_module
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def test_a_draft_is_trained_interrupted_or_not(
     words += ["--texts", prompt_file(tmp_path, 9, "read.jsonl"), "--licence", "MIT"]
     words += ["--read-share", 0.5]
     with monkeypatch.context() as patch:
-        save = training_run.save_checkpoint
+        save = trainer_module.save_checkpoint
 
         def save_and_stop(*arguments: object) -> None:
             save(*arguments)  # type: ignore[arg-type]
             raise KeyboardInterrupt
 
-        patch.setattr(training_run, "save_checkpoint", save_and_stop)
+        patch.setattr(trainer_module, "save_checkpoint", save_and_stop)
         ran = command("train", *words, "--out", out)
         assert ran.code == 130 and "keeps the latest checkpoint; repeat the command" in ran.said
     ran = command("train", *words, "--out", out)

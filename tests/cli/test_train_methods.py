@@ -16,7 +16,7 @@ from paceline.drafters.prompt_tokens import PromptTokens
 from paceline.drafters.trained_heads import ChimeraParts, EagleParts, MedusaParts
 from paceline.errors import UsageError
 from paceline.training import dataset, method_run
-from paceline.training import run as training_run
+from paceline.training import trainer as trainer_module
 from paceline.training.method_run import MethodRun
 from paceline.training.methods import TRAINED
 
@@ -53,13 +53,13 @@ def test_methods_are_trained_interrupted_or_not(
     turn = "A text that is long enough to learn from. " * 2
     words += ["--texts", prompt_file(tmp_path, 9, "read.jsonl", turns=[turn]), "--licence", "MIT"]
     with monkeypatch.context() as patch:
-        save = training_run.save_checkpoint
+        save = trainer_module.save_checkpoint
 
         def save_and_stop(*arguments: object) -> None:
             save(*arguments)  # type: ignore[arg-type]
             raise KeyboardInterrupt
 
-        patch.setattr(training_run, "save_checkpoint", save_and_stop)
+        patch.setattr(trainer_module, "save_checkpoint", save_and_stop)
         ran = command("train", *words)
         assert ran.code == 130 and "keeps the latest checkpoint; repeat the command" in ran.said
     ran = command("train", *words)

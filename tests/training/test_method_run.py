@@ -19,7 +19,7 @@ from paceline.drafters.eight_bits import in_floats
 from paceline.drafters.trained_heads import ChimeraParts, MedusaParts
 from paceline.errors import ModelError, UsageError
 from paceline.training import method_run
-from paceline.training import run as training_run
+from paceline.training import trainer as trainer_module
 from paceline.training.checkpoint import save_checkpoint
 from paceline.training.data import TrainingData
 from paceline.training.dataset import Dataset, TextSource, share_of
@@ -103,7 +103,7 @@ def test_a_checkpoint_is_gone_on_with(
         save_checkpoint(*arguments)  # type: ignore[arg-type]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training_run, "save_checkpoint", save_and_stop)
+    monkeypatch.setattr(trainer_module, "save_checkpoint", save_and_stop)
     for _ in range(SETTINGS["steps"] // SETTINGS["checkpoint_every"]):
         with pytest.raises(KeyboardInterrupt):
             train(data, tmp_path, "chimera", cache)
@@ -128,7 +128,7 @@ def test_another_training_does_not_go_on_with_it(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_run, "save_checkpoint", save_and_stop)
+        patch.setattr(trainer_module, "save_checkpoint", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
             train(data, tmp_path, "chimera", cache)
     with pytest.raises(
@@ -153,7 +153,7 @@ def test_a_damaged_checkpoint_is_named(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_run, "save_checkpoint", save_and_stop)
+        patch.setattr(trainer_module, "save_checkpoint", save_and_stop)
         with pytest.raises(KeyboardInterrupt):
             train(data, tmp_path, "medusa", cache)
     tensors = tmp_path / "checkpoint-000002.safetensors"

@@ -21,10 +21,9 @@ from paceline.training.methods.eagle import EagleSettings
 from paceline.training.methods.medusa import MedusaSettings
 from paceline.training.order import read_prompt_files
 from paceline.training.precision import products_in, usable_precision
-from paceline.training.run import one_ahead
 from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache
-from paceline.training.trainer import Trainer
+from paceline.training.trainer import Trainer, one_ahead
 
 
 @pytest.fixture(scope="module")

@@ -27,10 +27,9 @@ from paceline.training.frequent import frequent_tokens
 from paceline.training.method import Base, Finished, first_parts, method_of
 from paceline.training.precision import products_in, products_name, usable_precision, without_cudnn
 from paceline.training.reading import TargetReader
-from paceline.training.run import OnStep, run_training
 from paceline.training.settings import TrainerSettings
 from paceline.training.state_cache import StateCache, StateShape
-from paceline.training.trainer import Trainer
+from paceline.training.trainer import OnStep, Trainer, run_training
 
 _VALIDATION_PLACES = 20_000  # that suffice for a look at the loss
 

@@ -1,13 +1,15 @@
-"""The steps in which a method learns: loss, optimiser, schedule, the best parts so far."""
+"""A training run, from the first batch to the best parts; it survives kills."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf, isfinite
+from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +17,7 @@ from torch import nn
 from paceline.errors import UsageError
 from paceline.kernels.blocks import rounded_numbers
 from paceline.training.batches import Batch, Batches
+from paceline.training.checkpoint import load_checkpoint, save_checkpoint
 from paceline.training.dataset import Text
 from paceline.training.method import TrainedMethod
 from paceline.training.precision import forward_in
@@ -27,6 +30,11 @@ _BETTER = 1e-3
 _BETAS = (0.9, 0.95)  # of AdamW
 # What a checkpoint keeps besides tensors and the log.
 _NUMBERS = ("step", "best_loss", "stale", "spent", "seconds", "recent", "places")
+
+_T = TypeVar("_T")
+
+OnStep = Callable[[int, float], None]
+"""Called with every step and its loss."""
 
 
 class Trainer:
@@ -156,6 +164,21 @@ class Trainer:
         else:
             self.stale += 1
 
+    def validate(self, batches: Batches, judged: Sequence[Text]) -> None:
+        """Judge the current parts by some texts, and log their loss beside that of the last
+        steps."""
+        tally, held_back = self.measure(batches, judged)
+        self.judge(held_back)
+        self.log.append(
+            {
+                "step": self.step,
+                "loss": round(sum(self.recent) / len(self.recent), 5),
+                "held_back_loss": round(held_back, 5),
+                "top1": tally.top(1),
+            }
+        )
+        self.recent = []
+
     def _check(self, what: str, loss: float) -> None:
         # Nothing is learned from here on, and the best parts may be those it began with.
         if not isfinite(loss):
@@ -191,3 +214,74 @@ class Trainer:
         for name in _NUMBERS:
             setattr(self, name, values["numbers"][name])
         self.log = values["log"]
+
+
+def run_training(
+    trainer: Trainer,
+    batches: Batches,
+    judged: list[Text],
+    folder: Path,
+    run: Mapping[str, Any],
+    on_step: OnStep,
+) -> dict[str, Any]:
+    """Train, from the latest checkpoint if there is one; the method ends with the best parts.
+
+    judged: texts of the validation split, which choose the best step. folder: held by the caller.
+    run: what is trained; a checkpoint of another one is refused. on_step: called after every step,
+    and once after resuming.
+
+    Returns how it went, for `training.json`: seconds of all processes together, and places learned
+    from, repeats included.
+
+    Raises UsageError for a checkpoint that is damaged or another run's, and a folder that cannot
+    be written.
+    """
+    settings = trainer.settings
+    found = load_checkpoint(folder, run)
+    if found is not None:
+        trainer.restore(*found)
+        on_step(trainer.step, trainer.recent[-1] if trainer.recent else 0.0)
+    if settings.start and not trainer.step:  # perhaps no step is better
+        trainer.judge(trainer.measure(batches, judged)[1])
+    begin = perf_counter() - trainer.seconds
+    coming = batches.train(trainer.step)
+    if batches.device.type == "cuda":
+        coming = one_ahead(coming)
+    while not trainer.finished:
+        with trainer.timed("batches"):
+            batch = next(coming)
+        loss = trainer.learn(batch)
+        on_step(trainer.step, loss)
+        if trainer.step % settings.validate_every == 0 or trainer.step == settings.steps:
+            with trainer.timed("validation"):
+                trainer.validate(batches, judged)
+        trainer.seconds = perf_counter() - begin
+        if trainer.step % settings.checkpoint_every == 0:
+            save_checkpoint(folder, *trainer.state(), run)
+    trainer.method.load(trainer.best)
+    seconds = trainer.seconds
+    return {
+        "steps": trainer.step,
+        "seconds": round(seconds, 1),
+        "places": trainer.places,
+        "speed": {
+            "places_per_second": round(trainer.places / max(seconds, 1e-9), 1),
+            "shares_of_time": {
+                what: round(own / seconds, 3) for what, own in sorted(trainer.spent.items())
+            },
+        },
+        "loss_curve": trainer.log,
+    }
+
+
+def one_ahead(batches: Iterator[_T]) -> Iterator[_T]:
+    """Make the next batch in another thread meanwhile: a GPU learns faster than they are made.
+
+    An error is raised in place of the batch that could not be made.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, batches)
+        while True:
+            batch = following.result()
+            following = thread.submit(next, batches)
+            yield batch
