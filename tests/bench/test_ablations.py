@@ -28,7 +28,7 @@ from paceline.bench.results import read_results
 from paceline.bench.suites import Text
 from paceline.bench.trial import PLAIN, Method
 from paceline.cli import app, common
-from paceline.cli.bench.ablate import ablate
+from paceline.cli.bench.measuring import ablate
 from paceline.drafters import make_drafter
 from paceline.errors import UsageError
 from paceline.options import Options

@@ -1,7 +1,7 @@
 """The command line: `paceline`, or `python -m paceline`.
 
-One file per command. Commands parse, call the library and print. Errors that a user can fix are
-one sentence on standard error and exit code 2.
+One file per command, or for a few that are alike. Commands parse, call the library and print.
+Errors that a user can fix are one sentence on standard error and exit code 2.
 """
 
 from __future__ import annotations
