@@ -95,9 +95,10 @@ class Server:
     def addresses(self) -> list[tuple[str, str, _Answer]]:
         """Every endpoint: method, path, and what answers. The tokenizer's are vLLM's, the metrics
         are for Prometheus, and the state is for the page."""
+        orders, written = self.orders, self._written
         return [
-            ("POST", "/v1/chat/completions", self._chat),
-            ("POST", "/v1/completions", self._completions),
+            ("POST", "/v1/chat/completions", partial(written, ChatRequest, orders.of_chat)),
+            ("POST", "/v1/completions", partial(written, CompletionRequest, orders.of_completion)),
             ("POST", "/tokenize", self._tokenize),
             ("POST", "/detokenize", self._detokenize),
             ("GET", "/v1/models", self._models),
@@ -109,12 +110,6 @@ class Server:
             ("GET", "/state", self._state),
             *(("GET", path, partial(_page_file, *file)) for path, file in _PAGE_FILES.items()),
         ]
-
-    async def _chat(self, request: Request) -> Response:
-        return await self._written(request, ChatRequest, self.orders.of_chat)
-
-    async def _completions(self, request: Request) -> Response:
-        return await self._written(request, CompletionRequest, self.orders.of_completion)
 
     async def _models(self, request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [self._model(name) for name in self.names]})
@@ -163,7 +158,7 @@ class Server:
         )  # fmt: skip
 
     async def _written(
-        self, request: Request, shape: type[R], orders_of: Callable[[R], list[Order]]
+        self, shape: type[R], orders_of: Callable[[R], list[Order]], request: Request
     ) -> Response:
         arrived, body = monotonic(), await json_body(request, self.settings)
         wanted = checked(shape, body)
