@@ -20,6 +20,7 @@ from paceline.training.folder import read_checked, undamaged, write_file
 
 _MANIFEST = "manifest.json"
 _FORMAT, _KIND = 1, "training data"
+_SAVED = ("complete", "wanted", "tokens", "answers", "skipped", "licences", "run", "about")
 
 
 @dataclass(frozen=True)
@@ -122,19 +123,9 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Write it atomically; raises UsageError if that fails."""
-        record = {
-            "format": _FORMAT,
-            "kind": _KIND,
-            "complete": self.complete,
-            "wanted": self.wanted,
-            "tokens": self.tokens,
-            "answers": self.answers,
-            "skipped": self.skipped,
-            "licences": self.licences,
-            "run": self.run,
-            "about": self.about,
-            "shards": [asdict(shard) for shard in self.shards],
-        }
+        record: dict[str, Any] = {"format": _FORMAT, "kind": _KIND}
+        record |= {name: getattr(self, name) for name in _SAVED}
+        record["shards"] = [asdict(shard) for shard in self.shards]
         write_file(folder / _MANIFEST, json_bytes(record))
 
 
