@@ -1,19 +1,7 @@
-"""The trained methods: the settings of each, by its name."""
+"""The trained methods."""
 
 from __future__ import annotations
 
-from paceline.training.methods.settings import (
-    ChimeraSettings,
-    DraftSettings,
-    EagleSettings,
-    MedusaSettings,
-    PpdSettings,
-)
-from paceline.training.settings import TrainerSettings
+from paceline.training.methods.settings import TRAINED
 
 __all__ = ["TRAINED"]
-
-TRAINED: dict[str, type[TrainerSettings]] = {
-    kind.name: kind
-    for kind in (PpdSettings, MedusaSettings, ChimeraSettings, EagleSettings, DraftSettings)
-}

@@ -247,3 +247,10 @@ class DraftSettings(TrainerSettings):
             raise UsageError(
                 f"layers must be numbers separated by commas, got {self.layers!r}"
             ) from error
+
+
+TRAINED: dict[str, type[TrainerSettings]] = {
+    kind.name: kind
+    for kind in (PpdSettings, MedusaSettings, ChimeraSettings, EagleSettings, DraftSettings)
+}
+"""Name -> settings."""
