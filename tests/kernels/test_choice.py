@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from time import sleep
-
 import pytest
 import torch
 from tests.c_library import needs_library, without_library
@@ -17,9 +15,15 @@ from paceline.kernels.linear import FastLinear, PlainLinear, UnpackableError
 from paceline.targets import prepare as preparing
 
 
+class Clock:
+    """Stands still but for what layers say they take."""
+
+    seconds = 0.0
+
+
 class Slow(PlainLinear):
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        sleep(0.003)
+        Clock.seconds += 3
         return super().forward(rows)
 
 
@@ -28,7 +32,7 @@ class SlowForSmallOnes(Slow):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         if self.out_features == 3:
-            sleep(0.001)
+            Clock.seconds += 1
             return super().forward(rows)
         return PlainLinear.forward(self, rows)
 
@@ -61,6 +65,7 @@ class ForFour(PlainLinear):
 @torch.no_grad()
 def test_each_layer_gets_the_kind_that_is_fastest_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "WORTH_CHOOSING", 0)
+    monkeypatch.setattr(choice, "perf_counter", lambda: Clock.seconds)
     monkeypatch.setattr(choice, "_KINDS", {"slow": Slow, "mixed": SlowForSmallOnes})
     module = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
     rows = torch.randn(2, 4)
