@@ -272,6 +272,17 @@ def test_the_characters_of_a_special_token_are_written_as_others_are(text: str) 
     assert decoded == made[0].text == text
 
 
+def test_the_characters_of_an_added_token_that_ends_texts_are_written_as_others_are() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens([AddedToken("</s>", special=False, normalized=False)])
+    end = tokenizer.convert_tokens_to_ids("</s>")
+    matcher = Grammars(tokenizer, len(tokenizer), [end]).matcher(Constraint.choice(["a</s>b"]))
+    for token in [tokenizer(each).input_ids[0] for each in "a</s>b"]:
+        assert matcher.allowed().nonzero().flatten().tolist() == [token]
+        stopped = matcher.push(token)
+    assert stopped
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_special_tokens_are_written_where_a_grammar_names_them(ends: bool) -> None:
     tokenizer, marker = byte_tokenizer(), "<|end|>"

@@ -43,6 +43,8 @@ usual stack, which ends the process."""
 # Between parts of JSON: up to two spaces, or a line break with an indentation. Without a bound a
 # small model writes white space forever.
 _FREE = {"whitespace_pattern": r"( {0,2}|\n[ \t]{0,40})"}
+# Its advice names an option that callers cannot set.
+_ONE_OF = ("Enable 'coerce_one_of' option to approximate oneOf with anyOf", "Use anyOf instead")
 # Where a terminal takes all that the next one could, llguidance would look for what must follow
 # without end. At the end of the text, as the last such line counts.
 _NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
@@ -112,7 +114,7 @@ class Grammars:
         try:
             return _compiled(library, constraint, vocabulary, tokens)
         except ValueError as error:
-            why = first_line(str(error))
+            why = first_line(str(error)).replace(*_ONE_OF)
             raise UsageError(f"the {constraint.what} cannot be used: {why}") from error
 
     def _read_vocabulary(self) -> tuple[Any, Tokens]:
@@ -127,12 +129,15 @@ class Grammars:
                 "constraints need a fast tokenizer with an end-of-sequence token, which this "
                 f"model lacks: {first_line(str(error))}"
             ) from error
-        return vocabulary, Tokens(count, size, _spelled(tokenizer, vocabulary, size), Habits())
+        added = tokenizer.added_tokens_decoder.items()
+        special = {
+            token: each.content for token, each in added if each.special or token in self._eos_ids
+        }
+        return vocabulary, Tokens(count, size, _spelled(special, vocabulary, size), Habits())
 
 
-def _spelled(tokenizer: Any, vocabulary: Any, size: int) -> dict[int, tuple[int, ...]]:
-    added = tokenizer.added_tokens_decoder.items()
-    texts = {token: each.content for token, each in added if each.special}
+def _spelled(texts: dict[int, str], vocabulary: Any, size: int) -> dict[int, tuple[int, ...]]:
+    """texts: of special tokens, and of those that end texts, which llguidance takes for special."""
     found = {token: tuple(vocabulary.greedy_tokenize(text)) for token, text in texts.items()}
     return {token: ids for token, ids in found.items() if ids and max(ids) < size}
 
