@@ -183,9 +183,9 @@ class _NativeNGrams(NGrams):
     def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
         super().__init__(shortest, longest, width, most)
         self._native = kernels()
-        self._held = self._native.new_ngrams(shortest, longest, width, most)
+        self._held = self._native.ngrams_new(shortest, longest, width, most)
         # Not at the end of the process: a thread may still draft then.
-        finalize(self, self._native.forget_ngrams, self._held).atexit = False
+        finalize(self, self._native.ngrams_free, self._held).atexit = False
         self._tail, self._given = Buffer(ctypes.c_int32), Buffer(ctypes.c_int32)
         self._call = NGramDraft(own=self._held, doubt=FOLLOWER_DOUBT)
         self._address = ctypes.addressof(self._call)
@@ -199,7 +199,7 @@ class _NativeNGrams(NGrams):
             raise UsageError("a token id is negative or does not fit into 32 bits")
         near = before[-self.longest :]
         given = self._given.put([*near, *tokens])
-        self._native.count_ngrams(self._held, given, len(near), len(tokens))
+        self._native.ngrams_count(self._held, given, len(near), len(tokens))
 
     def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
         near, call = tail[-self.longest :], self._call
@@ -207,7 +207,7 @@ class _NativeNGrams(NGrams):
         call.tail, call.length = self._tail.put(near), len(near)
         call.budget, call.depth = max(0, budget), depth
         call.others = others._held if isinstance(others, _NativeNGrams) else None
-        self._native.draft_ngrams(self._address)
+        self._native.ngrams_draft(self._address)
         return self._found.tree()
 
 

@@ -89,7 +89,7 @@ class _Held:
     def __init__(self, handle: int) -> None:
         self.handle = handle
         # Not at the end of the process, as a thread may use it.
-        finalize(self, kernels().forget_calibration, handle).atexit = False
+        finalize(self, kernels().calibration_free, handle).atexit = False
 
 
 class _NativeSession:
@@ -97,7 +97,7 @@ class _NativeSession:
 
     def __init__(self, memory: float) -> None:
         self.native, self.call = kernels(), Sizing()
-        self.held = _Held(self.native.new_calibration(ctypes.addressof(_KINDS), memory))
+        self.held = _Held(self.native.calibration_new(ctypes.addressof(_KINDS), memory))
         self._size_tree = partial(self.native.size_tree, ctypes.addressof(self.call))
         self._tree, self._costs = TreeColumns(self.call.tree), Buffer(ctypes.c_double)
         self._make_room()
@@ -142,14 +142,14 @@ class _NativeText:
 
     def observe(self, tokens: Sequence[int]) -> None:
         own, every = self._held.handle, self._session.held.handle
-        self._native.observe(own, every, self._said.put(tokens), len(tokens))
+        self._native.calibration_observe(own, every, self._said.put(tokens), len(tokens))
 
     def forget_trees(self) -> None:
         # An heir knows the same, and watches nothing yet.
         self._held = self._inherited(self._held, inf)
 
     def _inherited(self, known: _Held, evidence: float) -> _Held:
-        return _Held(self._native.inherited_by(known.handle, self._memory, evidence))
+        return _Held(self._native.calibration_heir(known.handle, self._memory, evidence))
 
 
 TextCalibration = _CountedText | _NativeText

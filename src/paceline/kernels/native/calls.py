@@ -5,22 +5,26 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from ctypes import c_int, c_void_p
 from functools import cache, partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import torch
 
 from paceline.kernels.native import library
 from paceline.kernels.native.build import HERE
 from paceline.kernels.native.cores import usable_cores
+from paceline.kernels.native.signatures import SIGNATURES
 
 _NO_MEMORY = 1
 _BFLOAT16_PRODUCTS = {"avx512bf16": "BF16_DOT", "amx": "BF16_TILES"}
 
 
 class Kernels:
-    """The functions of a library; errors raise exceptions. Pointers are addresses.
+    """The functions of a library, by their names without `pl_`, as in `kernels().product`: arguments
+    are those of native/src/api.h, in order, but for the threads. Pointers are addresses; errors
+    raise exceptions.
 
     found: see `library.find`.
     """
@@ -29,48 +33,17 @@ class Kernels:
         self._library = found
         self._most = usable_cores()
         found.pl_use_openmp(*_openmp())
-        # Arguments are those of native/src/api.h, in order, but for the threads.
-        self.packed_bytes: Callable[[int, int, int], int] = found.pl_packed_bytes
-        self.pack = self._on_threads(found.pl_pack)
-        self.values = self._on_threads(found.pl_values)
-        self.dequantise = self._on_threads(found.pl_dequantise)
-        self.attend = self._on_threads(found.pl_attend)
-        self.product = self._on_threads(found.pl_product)
-        self.likeliest = _checked(found.pl_likeliest)
-        self.move = _checked(found.pl_move)
-        self.run = self._on_threads(found.pl_run)
-        self.run_texts = self._on_threads(found.pl_run_texts)
-        self.run_chain = self._on_threads(found.pl_run_chain)
-        self.draft_medusa = self._on_threads(found.pl_draft_medusa)
-        self.draft_chimera = self._on_threads(found.pl_draft_chimera)
-        self.draft_eagle = self._on_threads(found.pl_draft_eagle)
-        self.look_up = _checked(found.pl_look_up)
-        self.look_up_lengths = _checked(found.pl_look_up_lengths)
-        self.add_tokens = _checked(found.pl_add_tokens)
-        # What `new_` and `inherited_by` return is freed by `forget_`.
-        self.new_ngrams = _made(found.pl_ngrams_new)
-        self.forget_ngrams: Callable[[int], None] = found.pl_ngrams_free
-        self.ngrams_size: Callable[[int, int], int] = found.pl_ngrams_size
-        self.count_ngrams = _checked(found.pl_ngrams_count)
-        self.draft_ngrams = _checked(found.pl_ngrams_draft)
-        self.unite = _checked(found.pl_unite)
-        self.cut_union: Callable[[int, int], None] = found.pl_cut_union
-        self.union_ends: Callable[[int, int, int], int] = found.pl_union_ends
-        self.new_calibration = _made(found.pl_calibration_new)
-        self.inherited_by = _made(found.pl_calibration_heir)
-        self.forget_calibration: Callable[[int], None] = found.pl_calibration_free
-        self.size_tree = _checked(found.pl_size_tree)
-        self.observe = _checked(found.pl_calibration_observe)
 
-    def _on_threads(self, function: Callable[..., int]) -> Callable[..., None]:
-        """The function, given the number of threads last; errors raise exceptions."""
-        most = self._most
-
-        def call(*arguments: int | float | None) -> None:
-            if failed := function(*arguments, min(most, torch.get_num_threads())):
-                _raise(failed)
-
-        return call
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A function, made on first use."""
+        function: Callable[..., Any] = getattr(self._library, f"pl_{name}")
+        result, arguments = SIGNATURES[f"pl_{name}"]
+        if result is c_int:
+            function = _checked(function, self._most if arguments[-1] is c_int else 0)
+        elif result is c_void_p:
+            function = _made(function)
+        setattr(self, name, function)
+        return function
 
     @property
     def tiers(self) -> tuple[str, ...]:
@@ -98,27 +71,24 @@ class Kernels:
             raise ValueError(f"this processor runs {', '.join(self.tiers)}, not {tier!r}")
 
 
-def _checked(function: Callable[..., int]) -> Callable[..., None]:
-    """The function; errors raise exceptions."""
+def _checked(function: Callable[..., int], most: int) -> Callable[..., None]:
+    """The function; errors raise exceptions. most: threads, if it is told their number, else 0."""
 
-    def call(*arguments: int | float | None) -> None:
-        if failed := function(*arguments):
-            _raise(failed)
+    def call(*given: int | float | None) -> None:
+        more = (min(most, torch.get_num_threads()),) if most else ()
+        if failed := function(*given, *more):
+            if failed == _NO_MEMORY:
+                raise MemoryError("the C library ran out of memory")
+            raise ValueError("sizes or ids are out of range in a call to the C library")
 
     return call
-
-
-def _raise(failed: int) -> NoReturn:
-    if failed == _NO_MEMORY:
-        raise MemoryError("the C library ran out of memory")
-    raise ValueError("sizes or ids are out of range in a call to the C library")
 
 
 def _made(function: Callable[..., int | None]) -> Callable[..., int]:
     """The function; without an address, raises MemoryError."""
 
-    def call(*arguments: float) -> int:
-        address = function(*arguments)
+    def call(*given: float) -> int:
+        address = function(*given)
         if address is None:
             raise MemoryError("the C library ran out of memory for counts")
         return address
@@ -135,8 +105,7 @@ def _openmp() -> tuple[int | None, int | None]:
         parallel, threads = found.GOMP_parallel, found.omp_get_num_threads
     except (OSError, AttributeError):
         return None, None
-    address = ctypes.c_void_p
-    return ctypes.cast(parallel, address).value, ctypes.cast(threads, address).value
+    return ctypes.cast(parallel, c_void_p).value, ctypes.cast(threads, c_void_p).value
 
 
 @cache
