@@ -8,7 +8,7 @@ whatever rows share its pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -159,6 +159,10 @@ class BlockMatrix:
         kernels().values(*self.native, ids.data_ptr(), len(ids), out.data_ptr())
         return out
 
+    def split(self, size: int) -> Iterator[torch.Tensor]:
+        """The numbers of so many outputs at a time, as of a tensor."""
+        return map(self.values, torch.split(torch.arange(self.outputs, device="cpu"), size))
+
 
 def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
     """Blocks of a GGUF file, uint8 [outputs, bytes per row] -> float32 [outputs, inputs].
@@ -179,15 +183,16 @@ def dequantise(format: str, blocks: torch.Tensor, inputs: int) -> torch.Tensor:
     return out
 
 
-def quantised(weight: torch.Tensor, bits: int) -> BlockMatrix:
-    """A float matrix [outputs, inputs], rounded to 4 bits (Q4_1) or 8 bits (Q8_0) in groups of 32.
+def quantised(weight: torch.Tensor | BlockMatrix, bits: int) -> BlockMatrix:
+    """A matrix [outputs, inputs], rounded to 4 bits (Q4_1) or 8 bits (Q8_0) in groups of 32.
 
     Inputs are zero-padded to whole groups. Rows come in pieces: to round numbers takes three times
     their memory as floats, and an output head may be as large as all layers.
     """
-    pieces = torch.split(weight, max(1, _PIECE // weight.shape[1]))
+    inputs = weight.inputs if isinstance(weight, BlockMatrix) else weight.shape[1]
+    pieces = weight.split(max(1, _PIECE // inputs))
     blocks = torch.cat([rounded_blocks(piece, bits) for piece in pieces])
-    return BlockMatrix.pack(ROUNDED[bits], blocks, whole_groups(weight.shape[1]))
+    return BlockMatrix.pack(ROUNDED[bits], blocks, whole_groups(inputs))
 
 
 def rounded_blocks(weight: torch.Tensor, bits: int) -> torch.Tensor:

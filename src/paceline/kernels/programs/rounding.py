@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
-from paceline.kernels.blocks import ROUNDED, BlockMatrix, rounded_blocks, rounded_size, whole_groups
+from paceline.kernels.blocks import BlockMatrix, quantised, rounded_size
 from paceline.kernels.memory import WeightMemory
 from paceline.kernels.programs.steps import Kind, Lowered, Op, Step
 
-_PIECE = 1 << 22  # numbers that are converted to floats at a time
 _HEAD_BITS = 8
 
 
@@ -36,13 +33,15 @@ class Rounding:
 
     def program(self) -> Lowered:
         """The steps on rounded matrices, which are made one at a time."""
-        memory = WeightMemory()
-        made = {matrix: _rounded(matrix, of, memory) for matrix, of in self._bits.items()}
+        memory, made = WeightMemory(), dict[BlockMatrix | None, BlockMatrix]()
+        for matrix, bits in self._bits.items():
+            if bits:
+                made[matrix] = quantised(matrix, bits)
+                made[matrix].move(memory)
 
         def on_rounded(step: Step) -> Step:
-            if step.op != Op.PRODUCT or step.matrix is None:
-                return step
-            return replace(step, matrix=made[step.matrix])
+            rounded = made.get(step.matrix) if step.op == Op.PRODUCT else None
+            return step if rounded is None else replace(step, matrix=rounded)
 
         return replace(self._lowered, steps=[*map(on_rounded, self._lowered.steps)])
 
@@ -62,18 +61,3 @@ def _bits_by_matrix(lowered: Lowered, bits: int) -> dict[BlockMatrix, int]:
 def _size(matrix: BlockMatrix, bits: int) -> int:
     """Bytes of a matrix, rounded."""
     return rounded_size(matrix.outputs, matrix.inputs, bits) if bits else matrix.nbytes
-
-
-def _rounded(matrix: BlockMatrix, bits: int, memory: WeightMemory) -> BlockMatrix:
-    if not bits:
-        return matrix
-    size = _size(matrix, bits)
-    blocks = torch.empty(size, dtype=torch.uint8, device="cpu").view(matrix.outputs, -1)
-    step = max(1, _PIECE // matrix.inputs)
-    for first in range(0, matrix.outputs, step):
-        ids = torch.arange(first, min(first + step, matrix.outputs), device="cpu")
-        blocks[first : first + step] = rounded_blocks(matrix.values(ids), bits)
-    made = BlockMatrix.pack(ROUNDED[bits], blocks, whole_groups(matrix.inputs))
-    del blocks
-    made.move(memory)
-    return made
