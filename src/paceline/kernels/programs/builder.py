@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.likeliest import likeliest
 from paceline.kernels.native import signatures as native
+from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.program import CacheLayer, PassBuffers, Program
 from paceline.kernels.programs.rotary import Rotary
 from paceline.kernels.programs.steps import (
@@ -228,7 +229,7 @@ class GivenRows:
         if see is not None:
             see(self._rows)
         self._rows.native.rows = self._rows.native.kept = count
-        self._program.play(self._rows.native, positions)
+        kernels().run(*self._program.ready(self._rows.native, positions))
         return self._out[:count]
 
     def out(self, count: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Steps with places in memory, and the call that runs them."""
+"""Steps with places in memory, ready for the calls that run them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from paceline.kernels.native import signatures as native
-from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.steps import Kind, Lowered, Op, Operand, Step, Tables, Value
 
 _OF_ROWS, _OF_KEPT = -1, -2  # PL_OF_ROWS, PL_OF_KEPT
@@ -120,30 +119,15 @@ class Program:
         self._cache_kind = kind
         self._cache = (native.Layer * len(layers))(*(each.as_native() for each in layers))
 
-    def play(self, one: native.Pass, positions: int) -> None:
-        """Run one pass, whose rows are all at positions below `positions`. The program fills in its
-        tables, the cache and memory for values."""
-        self._describe(one, positions)
-        kernels().run(self.address, self.count, ctypes.addressof(one))
-
-    def play_texts(self, one: native.Pass, texts: native.Texts, positions: int) -> None:
-        """Run one pass over texts, see `pl_run_texts`; otherwise as `play`."""
-        self._describe(one, positions)
-        both = ctypes.addressof(one), ctypes.addressof(texts)
-        kernels().run_texts(self.address, self.count, *both)
-
-    def play_chain(self, first: native.Pass, chain: native.Chain, positions: int) -> None:
-        """Run consecutive passes, see `pl_run_chain`; otherwise as `play`."""
-        self._describe(first, positions)
-        both = ctypes.addressof(first), ctypes.addressof(chain)
-        kernels().run_chain(self.address, self.count, *both)
-
-    def _describe(self, one: native.Pass, positions: int) -> None:
+    def ready(self, one: native.Pass, positions: int) -> tuple[int, int, int]:
+        """Fill in a pass's tables, cache and memory for values; all rows are at positions below
+        `positions`. Returns the first arguments of `pl_run` and its like."""
         self._tables.extend(one, positions)
         one.table_rows = self._tables.reached
         one.layers, one.cache_kind = ctypes.addressof(self._cache), self._cache_kind
         one.arena = self._arena(Kind.ROWS, one.rows)
         one.arena_of_kept = self._arena(Kind.KEPT, one.kept)
+        return self.address, self.count, ctypes.addressof(one)
 
     def _arena(self, kind: Kind, rows: int) -> int:
         """The address of memory for the values of `rows` rows."""

@@ -19,7 +19,7 @@ from paceline.kernels.attention import GROUPED
 from paceline.kernels.autocast import autocast_dtype
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
-from paceline.kernels.native.calls import unavailable
+from paceline.kernels.native.calls import kernels, unavailable
 from paceline.kernels.programs.early_selection import select_early
 from paceline.kernels.programs.program import CacheLayer, Program
 from paceline.kernels.programs.steps import Lowered, Op
@@ -125,7 +125,7 @@ class CompiledPass:
         said.count = len(texts)
         said.each, said.tokens = each.buffer_info()[0], tokens.buffer_info()[0]
         said.parents = parents.buffer_info()[0]
-        self._program.play_texts(one, said, positions)
+        kernels().run_texts(*self._program.ready(one, positions), ctypes.addressof(said))
         return logits
 
     def _use_windows(self, windows: Windows) -> None:
@@ -228,7 +228,8 @@ class ChainPass:
         self._reads[:rows] = [*text.pending]
         chain.start, chain.cached, chain.count = text.start, cached, passes
         self._one.rows = rows
-        self._program.play_chain(self._one, chain, cached + rows + passes - 1)
+        of_pass = self._program.ready(self._one, cached + rows + passes - 1)
+        kernels().run_chain(*of_pass, ctypes.addressof(chain))
 
     def _make_room(self, numbers: int) -> None:
         reads, found = (ctypes.c_int64 * (2 * numbers))(), (ctypes.c_int64 * (2 * numbers))()
