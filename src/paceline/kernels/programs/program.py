@@ -110,13 +110,15 @@ class Program:
             for kind in (Kind.ROWS, Kind.KEPT)
         }
         self._tables = TableAddresses(lowered.tables)
-        self._cache = (native.Layer * 0)()
-        self._cache_kind = 0
+        self.use_cache(())
 
-    def use_cache(self, layers: Sequence[CacheLayer], kind: int = 0) -> None:
-        """Set where keys and values are and in which format, see `CacheDtype.number`; 0 is
-        float32."""
+    def use_cache(
+        self, layers: Sequence[CacheLayer], kind: int = 0, states: torch.Tensor | None = None
+    ) -> None:
+        """Set where keys and values are and in which format, see `CacheDtype.number`; 0 is float32.
+        states: [slots, numbers], where states go, if anywhere."""
         self._cache_kind = kind
+        self._states = (None, 0) if states is None else (states.data_ptr(), states.stride(0))
         self._cache = (native.Layer * len(layers))(*(each.as_native() for each in layers))
 
     def ready(self, one: native.Pass, positions: int) -> tuple[int, int, int]:
@@ -125,6 +127,7 @@ class Program:
         self._tables.extend(one, positions)
         one.table_rows = self._tables.reached
         one.layers, one.cache_kind = ctypes.addressof(self._cache), self._cache_kind
+        one.states, one.states_stride = self._states
         one.arena = self._arena(Kind.ROWS, one.rows)
         one.arena_of_kept = self._arena(Kind.KEPT, one.kept)
         return self.address, self.count, ctypes.addressof(one)

@@ -154,9 +154,8 @@ class CompiledPass:
         cache.allocate(self._program.layers, dtype)
         layers = [CacheLayer(*each) for each in cache.tensors()]
         states = cache.all_states() if cache.keeps_states else None
-        self._program.use_cache(layers, dtype.number)
-        _keep_states(self._one, states)
-        self._chain.use_cache(layers, dtype.number, states)
+        for program in (self._program, self._chain.program):
+            program.use_cache(layers, dtype.number, states)
         # Last: after a failure midway, the next pass must not read memory that has moved.
         self._known, self._moves = cache, cache.moves
 
@@ -167,7 +166,8 @@ class ChainPass:
     An output head that scores only some tokens is not scattered over the whole vocabulary here, and
     consecutive passes reuse the same descriptors.
 
-    lowered: the model. windows: of its kinds of layers.
+    lowered: the model. windows: of its kinds of layers. program: needs a cache, see
+    `CompiledPass.use_cache`.
     """
 
     def __init__(self, lowered: Lowered, windows: Windows) -> None:
@@ -177,9 +177,9 @@ class ChainPass:
         if said is not None and last.order is not None:
             self._tokens = last.order.numpy().astype(np.int64) - 1
             lowered = Lowered(lowered.steps[:-1], said, lowered.tables)
-        self._program = Program(lowered)
+        self.program = Program(lowered)
         self._windows = _window_slots(windows)
-        self._scores = np.empty(self._program.vocabulary, dtype=np.float32)
+        self._scores = np.empty(self.program.vocabulary, dtype=np.float32)
         self._one = native.Pass(logits=self._scores.ctypes.data, kept=1)
         self._chain = native.Chain(
             kinds=len(windows),
@@ -188,14 +188,6 @@ class ChainPass:
         )
         self._end = NativeEnd()
         self._make_room(_FEW)
-
-    def use_cache(
-        self, layers: Sequence[CacheLayer], kind: int, states: torch.Tensor | None
-    ) -> None:
-        """See `Program.use_cache`. states: [slots, hidden], where the last hidden states go, if
-        anywhere."""
-        self._program.use_cache(layers, kind)
-        _keep_states(self._one, states)
 
     def run(self, text: TextSlot) -> TokenScores:
         """Run one pass over a text's pending tokens. Returns the scores of the token after them, a
@@ -228,7 +220,7 @@ class ChainPass:
         self._reads[:rows] = [*text.pending]
         chain.start, chain.cached, chain.count = text.start, cached, passes
         self._one.rows = rows
-        of_pass = self._program.ready(self._one, cached + rows + passes - 1)
+        of_pass = self.program.ready(self._one, cached + rows + passes - 1)
         kernels().run_chain(*of_pass, ctypes.addressof(chain))
 
     def _make_room(self, numbers: int) -> None:
@@ -246,9 +238,3 @@ class ChainPass:
 def _window_slots(windows: Windows) -> ctypes.Array[ctypes.c_int64]:
     """The windows of the kinds of layers, in order, as the library reads them."""
     return (ctypes.c_int64 * len(windows))(*(window or 0 for window in windows.values()))
-
-
-def _keep_states(one: native.Pass, states: torch.Tensor | None) -> None:
-    one.states = None
-    if states is not None:
-        one.states, one.states_stride = states.data_ptr(), states.stride(0)
