@@ -8,7 +8,6 @@ or one that reads the same, is no second opinion: of their claims the larger cou
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 
 _ROOT = -1
 
@@ -27,8 +26,7 @@ class Union:
         self.parents: list[int] = []
         self.claims: list[float] = []
         self.sources: list[int] = []
-        # (parent, token) -> node, filled when the second tree is added.
-        self._children: dict[tuple[int, int], int] = {}
+        self._children: dict[tuple[int, int], int] = {}  # (parent, token) -> node
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -42,10 +40,6 @@ class Union:
         at: int = _ROOT,
     ) -> None:
         """Merge in a tree whose root is node `at` of this one. sources: for each node, or more."""
-        if not self.tokens and at == _ROOT and self._begins(tokens, parents, claims, sources):
-            return
-        if not self._children:
-            self._children.update(zip(zip(self.parents, self.tokens), range(len(self.tokens))))
         children, place, alike = self._children, list[int](), self._alike
         own_claims, own_sources, count = self.claims, self.sources, len(self.tokens)
         for token, parent, claim, by in zip(tokens, parents, claims, sources):
@@ -65,21 +59,6 @@ class Union:
             else:
                 own_claims[node] = known + claim - known * claim
             own_sources[node] = heard | by
-
-    def _begins(
-        self,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        claims: Iterable[float],
-        sources: Iterable[int],
-    ) -> bool:
-        """Copy the first tree as it is, unless it has equal siblings."""
-        count = len(tokens)
-        if len(set(zip(parents, tokens))) < count:
-            return False
-        self.tokens, self.parents = list(tokens), list(parents)
-        self.claims, self.sources = list(islice(claims, count)), list(islice(sources, count))
-        return True
 
     def weights(self) -> list[float]:
         """How likely each node is to be accepted: its claim times those of all its ancestors."""
