@@ -33,6 +33,9 @@ SHADOW_TOKENS = "shadow_tokens"
 """It reads trees as in `Tree.as_read`, shadows as their tokens."""
 CHAINS = "chains"
 """It has `Target.follow`, which generates token by token at little more than passes cost."""
+CAPABILITIES = frozenset(
+    {TREES, VIRTUAL_TOKENS, HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, CHAINS}
+)
 
 LAST_STATES = 0
 """The number of the states that the output head reads, among those of layers, from 1 up."""
@@ -56,12 +59,10 @@ class Drafter(ABC):
     source_names: names of the sources whose guesses it merges, in the order of the bits of
     `Tree.sources`; () if it does not say which source proposed a node.
     layers: whose outputs it wants as states, see `Target.keep_states`.
-    promise: extra tokens per round that its parts were measured to gain when they were made; 0 if
-    unknown.
+    promise: extra tokens per round, as measured when its parts were made; 0 if unknown.
     passive: it never guesses, and a constraint must not guess for it either.
-    Settings: for a class named as a method from outside the package: a frozen dataclass with a
-    default for every field, whose fields are the constructor's keyword arguments; None if it takes
-    none.
+    Settings: for a class named as a method from outside the package: a frozen dataclass of its
+    keyword arguments, with a default for each; None if it takes none.
     """
 
     requires: frozenset[str] = frozenset()
@@ -292,8 +293,7 @@ class Matcher(Protocol):
 
 def check_capabilities(drafter: Drafter, target: Target) -> None:
     """Raises UsageError if `drafter` needs a capability that `target` does not offer."""
-    missing = drafter.requires - target.capabilities
-    if missing:
+    if missing := drafter.requires - target.capabilities:
         raise UsageError(
             f"{type(drafter).__name__} needs {', '.join(sorted(missing))}, which "
             f"{type(target).__name__} does not offer: choose another method or target"

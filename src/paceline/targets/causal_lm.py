@@ -16,7 +16,7 @@ import torch
 from paceline.chains import ChainFound, ChainRequest
 from paceline.errors import UsageError
 from paceline.kernels.programs.steps import Lowered
-from paceline.protocols import CHAINS, LAST_STATES, Target
+from paceline.protocols import CAPABILITIES, CHAINS, LAST_STATES, Target
 from paceline.records import Path, TargetInfo, WordTable
 from paceline.scores import TokenScores
 from paceline.targets.cache_dtypes import FLOAT32
@@ -24,7 +24,7 @@ from paceline.targets.hidden_states import side_by_side
 from paceline.targets.late_model import LateModel
 from paceline.targets.model_pass import ModelPass
 from paceline.targets.preparation import Preparation
-from paceline.targets.support import OFFERED, check_supported
+from paceline.targets.support import check_supported
 from paceline.targets.text_passes import StaticPasses, play
 from paceline.targets.text_slots import KEPT_BYTES, TextSlot, TextSlots
 from paceline.targets.virtual_tokens import VirtualTokens
@@ -60,7 +60,7 @@ class CausalLMTarget(Target):
     if its cache cannot have that dtype.
     """
 
-    capabilities: frozenset[str] = OFFERED
+    capabilities: frozenset[str] = CAPABILITIES - {CHAINS}
 
     def __init__(
         self,

@@ -9,13 +9,9 @@ import torch
 
 from paceline.errors import ModelError
 from paceline.kernels.attention import GROUPED
-from paceline.protocols import HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
-
-OFFERED = frozenset({HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
-"""Capabilities of every model that can be driven."""
 
 _FULL = "full_attention"
 _SLIDING = "sliding_attention"

@@ -15,16 +15,7 @@ import numpy as np
 import torch
 
 from paceline.prefix import common_prefix
-from paceline.protocols import (
-    CHAINS,
-    HIDDEN_STATES,
-    LAST_STATES,
-    LAYER_OUTPUTS,
-    SHADOW_TOKENS,
-    TREES,
-    VIRTUAL_TOKENS,
-    Target,
-)
+from paceline.protocols import CAPABILITIES, LAST_STATES, Target
 from paceline.records import Path, TargetInfo
 from paceline.scores import TokenScores
 from paceline.tree import EMPTY, Tree
@@ -58,9 +49,7 @@ class ToyTarget(Target):
     passes: number of passes so far. read: prompt tokens read by them.
     """
 
-    capabilities = frozenset(
-        {CHAINS, HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS}
-    )
+    capabilities = CAPABILITIES
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline.protocols import (
+    CAPABILITIES,
     CHAINS,
     HIDDEN_STATES,
     LAYER_OUTPUTS,
@@ -24,7 +25,6 @@ from paceline.testing.reference import Reference, require
 from paceline.testing.watched_target import WatchedTarget
 from paceline.tree import EMPTY, SHADOWS, Tree
 
-_KNOWN = frozenset({CHAINS, HIDDEN_STATES, LAYER_OUTPUTS, SHADOW_TOKENS, TREES, VIRTUAL_TOKENS})
 # Longer contexts are not filled to test their end.
 _FILLED = 512
 
@@ -87,7 +87,7 @@ class _Suite:
         """A target describes itself correctly."""
         target = self.watched().target
         require(target.vocab_size > 0, f"vocab_size is {target.vocab_size}: give a positive one")
-        unknown = ", ".join(sorted(target.capabilities - _KNOWN))
+        unknown = ", ".join(sorted(target.capabilities - CAPABILITIES))
         require(not unknown, f"there is no capability {unknown}: see paceline.protocols")
         info = target.describe()
         require(isinstance(info, TargetInfo), f"describe returned {info!r}, not a TargetInfo")
