@@ -53,21 +53,17 @@ def scale_of(embedding: nn.Module) -> torch.Tensor | None:
     return getattr(embedding, "embed_scale", None)
 
 
-def device_of_table(model: PreTrainedModel) -> torch.device:
-    """Where the input embeddings are."""
-    return _like(model).device
+def part_of_table(model: PreTrainedModel) -> torch.Tensor:
+    """A parameter of the input embeddings, with their device and dtype."""
+    parameter: torch.Tensor = next(model.get_input_embeddings().parameters())
+    return parameter
 
 
 def device_of_inputs(model: PreTrainedModel) -> torch.device:
     """Where inputs may be: beside the input embeddings, or on the CPU if these are offloaded, since
     accelerate moves inputs."""
-    found = device_of_table(model)
-    return torch.device("cpu") if found.type == "meta" else found
-
-
-def dtype_of_table(model: PreTrainedModel) -> torch.dtype:
-    """The dtype of the input embeddings' output."""
-    return _like(model).dtype
+    table = part_of_table(model)
+    return torch.device("cpu") if table.is_meta else table.device
 
 
 def has_rows(module: Any) -> bool:
@@ -105,9 +101,3 @@ def head_reads_table(model: PreTrainedModel) -> bool:
 
 def _matrix(module: Any) -> BlockMatrix | None:
     return module.matrix if isinstance(module, BlockEmbedding | BlockLinear) else None
-
-
-def _like(model: PreTrainedModel) -> torch.Tensor:
-    """A parameter of the input embeddings, with their device and dtype."""
-    parameter: torch.Tensor = next(model.get_input_embeddings().parameters())
-    return parameter

@@ -16,14 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from paceline.errors import ModelError
 from paceline.kernels.block_layers import BlockEmbedding
 from paceline.kernels.reduced_head import ReducedHead
-from paceline.kernels.token_table import (
-    device_of_table,
-    dtype_of_table,
-    has_rows,
-    head_reads_table,
-    rows_of,
-    size_of,
-)
+from paceline.kernels.token_table import has_rows, head_reads_table, part_of_table, rows_of, size_of
 from paceline.models.progress import muted
 
 VOCABULARY = "draft.vocabulary"
@@ -61,8 +54,7 @@ def lent_modules(base: PreTrainedModel) -> dict[str, nn.Module]:
         if isinstance(module, nn.Embedding | BlockEmbedding) and not name.startswith(f"{layers}.")
     }
     tokens = base.get_input_embeddings()
-    on_meta = device_of_table(base).type == "meta"
-    if all(module is not tokens for module in found.values()) or on_meta:
+    if all(module is not tokens for module in found.values()) or part_of_table(base).is_meta:
         raise ModelError(
             f"the input embeddings of {type(base).__name__} are not a table in memory that a draft "
             "model could share: load the model whole on one device"
@@ -129,8 +121,7 @@ def assemble(
     Raises ModelError if the tensors do not fit the configuration.
     """
     lent, head = lent_modules(base), name_of_head(base)
-    device = device_of_table(base)
-    dtype = dtype or dtype_of_table(base)
+    device, dtype = part_of_table(base).device, dtype or part_of_table(base).dtype
     state = {
         name: tensor.to(device, dtype)
         for name, tensor in tensors.items()
@@ -160,7 +151,7 @@ def _load(
     dtype: torch.dtype,
 ) -> PreTrainedModel:
     """Load through transformers' own loader, which takes care of buffers."""
-    device = device_of_table(base)
+    device = part_of_table(base).device
     if not config.tie_word_embeddings:
         size = torch.Size((config.vocab_size, base.get_output_embeddings().in_features))
         state[f"{head}.weight"] = _placeholder(size, device, dtype)
@@ -193,8 +184,8 @@ def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Modu
             shared: nn.Module = whole
             return shared
         return _linear(whole.weight, whole.bias)
-    like: dict[str, Any] = {"device": device_of_table(base), "dtype": dtype_of_table(base)}
-    tokens = tensors[VOCABULARY].to(like["device"], torch.int64)
+    like = part_of_table(base)
+    tokens = tensors[VOCABULARY].to(like.device, torch.int64)
     if _ROWS in tensors:
         rows = tensors[_ROWS]
     elif has_rows(whole):
@@ -204,8 +195,8 @@ def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Modu
             "the draft model reads the output head of its model, which was packed: load the model "
             "with weights='native' (--weights native)"
         )
-    bias = tensors[_BIAS].to(**like) if _BIAS in tensors else None
-    return ReducedHead(_linear(rows.to(**like), bias), tokens, base.config.vocab_size)
+    bias = tensors[_BIAS].to(like) if _BIAS in tensors else None
+    return ReducedHead(_linear(rows.to(like), bias), tokens, base.config.vocab_size)
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.linear import FastLinear
 from paceline.kernels.shared_input import Projection
-from paceline.kernels.token_table import dtype_of_table, has_rows, rows_of
+from paceline.kernels.token_table import has_rows, part_of_table, rows_of
 from paceline.models.draft_model import layers_of
 
 DOWN, UP = "lora_A.weight", "lora_B.weight"
@@ -88,7 +88,7 @@ def merged(
             raise ModelError(f"the update of {place} does not fit the layer it belongs to")
         found[f"{place}.weight"] = torch.addmm(
             weight.float(), up.float().to(weight.device), down.to(weight.device)
-        ).to(dtype_of_table(base))
+        ).to(part_of_table(base).dtype)
     return found
 
 

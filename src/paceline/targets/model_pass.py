@@ -12,7 +12,7 @@ import torch
 
 from paceline.errors import ModelError, UsageError
 from paceline.kernels.programs.steps import Lowered
-from paceline.kernels.token_table import device_of_table
+from paceline.kernels.token_table import part_of_table
 from paceline.protocols import Target
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.hidden_states import call_with_states, decoder_layers
@@ -90,7 +90,7 @@ class ModelPass:
             return torch.device("cpu")
         hook = getattr(self._model.get_input_embeddings(), "_hf_hook", None)
         place = getattr(hook, "execution_device", None)
-        return device_of_table(self._model) if place is None else torch.device(place)
+        return part_of_table(self._model).device if place is None else torch.device(place)
 
     def compile(self) -> None:
         """Run passes in one call, or on a GPU in few operators, if the model allows it."""

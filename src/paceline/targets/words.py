@@ -12,9 +12,8 @@ from paceline.kernels.blocks import BlockMatrix
 from paceline.kernels.programs.steps import Lowered, Op
 from paceline.kernels.token_table import (
     device_of_inputs,
-    device_of_table,
-    dtype_of_table,
     has_rows,
+    part_of_table,
     plain_table,
     rows_of,
     size_of,
@@ -113,7 +112,7 @@ def _scale(model: PreTrainedModel) -> float:
         asked.append(True)
         return torch.full_like(output, _LITTLE)
 
-    ids = torch.zeros(1, 1, dtype=torch.long, device=device_of_table(model))
+    ids = torch.zeros(1, 1, dtype=torch.long, device=part_of_table(model).device)
     if ids.is_meta:  # weights are elsewhere
         return 1.0
     with model.get_output_embeddings().register_forward_hook(Watcher(say_little)):
@@ -125,7 +124,7 @@ def _scale(model: PreTrainedModel) -> float:
 def _unscaled(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
     """The head itself, see `output_head`."""
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
-    config = model.config.get_text_config()
+    config, dtype = model.config.get_text_config(), part_of_table(model).dtype
     size, hidden = config.vocab_size, size_of(table)[1]
     wanted = torch.arange(size, device="cpu") if tokens is None else tokens
     bias = getattr(head, "bias", None)
@@ -135,8 +134,8 @@ def _unscaled(model: PreTrainedModel, tokens: torch.Tensor | None) -> Head:
         if has_rows(head) and size_of(head) == (size, hidden):
             return _with_bias(rows_of(head, wanted), bias, wanted)
         if bool(getattr(config, "tie_word_embeddings", False)):
-            return _with_bias(rows_of(table, wanted).to(dtype_of_table(model)), bias, wanted)
-    none = torch.zeros(1, hidden, dtype=dtype_of_table(model), device=device_of_inputs(model))
+            return _with_bias(rows_of(table, wanted).to(dtype), bias, wanted)
+    none = torch.zeros(1, hidden, dtype=dtype, device=device_of_inputs(model))
     return _asked(head, wanted.to(none.device), none)
 
 
