@@ -43,10 +43,7 @@ def static_slots(used: int) -> int:
     """
     if used > _EVEN_SLOTS:
         return -(-used // _EVEN_SLOTS) * _EVEN_SLOTS
-    slots = FEWEST_SLOTS
-    while slots < used:
-        slots *= 2
-    return slots
+    return max(FEWEST_SLOTS, 1 << (used - 1).bit_length())
 
 
 @dataclass(frozen=True)
