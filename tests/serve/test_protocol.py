@@ -336,6 +336,7 @@ def test_figures_for_dashboards() -> None:
     }
     assert figures["vllm:generation_tokens_total"] == sum(u["completion_tokens"] for u in said)
     assert figures["vllm:prompt_tokens_total"] == sum(u["prompt_tokens"] for u in said)
+    assert figures["vllm:request_prompt_tokens_sum"] == figures["vllm:prompt_tokens_total"]
     accepted = figures["vllm:spec_decode_num_accepted_tokens_total"]
     assert 0 < accepted <= figures["vllm:spec_decode_num_draft_tokens_total"]
     by_position = sum(
@@ -349,6 +350,19 @@ def test_figures_for_dashboards() -> None:
     assert figures["vllm:num_requests_running"] == figures["vllm:num_requests_waiting"] == 0
     for name in ("inter_token_latency_seconds_count", "kv_cache_usage_perc"):
         assert f"vllm:{name}" in figures
+
+
+def test_the_prompt_of_a_text_that_is_cut_off_counts(served: Live) -> None:
+    def counted() -> float:
+        lines = served.http.get("/metrics").text.splitlines()
+        (line,) = (line for line in lines if line.startswith("vllm:prompt_tokens_total{"))
+        return float(line.rsplit(" ", 1)[1])
+
+    before = counted()
+    asked = {"model": MODEL, "prompt": "once", "stream": True, "max_tokens": 900}
+    with served.http.stream("POST", "/v1/completions", json={**asked, "ignore_eos": True}) as made:
+        next(made.iter_lines())
+    assert counted() > before
 
 
 @pytest.mark.parametrize("path", ["/", "/page.css", "/page.js"])

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,8 @@ import pytest
 from tests.cli.running import Command, runner
 from tests.serve.live import serving, wait_for
 from tests.tiny import save_tiny_llama
+
+FEW = 512
 
 
 @pytest.fixture
@@ -48,7 +54,7 @@ def test_a_server_answers_logs_and_stops(tiny: Path, tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
     assert process.returncode == 0
-    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in log.splitlines()]
     events = [line["event"] for line in lines]
     assert events[0] == "listening"
     assert events[-2:] == ["request", "stopping"]
@@ -58,9 +64,23 @@ def test_a_server_answers_logs_and_stops(tiny: Path, tmp_path: Path) -> None:
     assert "good-key" not in log
 
 
+@contextmanager
+def few_files() -> Iterator[None]:
+    """Processes started meanwhile may at first open only a few."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_a_second_ctrl_c_cuts_requests_off_without_a_traceback(tiny: Path) -> None:
     body = {"model": "tiny", "prompt": "a", "max_tokens": 3000, "ignore_eos": True, "stream": True}
-    with serving(tiny) as (process, url):
+    with few_files(), serving(tiny) as (process, url):
+        if sys.platform == "linux":
+            soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+            assert soft == hard > FEW  # each connection is one
         with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
             lines = answer.iter_lines()
             next(lines)

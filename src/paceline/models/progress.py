@@ -67,8 +67,10 @@ class RichProgress:
         # Measuring is incidental: it need not stay in a log.
         if "measure" in self._tasks:
             self._bars.remove_task(self._tasks.pop("measure"))
-        if self._bars.live.is_started:  # otherwise an empty line would be printed
+        if self._bars.tasks:
             self._bars.stop()
+        else:  # where `stop` would print an empty line
+            self._bars.live.stop()
         self._ended = True
 
     def __call__(self, stage: Stage, done: int, total: int | None) -> None:

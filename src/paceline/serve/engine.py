@@ -66,6 +66,8 @@ class RunningText(Stream):
             self._metrics.observe("inter_token_latency_seconds", now - self._last)
         else:
             self._first, self._at_first = now, len(round.path.tokens)
+            self._metrics.count("prompt_tokens", self.completion.prompt_tokens)
+            self._metrics.count("prompt_tokens_cached", self.stats.reused)
             if not self.ticket.first_token:
                 self.ticket.first_token, self.ticket.at_first = now, self._at_first
                 self._metrics.observe("time_to_first_token_seconds", now - self.ticket.arrived)

@@ -22,11 +22,11 @@ def log_error(event: str, error: BaseException | None = None, **what: Any) -> No
 
 
 def log_to_stderr(least: int = logging.INFO) -> None:
-    """Write the log to standard error, from this level on, with uvicorn's warnings."""
+    """Write the log to standard error, from this level on, with others' warnings."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
-    for name, level in (("paceline.serve", least), ("uvicorn.error", logging.WARNING)):
-        logger = logging.getLogger(name)
+    for name in ("paceline.serve", "uvicorn.error", "asyncio"):
+        logger, level = logging.getLogger(name), least if name == _logger.name else logging.WARNING
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(level)
 

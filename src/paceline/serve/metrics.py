@@ -109,8 +109,6 @@ class Metrics:
         """Record a complete text. seconds: since its first round. later: tokens after that."""
         reason = completion.finish_reason
         self.text_left(_FINISHED.get(reason, reason))
-        self.count("prompt_tokens", completion.prompt_tokens)
-        self.count("prompt_tokens_cached", completion.cached_tokens)
         self.observe("request_prompt_tokens", completion.prompt_tokens)
         self.observe("request_generation_tokens", len(completion.tokens))
         if later > 0:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
 import uvicorn
@@ -14,6 +15,9 @@ import uvicorn
 from paceline.errors import UsageError
 from paceline.serve.app import Server, create_app
 from paceline.serve.logs import log
+
+_BACKLOG = 256
+"""Connections that wait to be accepted."""
 
 _PROBED_AFTER = 60
 """Seconds of silence, in both directions, after which a connection's peer is probed."""
@@ -36,6 +40,8 @@ class StoppableServer(uvicorn.Server):
             server_header=False,
             timeout_graceful_shutdown=5,
             timeout_keep_alive=75,
+            # As often a second asyncio fails to accept, with a traceback each, where files run out.
+            backlog=_BACKLOG,
         )
         super().__init__(config)
         self._server = server
@@ -102,12 +108,23 @@ def _listening_on(place: str) -> Iterator[None]:
         raise UsageError(f"cannot listen on {place}: {reason}") from error
 
 
+def _allow_connections() -> None:
+    """Open as many files as the system lets this process: by default often 1,024."""
+    if sys.platform != "win32":
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with suppress(ValueError, OSError):  # systems that allow fewer than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def run(server: Server, bound: socket.socket) -> None:
     """Serve on a bound socket until a signal says to stop. Raises UsageError if another process has
     begun to listen there."""
     address, port = bound.getsockname()[:2]
     place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     with _listening_on(place):
-        bound.listen()
+        bound.listen(_BACKLOG)
+    _allow_connections()
     log("listening", url=f"http://{place}", model=server.names[0])
     StoppableServer(server).run(sockets=[bound])
