@@ -11,7 +11,6 @@ import torch
 
 from paceline.drafters.trained_heads import ChimeraParts, EagleParts, HeadParts, MedusaParts
 from paceline.drafters.trained_parts import BaseModel
-from paceline.protocols import Drafter
 from paceline.trained_configs import ChimeraConfig, EagleConfig, MedusaConfig
 from tests.prompt_parts import TOY
 
@@ -48,11 +47,3 @@ def saved_heads(
 saved_medusa = partial(saved_heads, "medusa")
 saved_chimera = partial(saved_heads, "chimera")
 saved_eagle = partial(saved_heads, "eagle")
-
-
-def level_by_level(drafter: Drafter) -> Any:
-    """The drafter, whose drafts are no longer made in one call, as on a GPU."""
-    programs = drafter._model.programs  # type: ignore[attr-defined]
-    if programs is not None:
-        programs.call, programs.most_fresh = None, 0
-    return drafter

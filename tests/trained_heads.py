@@ -60,7 +60,7 @@ def small_medusa(config: MedusaConfig, noise: float = 1.0) -> MedusaHeads:
 
 
 def small_chimera(config: ChimeraConfig, noise: float = 1.0) -> ChimeraModel:
-    """A draft model on random embeddings."""
+    """A draft model on random embeddings, which programs may read."""
     return shaken(_on_words(ChimeraModel, config), noise)
 
 
@@ -71,10 +71,7 @@ def greens_of(model: ChimeraModel) -> NgramCache:
 
 def small_eagle(config: EagleConfig, noise: float = 1.0) -> EagleModel:
     """A draft model of EAGLE on random embeddings, which programs may read."""
-    model = _on_words(EagleModel, config)
-    words = model.embeddings(torch.arange(VOCAB))
-    model.words = WordTable(-1, words.data_ptr(), VOCAB, HIDDEN, words)
-    return shaken(model, noise)
+    return shaken(_on_words(EagleModel, config), noise)
 
 
 def _on_words(kind: Callable[..., ModuleT], config: ChimeraConfig | EagleConfig) -> ModuleT:
@@ -83,7 +80,9 @@ def _on_words(kind: Callable[..., ModuleT], config: ChimeraConfig | EagleConfig)
     words = torch.randn(VOCAB, HIDDEN)
     some = config.vocabulary
     sized = replace(config, **SIZES)
-    return kind(sized, output_head(some), words.__getitem__, token_ids(some))
+    model = kind(sized, output_head(some), words.__getitem__, token_ids(some))
+    model.words = WordTable(-1, words.data_ptr(), VOCAB, HIDDEN, words)
+    return model
 
 
 def unrolled(

@@ -230,7 +230,7 @@ class Target(ABC):
         raise self._lacks("hidden states")
 
     def word_table(self) -> WordTable | None:
-        """With `HIDDEN_STATES`: the table that `embed` reads; None if it does more than look up."""
+        """With `HIDDEN_STATES`: the table that `embed` reads and scales; None if it does more."""
         return None
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -71,7 +71,7 @@ class WordTable:
     """A model's embeddings [count, hidden], as the C library reads them.
 
     format: of `enum pl_format`, or -1 for float32. address: of the first embedding. held: the owner
-    of the memory.
+    of the memory. scale: by which the model multiplies them.
     """
 
     format: int
@@ -79,6 +79,7 @@ class WordTable:
     count: int
     hidden: int
     held: object
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)

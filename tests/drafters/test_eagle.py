@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.draft_hosts import Ticking
 from tests.drafters.test_heads_drafting import Noted, own_states
 from tests.drafters.test_level_drafters import drafts
-from tests.head_parts import level_by_level, saved_eagle
+from tests.head_parts import saved_eagle
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import unrolled
@@ -51,8 +51,8 @@ def test_it_proposes_what_its_module_says_of_the_whole_text(
     """Every node of every tree, over rounds that accept and reject: rows that are kept are those of
     a text that is read from scratch."""
     target = CausalLMTarget(tiny_model(name), check=False)
-    drafter = eagle_on(target, ranks=4, beam=beam, least=0.0, depth=4)
-    noted = Noted(drafter if whole else level_by_level(drafter))
+    weights = "fastest" if whole else "native"
+    noted = Noted(eagle_on(target, ranks=4, beam=beam, least=0.0, depth=4, weights=weights))
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=60)
     model, compared = eagle_on(target, weights="native")._model, 0
     assert not len(noted.seen[0][1])  # nothing was read yet

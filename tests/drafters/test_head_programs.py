@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from weakref import ref
@@ -15,7 +14,6 @@ from tests.c_library import needs_library
 from tests.trained_heads import HIDDEN, VOCAB, greens_of, small_chimera, small_eagle, small_medusa
 
 from paceline.drafters.chimera_levels import (
-    Levels,
     ModuleLevels,
     ProgramLevels,
     encoded,
@@ -36,52 +34,12 @@ pytestmark = needs_library
 
 FOUR = BeamSettings(ranks=4)
 
-CHIMERA = [
-    ChimeraConfig(heads=3),
-    ChimeraConfig(heads=4, vocabulary=9, order=2),
-    ChimeraConfig(heads=2, residual=False),
-    ChimeraConfig(heads=3, final_norm=True, rotary_base=500.0),
-    ChimeraConfig(heads=3, biases=True),
-    ChimeraConfig(heads=3, rank=8),
-]
-
 
 def assert_alike(found: Guesses, expected: Guesses, tolerance: float) -> None:
     for row, other in zip(found.probabilities, expected.probabilities, strict=True):
         assert row == pytest.approx(other, abs=tolerance)
     if tolerance < 1e-3:
         assert found.tokens == expected.tokens
-
-
-@pytest.mark.parametrize("config", CHIMERA, ids=str)
-@torch.no_grad()
-def test_levels_as_programs_guess_what_the_modules_guess(config: ChimeraConfig) -> None:
-    """Texts of several lengths in turn, read in pieces, with trees of any shape below them."""
-    model = small_chimera(config).ready("native")
-    model.programs = compile_chimera(model, FloatLinear)
-    rng = random.Random(0)
-    pairs: list[tuple[Levels, Levels]] = []
-    for _ in range(2):
-        program = levels_of(model, FOUR, greens_of(model))
-        assert isinstance(program, ProgramLevels)
-        pairs.append((program, ModuleLevels(model, FOUR, greens_of(model))))
-    for _ in range(12):
-        pair = rng.choice(pairs)
-        known = pair[0].length
-        count = rng.randrange(0 if known else 1, 40)
-        states, greens = torch.randn(known + count, HIDDEN), torch.randn(count, HIDDEN)
-        for each in pair:
-            each.take(states, list(greens))
-        assert pair[0].length == pair[1].length
-        nodes = [-1]
-        first = 0
-        for depth in range(config.heads):
-            greens = torch.randn(len(nodes), HIDDEN)
-            found, expected = (each.guess(depth, list(greens), nodes) for each in pair)
-            assert_alike(found, expected, 1e-4)
-            level = range(first, first + len(nodes))
-            first += len(nodes)
-            nodes = sorted(rng.choices(level, k=rng.randrange(1, 5)))
 
 
 def test_layers_that_read_the_same_rows_are_one_product() -> None:

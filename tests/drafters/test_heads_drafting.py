@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.c_library import needs_library
 from tests.draft_hosts import Ticking
-from tests.head_parts import level_by_level, saved_chimera, saved_heads, saved_medusa
+from tests.head_parts import saved_chimera, saved_heads, saved_medusa
 from tests.helpers import naive_stream, play
 from tests.tiny_models import VOCAB, some_prompt, tiny_model
 from tests.trained_heads import learned
@@ -175,11 +175,17 @@ def test_chimera_proposes_what_its_model_says_of_the_whole_text(
     model = tiny_model(name)
     target = CausalLMTarget(model, check=False)
     folder = str(saved_chimera(**MEDUSA))
+    by_level: dict[str, Any] = {} if cache is None else {"weights": "native"}
     drafter = Chimera(
-        host(target), parts=folder, ranks=4, beam=beam, depth=4, least=0.0, cache=cache or 0
+        host(target),
+        parts=folder,
+        ranks=4,
+        beam=beam,
+        depth=4,
+        least=0.0,
+        cache=cache or 0,
+        **by_level,
     )
-    if cache is not None:
-        level_by_level(drafter)
     noted, lookups = Noted(drafter), Lookups(drafter)
     play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=20)
     chimera, compared = Chimera(host(target), parts=folder, weights="native")._model, 0
@@ -235,8 +241,7 @@ def test_what_one_text_had_encoded_is_there_for_the_next() -> None:
     target, folder = CausalLMTarget(tiny_model("llama"), check=False), str(saved_chimera(**MEDUSA))
     place, encoded = host(target), []
     for settings in ({}, {}, {"cache": 50}, {}):
-        drafter = Chimera(place, parts=folder, depth=4, least=0.0, **settings)
-        level_by_level(drafter)
+        drafter = Chimera(place, parts=folder, depth=4, least=0.0, weights="native", **settings)
         lookups = Lookups(drafter)
         target.forget()
         play(target, [Generation(some_prompt(9), drafter, Stopping(16))], budget=20)

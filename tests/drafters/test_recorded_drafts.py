@@ -65,7 +65,7 @@ class Text:
         self.modules.read(self.tokens, self.features)
         if len(self.features) - self.graphs.length > self.graphs.most_fresh:
             self.graphs.read(self.tokens, self.features)
-        expected, _ = self.modules.grown(BUDGET, end)
+        expected, _ = self.modules.draft(self.tokens, self.features, BUDGET, end)
         drafted, _ = self.graphs.draft(self.tokens, self.features, BUDGET, end)
         return drafted, expected
 

@@ -113,14 +113,14 @@ def test_a_model_opened_under_autocast_goes_on_with_what_was_kept(
 def test_what_was_kept_knows_tokens_as_numbers(
     root: Path, opened: list[str], tmp_path: Path, family: str, tied: bool
 ) -> None:
-    """Where embeddings are scaled, the model is asked."""
+    """Where embeddings are scaled, the model is asked; the factor is known with them."""
     file = save_gguf(tmp_path / "m.gguf", family, own_head=not tied)
     first, second = start(file).target, start(file).target
     assert len(opened) == 1
     ids = torch.tensor([[3, 5], [0, 9]])
     assert torch.equal(first.embed(ids), second.embed(ids))
     tables = [first.word_table(), second.word_table()]
-    assert (tables[0] is None) == (tables[1] is None) == (family == "gemma3")
+    assert [table and table.scale for table in tables] == 2 * [16.0 if family == "gemma3" else 1.0]
     assert len(opened) == (2 if family == "gemma3" else 1)
     for some in (None, torch.tensor([3, 7])):
         for one, other in zip(first.output_head(some), second.output_head(some), strict=True):

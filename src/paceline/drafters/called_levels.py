@@ -13,52 +13,50 @@ from numpy.typing import NDArray
 
 from paceline.chains import ChainEnd
 from paceline.drafters.attention_rows import DraftBlock, normal
-from paceline.drafters.guesses import FoundTree, Guesses, guesses_of_program
+from paceline.drafters.guesses import FoundTree
 from paceline.drafters.head_module import HeadModule
 from paceline.drafters.level_tree import TextLevels
 from paceline.kernels.chain_ends import NativeEnd
 from paceline.kernels.native import signatures as native
 from paceline.kernels.programs.builder import GivenRows
 from paceline.kernels.programs.program import CacheLayer, PassBuffers, TableAddresses
+from paceline.kernels.slots_seen import can_attend
+from paceline.records import WordTable
 from paceline.tree import Tree
 
 Floats = NDArray[np.float32]
-Seen = Sequence[Sequence[int]]
 
 
 class BlockPrograms(ABC):
-    """The parts of `model` as programs. block: its own.
+    """The parts of `model` as programs. block: its own. words: the target's embeddings.
 
     rotary: the block's. layers: of the cache, the first of a text's columns in each and the
     step to the next.
 
-    call: drafts with them in the library, for any text, given the address of `one`; None if that is
-    unavailable. before, most_fresh: tokens of a text that are read before the new ones, and most
-    new ones. most_levels: of a draft. tables, end, found, text: memory that `one` points to.
+    call: drafts with them in the library, for any text, given the address of `one`. before: tokens
+    of a text that are read before the new ones. most_fresh, most_levels: new tokens and levels of a
+    draft, at most. tables, end, found, text: memory that `one` points to.
     """
 
     model: HeadModule
     layers: Sequence[tuple[int, int]] = ((0, 1),)
-    call: Callable[[int], None] | None = None
-    one: Any
-    most_fresh = 0
+    before = 0
+    most_fresh: int
+    most_levels: int
 
-    def __init__(self, model: HeadModule, block: DraftBlock) -> None:
-        self.model, self._block, self._room = model, block, 0
-        self.rotary = block.rotary
-
-    def _allow(
-        self, call: Callable[[int], None], one: Any, before: int, most_fresh: int, levels: int
+    def __init__(
+        self,
+        model: HeadModule,
+        block: DraftBlock,
+        words: WordTable,
+        one: Any,
+        call: Callable[[int], None],
     ) -> None:
-        """Let `call` draft, if the library can read the target's embeddings."""
-        words = self.model.words
-        if words is None:
-            return
-        self.call, self.one = call, one
-        self.before, self.most_fresh, self.most_levels = before, most_fresh, levels
+        self.model, self._block, self._words, self._room = model, block, words, 0
+        self.rotary, self.one, self.call = block.rotary, one, call
         self.tables, self.end = TableAddresses(self.rotary), NativeEnd()
-        self.found = FoundTree(one.guesses, self.model.outputs, self.model.token_ids)
-        self.text = (ctypes.c_int64 * (before + most_fresh))()
+        self.found = FoundTree(one.guesses, model.outputs, model.token_ids)
+        self.text = (ctypes.c_int64 * (self.before + self.most_fresh))()
         one.hidden, one.text = words.hidden, ctypes.addressof(self.text)
         one.words, one.words_format, one.words_count = words.address, words.format, words.count
 
@@ -71,6 +69,16 @@ class BlockPrograms(ABC):
     @abstractmethod
     def _lend(self, rows: int) -> object:
         """Let `one` find the programs with memory for `rows` rows; returns what must be held."""
+
+    def embedded(self, rows: Any) -> Any:
+        """The embeddings of tokens by `Rows` of the table."""
+        scale = self._words.scale
+        return rows if scale == 1.0 else rows * torch.tensor([scale], device="cpu")
+
+    def rows_of(self, embeddings: torch.Tensor) -> Floats:
+        """The inverse, of numbers."""
+        found: Floats = (embeddings.float() / self._words.scale).numpy()
+        return found
 
     def _store(self, inner: Any, layer: int = 0) -> None:
         """Store the columns of normalised states, `Rows`, in a layer of the cache."""
@@ -85,31 +93,39 @@ class BlockPrograms(ABC):
         return self._block.finished(states, attended)
 
 
+def words_for(model: HeadModule) -> WordTable | None:
+    """The embeddings that the library reads when it drafts with this model; None if it cannot."""
+    attends = can_attend(model.config.attention_heads, model.config.kv_heads)
+    return model.words if attends else None
+
+
 class CalledLevels(TextLevels):
-    """Levels that programs compute, or `call` of these grows, over the text's own cache."""
+    """Drafts that `call` of programs grows, over the text's own cache."""
 
     _programs: BlockPrograms
 
     def draft(
         self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
     ) -> tuple[Tree, int]:
-        """See `TextLevels.draft`: in one call, except for prompts and very short texts."""
-        by, settings, places = self._programs, self.settings, states.shape[0]
-        fresh = places - self.length
-        fits = states.dtype == torch.float32 and states.stride(-1) == 1
-        if by.call is None:  # then `most_fresh` is 0, and all was read before
-            return self.grown(budget, end)
-        if not fits or len(text) < by.before + fresh:
-            self.read(text, states)
-            return self.grown(budget, end)
-        one, depth, count = by.one, min(len(end.least), by.most_levels), by.before + fresh
+        """See `TextLevels.draft`."""
+        by, settings, one, places = self._programs, self.settings, self._programs.one, len(states)
+        if len(text) < by.before + places - self.length:
+            self.read(text, states)  # its first tokens have no whole n-gram
+        depth, fresh = min(len(end.least), by.most_levels), places - self.length
+        count = by.before + fresh
         self._make_room(self.per_place * (places + depth * settings.beam))
         by.make_room(settings.beam)
         by.tables.extend(one, places + depth)
-        by.text[:count] = list(text[len(text) - count :])
+        said = list(text[max(0, len(text) - count) :])
+        by.text[:count] = [*said, *said[-1:] * (count - len(said))]
         one.depth, one.length, one.fresh = depth, self.length, fresh
         one.beam, one.least = settings.beam, max(settings.least, end.worth)
-        one.states, one.states_stride = states.data_ptr(), states.stride(0)
+        begin = 0
+        if states.dtype != torch.float32 or states.stride(-1) != 1:
+            begin = max(0, self.length - 1)  # no earlier ones are read
+            states = states[begin:].float().contiguous()
+        one.states_stride = states.stride(0)
+        one.states = states.data_ptr() - begin * states.stride(0) * states.element_size()
         one.end = by.end.address(end)
         by.found.want(budget, settings.ranks, self.noise)
         self._point(one)
@@ -121,34 +137,21 @@ class CalledLevels(TextLevels):
         """Point to the memory of this text: texts share `one`."""
         one.layers = ctypes.addressof(self._addresses)
 
-    def _run(
-        self, program: GivenRows, numbers: Sequence[Floats], slots: range, seen: Seen | None = None
-    ) -> Floats:
-        """The output of a program for rows with these numbers [rows, …], side by side. seen:
-        columns of the draft that each sees, for nodes; None for rows of the text."""
-        count, places = len(slots), np.arange(slots.start, slots.stop)
+    def _run(self, program: GivenRows, numbers: Sequence[Floats]) -> Floats:
+        """Take over the next tokens of the text by a program; returns its output. numbers: of these
+        rows [rows, …], side by side."""
+        count, end = len(numbers[0]), self.length + len(numbers[0])
 
         def see(rows: PassBuffers) -> None:
-            rows.slots[:count] = places
-            if seen is None:
-                rows.positions[:count], rows.count[:count] = places, places + 1
-                return
-            rows.positions[:count] = self._places(seen)
-            rows.count[:count] = self.per_place * self.length
-            begin = 0
-            for row, own in enumerate(seen):
-                rows.extra[begin : begin + len(own)] = own
-                rows.begins[row + 1] = begin = begin + len(own)
+            rows.slots[:count] = rows.positions[:count] = places = np.arange(self.length, end)
+            rows.count[:count] = places + 1
 
-        self._make_room(self.per_place * slots.stop)
+        self._make_room(self.per_place * end)
         program.use_cache(self._layers)
         np.concatenate(numbers, axis=1, out=program.given(count))
-        return program.run(count, slots.stop, see)
-
-    def _likeliest_of(self, program: GivenRows, count: int, level: int) -> Guesses:
-        """Guesses by the logits that a program has just computed for `count` nodes of a level."""
-        ids, noise = self._model.token_list, self._noise_at(level)
-        return guesses_of_program(program, count, self.settings.ranks, ids, noise)
+        found = program.run(count, end, see)
+        self.length = end
+        return found
 
     def _moved(self) -> None:
         self._programs = programs = self._model.programs

@@ -17,10 +17,11 @@ import torch
 from numpy.typing import ArrayLike
 
 from paceline.chains import ChainEnd
-from paceline.drafters.eagle_levels import Levels, ModuleLevels, ProgramLevels
+from paceline.drafters.eagle_levels import ModuleLevels
 from paceline.drafters.eagle_model import EagleModel
+from paceline.drafters.eagle_programs import ProgramLevels
 from paceline.drafters.guesses import Guesses, RecordedGuesses, RecordedNoise
-from paceline.drafters.level_tree import BeamSettings
+from paceline.drafters.level_tree import BeamSettings, TextLevels
 from paceline.kernels import cuda_graph
 from paceline.kernels.cuda_graph import GraphRecorder
 from paceline.kernels.fixed_inputs import FixedInputs
@@ -123,19 +124,18 @@ class GraphLevels(ModuleLevels):
         self._after_root = draft.read(tokens, first, states[first:], self._noise_at(0))
         self._held[..., first:last, :] = draft.columns[..., first:last, :]
         self.length = last
-        return self.grown(budget, end)
+        return super().draft(text, states, budget, end)
 
     def begin(self) -> Guesses:
-        """See `TextLevels.begin`."""
+        """See `GrownLevels.begin`."""
         self._sees = [[]]
         return self._after_root
 
     @torch.no_grad()
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
-        """See `TextLevels.grow`."""
+        """See `GrownLevels.grow`."""
         count, before, slots = len(parents), len(self._sees), self._placed(parents)
-        places = self._places(self._sees[before:])
-        nodes = tokens, places, slots, parents, range(before, before + count)
+        nodes = tokens, [self._place] * count, slots, parents, range(before, before + count)
         noise = self._noise_at(len(self._sees[-1]))
         found = self._draft.grow(nodes, self._mask(count, self.room), noise)
         return Guesses(found.tokens[:count], found.probabilities[:count])
@@ -145,7 +145,7 @@ class GraphLevels(ModuleLevels):
         return max(_LEAST_ROOM, 1 << (columns - 1).bit_length())
 
 
-def levels_of(model: EagleModel, settings: BeamSettings) -> Levels:
+def levels_of(model: EagleModel, settings: BeamSettings) -> TextLevels:
     """The memory of a new text and drafts after it, as fast as this machine allows."""
     if model.programs is None and (recorder := cuda_graph.recorder_for(model.device)) is not None:
         model.programs = EagleGraphs(model, recorder)

@@ -1,21 +1,25 @@
-"""EAGLE's rows and head as programs of the C library, and a whole draft in one call."""
+"""EAGLE's rows and head as programs of the C library, and whole drafts in one call."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
 from paceline.drafters.attention_rows import normal
-from paceline.drafters.called_levels import BlockPrograms
+from paceline.drafters.called_levels import BlockPrograms, CalledLevels, Floats, words_for
 from paceline.drafters.eagle_model import EagleModel
+from paceline.drafters.level_tree import BeamSettings
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
-from paceline.kernels.programs.builder import Builder, layers_of
-from paceline.kernels.slots_seen import can_attend
+from paceline.kernels.programs.builder import Builder, GivenRows, layers_of
 from paceline.planning.draft_length import LONGEST
+from paceline.records import WordTable
 
-AT_ONCE = 512
-"""Most rows per call; memory for them is kept."""
-_MOST_FRESH = 16
-"""Most rows of the text in the call of a draft; a prompt is read in calls of its own."""
+_AT_ONCE = 512  # most rows per call that reads a prompt; memory for them is kept
 
 
 class EaglePrograms(BlockPrograms):
@@ -27,34 +31,66 @@ class EaglePrograms(BlockPrograms):
     """
 
     model: EagleModel
+    most_fresh = 16  # a prompt is read in calls of its own
+    most_levels = LONGEST
 
-    def __init__(self, model: EagleModel, kind: type[BlockLinear]) -> None:
-        super().__init__(model, model)
+    def __init__(self, model: EagleModel, words: WordTable, kind: type[BlockLinear]) -> None:
+        one = native.Eagle(width=model.width)
+        super().__init__(model, model, words, one, kernels().draft_eagle)
         layer, sizes = layers_of(kind), (model.width, model.hidden_size)
         build = Builder(sum(sizes), layer, self.rotary)
-        rows = model.rows_of_text(*build.given.split(sizes))
+        features, after = build.given.split(sizes)
+        rows = model.rows_of_text(features, self.embedded(after))
         self._store(normal(rows, model.row_norm))
         self.store = build.program()
         build = Builder(sum(sizes), layer, self.rotary)
-        rows = model.rows_of_text(*build.given.split(sizes))
+        features, after = build.given.split(sizes)
+        rows = model.rows_of_text(features, self.embedded(after))
         self.read = build.program(self._outputs(rows, model.row_norm))
         build = Builder(2 * model.hidden_size, layer, self.rotary)
-        rows = model.rows_of_guesses(*build.given.split(2 * [model.hidden_size]))
-        self.grow = build.program(self._outputs(rows, model.row_norm))
+        outputs, after = build.given.split(2 * [model.hidden_size])
+        rows = model.rows_of_guesses(outputs, self.embedded(after))
+        self._grow = build.program(self._outputs(rows, model.row_norm))
         build = Builder(model.hidden_size, layer)
-        self.head = build.program(model.logits(build.given))
-        one = native.Eagle(width=model.width)
-        self._allow(kernels().draft_eagle, one, 0, _MOST_FRESH, LONGEST)
+        self._head = build.program(model.logits(build.given))
 
     def _lend(self, rows: int) -> object:
         one = self.one
-        parts = [each.part(rows) for each in (self.read, self.grow, self.head)]
+        parts = [each.part(rows) for each in (self.read, self._grow, self._head)]
         one.read, one.grow, one.head = (part.native for part in parts)
         return parts
 
 
+class ProgramLevels(CalledLevels):
+    """Rows of one text and its drafts by programs, see `eagle_levels.ModuleLevels`."""
+
+    _programs: EaglePrograms
+    ahead = 1
+
+    def __init__(self, model: EagleModel, settings: BeamSettings) -> None:
+        super().__init__(model, settings)
+        self._root = np.zeros((1, model.hidden_size), dtype=np.float32)  # its output
+
+    def read(self, text: Sequence[int], states: torch.Tensor) -> None:
+        """See `TextLevels.read`."""
+        last = len(states) - 1
+        while self.length < last:  # nobody needs the outputs of these rows
+            self._read(self._programs.store, text, states[: min(self.length + _AT_ONCE, last)])
+        if self.length == last:
+            self._root[:] = self._read(self._programs.read, text, states)
+
+    def _read(self, program: GivenRows, text: Sequence[int], states: torch.Tensor) -> Floats:
+        """Run a program over the next rows of the text, up to the last of these states."""
+        tokens = torch.tensor(text[self.length + 1 : len(states) + 1], device="cpu")
+        words = self._programs.rows_of(self._model.embeddings(tokens))
+        return self._run(program, [states[self.length :].float().numpy(), words])
+
+    def _point(self, one: Any) -> None:
+        super()._point(one)
+        one.root = self._root.ctypes.data
+
+
 def compile_eagle(model: EagleModel, kind: type[BlockLinear]) -> EaglePrograms | None:
     """See `HeadModule.ready`."""
-    if not can_attend(model.config.attention_heads, model.config.kv_heads):
-        return None
-    return EaglePrograms(model, kind)
+    words = words_for(model)
+    return None if words is None else EaglePrograms(model, words, kind)

@@ -74,8 +74,7 @@ class HeadModule(nn.Module):
 
     words: the target's embeddings; None unless set.
     programs: what guesses instead of the modules, see `ready`; None if the modules do.
-    token_list: `token_ids` as a list. outputs: columns of logits. hidden_size: of the target's
-    states. device: where these must be.
+    outputs: columns of logits. hidden_size: of the target's states. device: where these must be.
     """
 
     config: Any
@@ -88,7 +87,6 @@ class HeadModule(nn.Module):
         self.device = weight.device
         self.outputs, self.hidden_size = weight.shape
         self.token_ids = None if token_ids is None else token_ids.to(self.device)
-        self.token_list = None if token_ids is None else token_ids.tolist()
         self._dtype, self._bias = weight.dtype, bias
         self._head: nn.Module = PlainLinear(weight, bias)
 

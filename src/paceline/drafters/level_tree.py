@@ -80,7 +80,7 @@ class LevelTree:
 
 
 class TextLevels(ABC):
-    """What `model` keeps of one text, and a draft after it. settings: of the draft.
+    """What `model` keeps of one text, and drafts after it. settings: of the drafts.
 
     length: tokens read by the target that were taken over. ahead: how many tokens after its own
     decide what is kept of one. per_place: columns for each token. most_fresh: most new tokens that
@@ -103,8 +103,6 @@ class TextLevels(ABC):
         # draft are overwritten when the text continues. Memory is allocated when it is needed.
         shape = 2, 1, config.kv_heads, 0, config.head_size
         self._held = torch.zeros(shape, dtype=torch.float32, device=model.device)
-        # By node, the root first: columns of the draft on the path to it.
-        self._sees: list[list[int]] = []
         self._moved()
 
     @property
@@ -121,14 +119,6 @@ class TextLevels(ABC):
         """Take over what the target has read, if anything is new; see `draft`."""
 
     @abstractmethod
-    def begin(self) -> Guesses:
-        """Begin a draft after `read`: guess after the root, node 0."""
-
-    @abstractmethod
-    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
-        """Add the next level, nodes with these tokens and parents, and guess after each. Nodes are
-        numbered in the order they are added."""
-
     def draft(
         self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
     ) -> tuple[Tree, int]:
@@ -138,10 +128,43 @@ class TextLevels(ABC):
         text: from the first token that is read, with its root. states: [n, width] of all but the
         root; new ones, at most `most_fresh`, are taken over first.
         """
-        return self.grown(budget, end)
 
-    def grown(self, budget: int, end: ChainEnd) -> tuple[Tree, int]:
-        """What `draft` returns, grown step by step after `read`."""
+    def _make_room(self, columns: int) -> None:
+        """Have memory for so many columns."""
+        *others, room, size = self._held.shape
+        if columns > room:
+            wider = self._held.new_zeros(*others, self._roomy(columns), size)
+            wider[..., :room, :] = self._held
+            self._held = wider
+            self._moved()
+
+    def _roomy(self, columns: int) -> int:
+        """More columns than these, so that memory seldom moves."""
+        return max(columns + self.per_place * _ROOM, 2 * self.room)
+
+    def _moved(self) -> None:
+        """Take note that the memory of columns is elsewhere."""
+
+
+class GrownLevels(TextLevels):
+    """Drafts that are grown level by level. Nodes are numbered in the order they are added, the
+    root first."""
+
+    # By node: columns of the draft on the path to it.
+    _sees: list[list[int]]
+
+    @abstractmethod
+    def begin(self) -> Guesses:
+        """Begin a draft after `read`: guess after the root, node 0."""
+
+    @abstractmethod
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
+        """Add the next level, nodes with these tokens and parents, and guess after each."""
+
+    def draft(
+        self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
+    ) -> tuple[Tree, int]:
+        """See `TextLevels.draft`."""
         tree, numbers, settings = LevelTree(), {ROOT: 0}, self.settings
         tree.add([ROOT], self.begin())
         levels, before, shares = 1, 1.0, list[float]()
@@ -181,10 +204,6 @@ class TextLevels(ABC):
             self._sees.append([*above, *columns])
         return slots
 
-    def _places(self, seen: Sequence[Sequence[int]]) -> list[int]:
-        """Places of nodes that see these columns of the draft."""
-        return [self.length - self.ahead + len(own) // self.per_place for own in seen]
-
     def _mask(self, count: int, columns: int) -> NDArray[np.bool_]:
         """Which of the first `columns` columns each of the last `count` nodes sees."""
         sees = np.zeros((count, columns), dtype=np.bool_)  # indexing a tensor is slow
@@ -192,19 +211,3 @@ class TextLevels(ABC):
         for row, own in enumerate(self._sees[-count:]):
             sees[row, own] = True
         return sees
-
-    def _make_room(self, columns: int) -> None:
-        """Have memory for so many columns."""
-        *others, room, size = self._held.shape
-        if columns > room:
-            wider = self._held.new_zeros(*others, self._roomy(columns), size)
-            wider[..., :room, :] = self._held
-            self._held = wider
-            self._moved()
-
-    def _roomy(self, columns: int) -> int:
-        """More columns than these, so that memory seldom moves."""
-        return max(columns + self.per_place * _ROOM, 2 * self.room)
-
-    def _moved(self) -> None:
-        """Take note that the memory of columns is elsewhere."""

@@ -52,7 +52,7 @@ class MedusaPrograms:
         blocks, head = (part.native for part in self._parts)
         self._one = native.Medusa(blocks=blocks, head=head, heads=count, hidden=hidden)
         self._found = FoundTree(self._one.guesses, heads.outputs, heads.token_ids)
-        self._tokens = heads.token_list
+        self._tokens = None if heads.token_ids is None else heads.token_ids.tolist()
 
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None

@@ -39,6 +39,11 @@ def last_ngram(tokens: Sequence[int], order: int) -> Ngram:
     return known + known[-1:] * (order - len(known))
 
 
+def ngrams_of(text: Sequence[int], places: range, order: int) -> list[Ngram]:
+    """The n-grams that end at these places of a text."""
+    return [last_ngram(text[max(0, place + 1 - order) : place + 1], order) for place in places]
+
+
 class NgramCache:
     """Looks up n-grams, and encodes the missing ones together.
 

@@ -14,15 +14,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def plain_table(embedding: object) -> BlockMatrix | torch.Tensor | None:
-    """The matrix [tokens, hidden] whose rows the module returns unchanged, in blocks or in float32
-    on the CPU; None for any other module."""
+def plain_table(embedding: Any) -> BlockMatrix | torch.Tensor | None:
+    """The matrix [tokens, hidden] whose rows the module returns, times `scale_of` it; in blocks or
+    in float32 on the CPU; None for any other module."""
     if isinstance(embedding, BlockEmbedding):
-        as_it_is = embedding.embed_scale is None and embedding.dtype == torch.float32
-        return embedding.matrix if as_it_is else None
-    if type(embedding) is not nn.Embedding or embedding.max_norm is not None:
+        return embedding.matrix if embedding.dtype == torch.float32 else None
+    if not takes_blocks(embedding) or embedding.max_norm is not None:
         return None
-    table = embedding.weight.detach()
+    table: torch.Tensor = embedding.weight.detach()
     fits = table.device.type == "cpu" and table.dtype == torch.float32 and table.is_contiguous()
     return table if fits else None
 

@@ -16,6 +16,7 @@ from paceline.kernels.token_table import (
     part_of_table,
     plain_table,
     rows_of,
+    scale_of,
     size_of,
 )
 from paceline.records import WordTable
@@ -58,10 +59,11 @@ class Words:
 
     def table(self) -> WordTable | None:
         """See `Target.word_table`."""
-        table = plain_table(self._table)
+        table, factor = plain_table(self._table), scale_of(self._table)
+        scale = 1.0 if factor is None else float(factor)
         if isinstance(table, torch.Tensor):
-            return WordTable(-1, table.data_ptr(), len(table), table.shape[1], table)
-        return None if table is None else WordTable(*table.native, table.panels)
+            return WordTable(-1, table.data_ptr(), len(table), table.shape[1], table, scale)
+        return None if table is None else WordTable(*table.native, table.panels, scale)
 
     def head(self, tokens: torch.Tensor | None) -> Head:
         """See `Target.output_head`."""
