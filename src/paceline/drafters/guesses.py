@@ -3,14 +3,13 @@ torch, in the C library, or recorded on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from paceline.kernels.cuda_graph import GraphRecorder, Repeated, on_device
 from paceline.kernels.native import signatures as native
-from paceline.kernels.programs.builder import GivenRows
 from paceline.tree import Tree
 from paceline.tree_columns import TreeColumns
 
@@ -64,27 +63,6 @@ def as_guesses(found: torch.Tensor) -> Guesses:
     """Fetch what `likeliest` has found; a GPU is waited for."""
     ids, shares = found.tolist()
     return Guesses([[int(token) for token in row] for row in ids], tuple(map(tuple, shares)))
-
-
-def guesses_of_program(
-    program: GivenRows,
-    rows: int,
-    ranks: int,
-    token_ids: Sequence[int] | None,
-    noise: torch.Tensor | None = None,
-) -> Guesses:
-    """The same for `rows` rows that a program has just run, in one call. token_ids: as a list."""
-    if noise is not None:
-        program.out(rows)[:] += noise.numpy()
-    tokens, shares = program.likeliest(rows, ranks)
-    if token_ids is not None:
-        tokens = [[token_ids[place] for place in row] for row in tokens]
-    return Guesses(tokens, tuple(map(_at_most_one, shares)))
-
-
-def _at_most_one(shares: list[float]) -> tuple[float, ...]:
-    total = sum(shares)
-    return tuple(shares) if total <= 1.0 else tuple(share / total for share in shares)
 
 
 class FoundTree:

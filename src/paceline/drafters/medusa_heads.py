@@ -20,12 +20,12 @@ from paceline.drafters.guesses import (
     RecordedGuesses,
     RecordedNoise,
     guesses_of,
-    guesses_of_program,
 )
 from paceline.drafters.head_module import HeadModule, OutputHead, ResidualBlocks
 from paceline.kernels import cuda_graph
 from paceline.kernels.block_layers import BlockLinear
 from paceline.kernels.cuda_graph import GraphRecorder
+from paceline.kernels.likeliest import likeliest
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.builder import Builder, layers_of
@@ -52,7 +52,7 @@ class MedusaPrograms:
         blocks, head = (part.native for part in self._parts)
         self._one = native.Medusa(blocks=blocks, head=head, heads=count, hidden=hidden)
         self._found = FoundTree(self._one.guesses, heads.outputs, heads.token_ids)
-        self._tokens = None if heads.token_ids is None else heads.token_ids.tolist()
+        self._ids = None if heads.token_ids is None else heads.token_ids.numpy()
 
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
@@ -74,8 +74,13 @@ class MedusaPrograms:
         self._blocks.given(1)[:] = state.float().numpy()
         changed = self._blocks.run(1).reshape(self._one.heads, -1)
         self._head.given(len(changed))[:] = changed
-        self._head.run(len(changed))
-        return guesses_of_program(self._head, len(changed), ranks, self._tokens, noise)
+        logits = self._head.run(len(changed))
+        places, shares = likeliest(logits if noise is None else logits + noise.numpy(), ranks)
+        tokens = places if self._ids is None else self._ids[places]
+        # Rounding may push a row's sum slightly above 1.
+        rows = [(row, max(1.0, sum(row))) for row in shares.tolist()]
+        found = tuple(tuple([share / total for share in row]) for row, total in rows)
+        return Guesses(tokens.tolist(), found)
 
 
 class MedusaHeads(HeadModule):

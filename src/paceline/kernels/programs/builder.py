@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from paceline.kernels.block_layers import BlockLinear
-from paceline.kernels.likeliest import likeliest
 from paceline.kernels.native import signatures as native
 from paceline.kernels.native.calls import kernels
 from paceline.kernels.programs.program import CacheLayer, PassBuffers, Program
@@ -231,16 +230,6 @@ class GivenRows:
         self._rows.native.rows = self._rows.native.kept = count
         kernels().run(*self._program.ready(self._rows.native, positions))
         return self._out[:count]
-
-    def out(self, count: int) -> Floats:
-        """The first `count` rows of the last `run`'s output, in place."""
-        return self._out[:count]
-
-    def likeliest(self, count: int, most: int) -> tuple[list[list[int]], list[list[float]]]:
-        """Places and shares of the `most` largest outputs, or of all if there are fewer, for each
-        row of the last `run`; see `paceline.kernels.likeliest`."""
-        places, shares = likeliest(self._out[:count], most)
-        return places.tolist(), shares.tolist()
 
     def _resize(self, capacity: int) -> None:
         self._rows = PassBuffers(capacity)
