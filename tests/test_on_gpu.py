@@ -10,7 +10,6 @@ import torch
 
 from paceline.drafters import make_drafter
 from paceline.drafters.eagle import Eagle
-from paceline.drafters.eagle_graphs import EagleGraphs
 from paceline.drafters.host import Host
 from paceline.loop import Generation, decode
 from paceline.sampling import GREEDY, Sampler
@@ -77,11 +76,10 @@ def test_drafts_are_captured() -> None:
     parts = saved_eagle(hidden=32, vocab=VOCAB, fingerprint=TINY)
     eagle = Eagle(Host(own, TINY), parts=str(parts), depth=4, least=0.0)
     generate(own, eagle, prompt, 100, budget=8)
-    graphs = eagle._model.programs
-    assert isinstance(graphs, EagleGraphs)
-    assert graphs.draft.cache_info().currsize == 2
-    drafts = [graphs.draft(room, eagle._beam.beam, eagle._beam.ranks) for room in (256, 512)]
+    recorded = eagle._model.programs
+    assert recorded.cache_info().currsize == 2
+    drafts = [recorded(room, eagle._beam.beam, eagle._beam.ranks) for room in (256, 512)]
     works = [each._work for draft in drafts for each in (draft._root, draft._nodes)]
-    assert graphs.draft.cache_info().currsize == 2
+    assert recorded.cache_info().currsize == 2
     assert [each.failed for each in works] == [None] * 4
     assert all(each.recorded for each in works)

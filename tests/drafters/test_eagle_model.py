@@ -9,8 +9,7 @@ from tests.trained_heads import VOCAB, small_eagle, unrolled
 
 from paceline.chains import certain_end
 from paceline.drafters.attention_rows import Stretches
-from paceline.drafters.eagle_graphs import levels_of
-from paceline.drafters.eagle_levels import ModuleLevels
+from paceline.drafters.eagle_levels import ModuleLevels, levels_of
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.eagle_programs import compile_eagle
 from paceline.drafters.guesses import Guesses, guesses_of

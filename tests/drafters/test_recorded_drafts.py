@@ -11,8 +11,7 @@ from tests.cpu_recorder import CpuRecorder, Refuses
 from tests.trained_heads import HIDDEN, VOCAB, small_eagle, small_medusa
 
 from paceline.chains import certain_end
-from paceline.drafters.eagle_graphs import EagleGraphs, GraphLevels, levels_of
-from paceline.drafters.eagle_levels import ModuleLevels
+from paceline.drafters.eagle_levels import GraphLevels, ModuleLevels, levels_of
 from paceline.drafters.eagle_model import EagleModel
 from paceline.drafters.guesses import guesses_of
 from paceline.drafters.level_tree import BeamSettings
@@ -131,7 +130,7 @@ def test_without_recordings_the_same_work_runs(monkeypatch: pytest.MonkeyPatch) 
     for count in (9, 1, 3, 20, 2):
         text.grow(count)
         assert same(*text.drafts(BeamSettings(depth=3, least=0.0)))
-    assert isinstance(text.model.programs, EagleGraphs)
+    assert text.model.programs.cache_info().currsize == 1
 
 
 HEADS = [

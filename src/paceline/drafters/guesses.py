@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline.drafters.head_module import HeadModule
 from paceline.kernels.cuda_graph import GraphRecorder, Repeated, on_device
 from paceline.kernels.native import signatures as native
 from paceline.tree import Tree
@@ -88,44 +89,31 @@ class FoundTree:
         return self._columns.tree()
 
 
-class RecordedNoise:
-    """Noise of this shape, or none, where recordings read it; see `DrawNoise`."""
-
-    def __init__(self, device: torch.device, *shape: int) -> None:
-        self.rows = torch.zeros(shape, dtype=torch.float32, device=device)
-        self._any = False
-
-    def put(self, noise: torch.Tensor | None) -> None:
-        """Replace it."""
-        if noise is not None:
-            self.rows.copy_(noise)
-        elif self._any:
-            self.rows.zero_()
-        self._any = noise is not None
-
-
 class RecordedGuesses:
     """Guesses by logits that `run` computes, always from and to the same addresses. run: logits
-    [rows, outputs]. ranks, token_ids: see `likeliest`. noise: added to the logits."""
+    [rows, outputs] of `heads`. ranks: see `likeliest`. noise: rows of it, one for all or one for
+    each."""
 
     def __init__(
         self,
         run: Callable[[], torch.Tensor],
         ranks: int,
-        token_ids: torch.Tensor | None,
-        noise: RecordedNoise,
+        heads: HeadModule,
+        noise: int,
         recorder: GraphRecorder,
     ) -> None:
-        self._device, self._noise = noise.rows.device, noise
-
-        def work() -> torch.Tensor:
-            return likeliest(run(), ranks, token_ids, noise.rows)
-
+        ids, shape = heads.token_ids, (noise, heads.outputs)
+        self._noise = own = torch.zeros(shape, dtype=torch.float32, device=heads.device)
+        self._any = False  # whether there is noise
         # How long drafts take decides whether there are more. The first one counts for little.
-        self._work = Repeated(work, recorder, at_once=True)
+        self._work = Repeated(lambda: likeliest(run(), ranks, ids, own), recorder, at_once=True)
 
     def found(self, noise: torch.Tensor | None) -> Guesses:
         """The likeliest tokens of each row, with this noise."""
-        self._noise.put(noise)
-        with on_device(self._device):
+        if noise is not None:
+            self._noise.copy_(noise)
+        elif self._any:
+            self._noise.zero_()
+        self._any = noise is not None
+        with on_device(self._noise.device):
             return as_guesses(self._work())

@@ -83,7 +83,7 @@ class HeadModule(nn.Module):
         super().__init__()
         weight, bias = head
         self.words: WordTable | None = None
-        self.programs: object | None = None
+        self.programs: Any = None
         self.device = weight.device
         self.outputs, self.hidden_size = weight.shape
         self.token_ids = None if token_ids is None else token_ids.to(self.device)

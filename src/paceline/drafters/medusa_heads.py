@@ -18,7 +18,6 @@ from paceline.drafters.guesses import (
     FoundTree,
     Guesses,
     RecordedGuesses,
-    RecordedNoise,
     guesses_of,
 )
 from paceline.drafters.head_module import HeadModule, OutputHead, ResidualBlocks
@@ -134,13 +133,10 @@ class MedusaGraph:
     them."""
 
     def __init__(self, heads: MedusaHeads, recorder: GraphRecorder) -> None:
-        shape, device = (1, heads.hidden_size), heads.device
-        self._state = state = torch.zeros(shape, dtype=torch.float32, device=device)
-        rows = RecordedNoise(device, heads.config.heads, heads.outputs)
+        shape, count = (1, heads.hidden_size), heads.config.heads
+        self._state = state = torch.zeros(shape, dtype=torch.float32, device=heads.device)
         self._by_ranks = cache(
-            lambda ranks: RecordedGuesses(
-                lambda: heads(state)[0], ranks, heads.token_ids, rows, recorder
-            )
+            lambda ranks: RecordedGuesses(lambda: heads(state)[0], ranks, heads, count, recorder)
         )
 
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None) -> Guesses:
