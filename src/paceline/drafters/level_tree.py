@@ -48,37 +48,6 @@ class BeamSettings(PartsSettings):
             raise UsageError(f"least must be a number from 0 to 1, got {self.least!r}")
 
 
-class LevelTree:
-    """Guesses by number, in the order they were added.
-
-    tokens, parents: as in `Tree`. path_chances: the product of the drafter's probabilities up to
-    each. `chimera.c` and `eagle.c` do the same.
-    """
-
-    def __init__(self) -> None:
-        self.tokens = list[int]()
-        self.parents = list[int]()
-        self.path_chances = list[float]()
-        self._first = 0  # of the last level
-
-    def add(self, level: Sequence[int], guesses: Guesses) -> None:
-        """Add a level: guesses after these nodes; the first level is after `ROOT` alone."""
-        self._first = len(self.tokens)
-        rows = zip(level, guesses.tokens, guesses.probabilities, strict=True)
-        for node, own, shares in rows:
-            sure = 1.0 if node == ROOT else self.path_chances[node]
-            self.tokens += own
-            self.parents += [node] * len(own)
-            self.path_chances += [sure * share for share in shares]
-
-    def likeliest(self, beam: int, least: float) -> list[int]:
-        """The `beam` likeliest nodes of the last level, except those less likely than `least`; ties
-        go to the first."""
-        chances, level = self.path_chances, range(self._first, len(self.tokens))
-        best = sorted(level, key=lambda node: -chances[node])[:beam]
-        return sorted(node for node in best if chances[node] >= least)
-
-
 class TextLevels(ABC):
     """What `model` keeps of one text, and drafts after it. settings: of the drafts.
 
@@ -147,8 +116,8 @@ class TextLevels(ABC):
 
 
 class GrownLevels(TextLevels):
-    """Drafts that are grown level by level. Nodes are numbered in the order they are added, the
-    root first."""
+    """Drafts that are grown level by level, as `chimera.c` and `eagle.c` do. Nodes are numbered in
+    the order they are added, the root first."""
 
     # By node: columns of the draft on the path to it.
     _sees: list[list[int]]
@@ -165,25 +134,32 @@ class GrownLevels(TextLevels):
         self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
     ) -> tuple[Tree, int]:
         """See `TextLevels.draft`."""
-        tree, numbers, settings = LevelTree(), {ROOT: 0}, self.settings
-        tree.add([ROOT], self.begin())
+        least, most = max(self.settings.least, end.worth), min(len(end.least), budget)
+        tokens, parents, path_chances = list[int](), list[int](), list[float]()
+        level, numbers, guesses = [ROOT], {ROOT: 0}, self.begin()
         levels, before, shares = 1, 1.0, list[float]()
-        while levels < min(len(end.least), budget):
-            level = tree.likeliest(settings.beam, max(settings.least, end.worth))
-            likely = sum(tree.path_chances[node] for node in level)
-            if not likely:
-                break
+        while True:
+            new = len(tokens)
+            rows = zip(level, guesses.tokens, guesses.probabilities, strict=True)
+            for node, own, chances in rows:
+                sure = 1.0 if node == ROOT else path_chances[node]
+                tokens += own
+                parents += [node] * len(own)
+                path_chances += [sure * chance for chance in chances]
+            best = sorted(range(new, len(tokens)), key=lambda node: -path_chances[node])
+            level = sorted(
+                node for node in best[: self.settings.beam] if path_chances[node] >= least
+            )
+            likely = sum(path_chances[node] for node in level)
             shares.append(likely / before)
-            if not end.goes_on(shares):
+            if levels >= most or not likely or not end.goes_on(shares):
                 break
             before = likely
-            parents = [numbers[tree.parents[node]] for node in level]
+            above = [numbers[parents[node]] for node in level]
             numbers |= {node: place for place, node in enumerate(level, start=len(numbers))}
-            tokens = [tree.tokens[node] for node in level]
-            tree.add(level, self.grow(tokens, parents))
+            guesses = self.grow([tokens[node] for node in level], above)
             levels += 1
-        found = Tree(tuple(tree.tokens), tuple(tree.parents), tuple(tree.path_chances))
-        return found.prune(budget), levels
+        return Tree(tuple(tokens), tuple(parents), tuple(path_chances)).prune(budget), levels
 
     def _likeliest(self, logits: torch.Tensor, level: int) -> Guesses:
         """Guesses by the logits [n, outputs] of a level's nodes; it is counted from 0."""
