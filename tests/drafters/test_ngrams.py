@@ -145,11 +145,11 @@ def test_runs_with_equal_hashes_in_different_shards_stay_apart() -> None:
     same(one.draft(tuple(text[6:8]), 9, 4), other.draft(tuple(text[6:8]), 9, 4))
 
 
-def test_a_fresh_one_knows_nothing(make: Make) -> None:
+def test_what_is_not_known_here_is_looked_up_in_another(make: Make) -> None:
     known = make(1, 5, 4, 1024)
     known.count((), [1, 2, 3, 1, 2])
     assert known.draft((2,), 9, 3).tokens == (3, 1, 2)
-    fresh = known.fresh()
+    fresh = make(1, 5, 4, 1024)
     assert not any(sizes(fresh)) and fresh.draft((2,), 9, 3) == Tree()
     assert fresh.draft((2,), 9, 3, known).tokens == (3, 1, 2)
 

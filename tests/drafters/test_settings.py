@@ -92,7 +92,7 @@ def test_each_method_has_its_drafter_and_every_drafter_its_method(
 def test_settings_reach_the_drafter_in_the_type_they_need() -> None:
     drafter = make_drafter("anpd:n=4,k=9,branches=3,persist=True")
     assert isinstance(drafter, Anpd)
-    assert (drafter._ngrams.longest, drafter.draft_length, drafter._ngrams.width) == (3, 9, 3)
+    assert (drafter._new.args[1:3], drafter.draft_length) == ((3, 3), 9)
     assert drafter._kept is not None
     again = make_drafter("anpd:persist=false")
     assert isinstance(again, Anpd)

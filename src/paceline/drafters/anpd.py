@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from paceline.drafters.host import Host
@@ -70,7 +71,8 @@ class Anpd(TextReader, LookupDrafter):
         own = replace(settings or AnpdSettings(), **changes)
         self.draft_length = own.k
         shortest = 1 if own.levels == "all" else own.n - 1
-        self._ngrams = ngrams or new_ngrams(shortest, own.n - 1, own.branches, own.most)
+        self._new = partial(new_ngrams, shortest, own.n - 1, own.branches, own.most)
+        self._ngrams = ngrams or self._new()
         self._kept = self._ngrams if own.persist else None
         self._references: list[tuple[int, ...]] = []
         self._reference_ngrams: NGrams | None = None
@@ -88,7 +90,7 @@ class Anpd(TextReader, LookupDrafter):
         references = [tuple(reference) for reference in text.references]
         if references != self._references:
             self._references = references
-            known = self._ngrams.fresh()
+            known = self._new()
             for reference in references:
                 known.count((), reference)
             self._reference_ngrams = known if references else None
@@ -96,7 +98,7 @@ class Anpd(TextReader, LookupDrafter):
         if kept is None:
             same = common_prefix(self._text, text.context) == len(self._text)
             if self._ngrams is self._kept or not same:
-                self._ngrams, self._text = self._ngrams.fresh(), []
+                self._ngrams, self._text = self._new(), []
         elif self._ngrams is not kept:
             self._ngrams, self._text = kept, []
         self.resume(text)

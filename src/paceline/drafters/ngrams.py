@@ -6,7 +6,6 @@ Both count, forget and draft alike; tests compare them.
 from __future__ import annotations
 
 import ctypes
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import chain
@@ -76,48 +75,25 @@ class NGramTable:
         self._runs[shard], self._sizes[shard] = dict(reversed(kept.items())), size
 
 
-class NGrams(ABC):
-    """Counts of what followed runs of `shortest` to `longest` tokens, as in `NGramTable`.
-
-    width: followers of a run to guess. most: n-grams of each length to keep.
-    """
-
-    def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
-        self.shortest, self.longest = shortest, longest
-        self.width, self.most = width, most
-
-    def fresh(self) -> NGrams:
-        """An empty one with the same settings."""
-        return type(self)(self.shortest, self.longest, self.width, self.most)
-
-    @abstractmethod
-    def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
-        """Count the n-grams completed by `tokens`, which follow `before`."""
-
-    @abstractmethod
-    def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
-        """The likeliest nodes after the last tokens of a text, best first; of equally likely ones,
-        that of the older parent first.
-
-        depth: of the deepest node. others: of the same class; asked where this one knows nothing.
-        """
-
-
 _Followers = tuple[Run, int, int]
 """What follows a run, see `NGramTable.followers`; its length; that of the longest run which may be
 known after one more token."""
 _NOBODY: _Followers = ((), 0, 0)
 
 
-class _CountedNGrams(NGrams):
-    """In Python."""
+class _CountedNGrams:
+    """Counts of what followed runs of `shortest` to `longest` tokens, as in `NGramTable`; in Python.
+
+    width: followers of a run to guess. most: n-grams of each length to keep.
+    """
 
     def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
-        super().__init__(shortest, longest, width, most)
+        self.shortest, self.longest = shortest, longest
         orders = range(shortest + 1, longest + 2)
         self._tables = [NGramTable(order, width, most) for order in orders]
 
     def count(self, before: Sequence[int], tokens: Sequence[int]) -> None:
+        """Count the n-grams completed by `tokens`, which follow `before`."""
         tail = tuple(before[-self.longest :])
         for token in tokens:
             for table in self._tables[: max(0, len(tail) + 1 - self.shortest)]:
@@ -125,6 +101,11 @@ class _CountedNGrams(NGrams):
             tail = (*tail, token)[-self.longest :]
 
     def draft(self, tail: Run, budget: int, depth: int, others: NGrams | None = None) -> Tree:
+        """The likeliest nodes after the last tokens of a text, best first; of equally likely ones,
+        that of the older parent first.
+
+        depth: of the deepest node. others: of the same class; asked where this one knows nothing.
+        """
         tokens: list[int] = []
         parents: list[int] = []
         tail = tail[-self.longest :]
@@ -177,11 +158,11 @@ def _share(followers: _Followers, rank: int) -> float:
     return follower_confidence(length, known[2 + 2 * rank], known[0])
 
 
-class _NativeNGrams(NGrams):
-    """In the C library."""
+class _NativeNGrams:
+    """In the C library; see `_CountedNGrams`."""
 
     def __init__(self, shortest: int, longest: int, width: int, most: int) -> None:
-        super().__init__(shortest, longest, width, most)
+        self.shortest, self.longest = shortest, longest
         self._native = kernels()
         self._held = self._native.ngrams_new(shortest, longest, width, most)
         # Not at the end of the process: a thread may still draft then.
@@ -209,6 +190,9 @@ class _NativeNGrams(NGrams):
         call.others = others._held if isinstance(others, _NativeNGrams) else None
         self._native.ngrams_draft(self._address)
         return self._found.tree()
+
+
+NGrams = _CountedNGrams | _NativeNGrams
 
 
 def new_ngrams(shortest: int, longest: int, width: int, most: int) -> NGrams:
