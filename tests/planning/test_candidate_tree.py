@@ -27,7 +27,7 @@ def every_path(table: AcceptanceTable, depth: int) -> dict[Ranks, float]:
 
 
 def test_the_example_of_the_docstring() -> None:
-    tree = likeliest(AcceptanceTable(((0.5, 0.2), (0.4, 0.1))), 2, 4)
+    tree = likeliest(((0.5, 0.2), (0.4, 0.1)), 4)
     assert tree.paths == ((0,), (0, 0), (1,), (1, 0))
     assert tree.path_chances == pytest.approx((0.5, 0.2, 0.2, 0.08))
     assert tree.parents == (ROOT, 0, ROOT, 2)
@@ -37,7 +37,7 @@ def test_the_example_of_the_docstring() -> None:
 
 @given(table=tables(), depth=st.integers(0, 4), count=st.integers(0, 60))
 def test_it_finds_the_likeliest_paths(table: AcceptanceTable, depth: int, count: int) -> None:
-    tree = likeliest(table, depth, count)
+    tree = likeliest(table.rows[:depth], count)
     wanted = every_path(table, depth)
     assert len(tree) == min(count, len(wanted))
     assert len(set(tree.paths)) == len(tree)
@@ -51,9 +51,9 @@ def test_it_finds_the_likeliest_paths(table: AcceptanceTable, depth: int, count:
 def test_every_beginning_is_a_tree_with_parents_first(
     table: AcceptanceTable, depth: int, count: int
 ) -> None:
-    whole = likeliest(table, depth, 40)
+    whole = likeliest(table.rows[:depth], 40)
     tree = whole.first(count)
-    assert tree == likeliest(table, depth, count)
+    assert tree == likeliest(table.rows[:depth], count)
     for node, (path, parent) in enumerate(zip(tree.paths, tree.parents)):
         assert ROOT <= parent < node and len(path) <= depth
         assert path[:-1] == (() if parent == ROOT else tree.paths[parent])
@@ -71,16 +71,16 @@ def test_every_beginning_is_a_tree_with_parents_first(
 def test_more_guesses_and_deeper_trees_are_never_worth_less(
     table: AcceptanceTable, count: int
 ) -> None:
-    values = [likeliest(table, depth, count).expected for depth in range(table.distances + 1)]
+    values = [likeliest(table.rows[:depth], count).expected for depth in range(table.distances + 1)]
     assert values[0] == 0
     assert all(below <= above + 1e-12 for below, above in pairwise(values))
-    fewer = likeliest(table, table.distances, count - 1)
+    fewer = likeliest(table.rows[: table.distances], count - 1)
     assert fewer.expected <= values[-1] + 1e-12
 
 
 def test_ties_are_broken_by_rank() -> None:
     even = AcceptanceTable(((0.25,) * 4,))
-    assert likeliest(even, 1, 3).paths == ((0,), (1,), (2,))
+    assert likeliest(even.rows[:1], 3).paths == ((0,), (1,), (2,))
 
 
 def test_an_empty_tree_has_no_last_nodes() -> None:
@@ -91,4 +91,4 @@ def test_many_candidates_are_found_at_once() -> None:
     deep = AcceptanceTable(
         (VICUNA.rows[0],) * 8
     )  # 111 million paths: to try all would take minutes
-    assert len(likeliest(deep, 8, 512)) == 512
+    assert len(likeliest(deep.rows[:8], 512)) == 512

@@ -83,7 +83,7 @@ def some_tree(table: AcceptanceTable, counts: list[int]) -> DynamicTree:
     """Any tree: state d has some guesses and their numbers of prompt tokens come from `counts`."""
     states, most = [], table.distances
     for depth in range(most + 1):
-        candidates = likeliest(table, depth, 7)
+        candidates = likeliest(table.rows[:depth], 7)
         prompts = [counts[(node + depth) % len(counts)] % (most + 1) for node in range(7)]
         states.append(StateTree(candidates, tuple(prompts[: len(candidates)]), most))
     return DynamicTree(tuple(states))

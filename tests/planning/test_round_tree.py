@@ -12,7 +12,7 @@ from tests.planning.tables import VICUNA, curve
 
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.calibration import ShareChances
-from paceline.planning.candidate_tree import likeliest_of
+from paceline.planning.candidate_tree import likeliest
 from paceline.planning.ppd import round_tree
 from paceline.planning.ppd.adaptive_tree import AdaptiveTree
 from paceline.planning.ppd.dynamic_tree import StateTree
@@ -50,8 +50,8 @@ def test_no_other_tree_of_the_likeliest_guesses_is_worth_more(
     prospects = Prospects(np.array([0.0, steps[0], sum(steps)]), 1 + np.cumsum(rows))
     found = best_tree(chances, prospects, 7, epts)
     best, most = -np.inf, round_tree._PATIENCE  # that many guesses are always looked at
-    for count in range(min(most, len(likeliest_of(chances, most))) + 1):
-        guesses = likeliest_of(chances, count)
+    for count in range(min(most, len(likeliest(chances, most))) + 1):
+        guesses = likeliest(chances, count)
         for root, *others in product(range(3), repeat=1 + count):
             tree = StateTree(guesses, tuple(others), root, epts)
             if tree.width <= 8:

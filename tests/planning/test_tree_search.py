@@ -25,7 +25,9 @@ def paper_trees(
     """The trees of all combinations of numbers of guesses, with prompt tokens as in the paper's
     proposition 5.6.3: by the difference of f(T_i) and f(T_{i-1})."""
     for counts in product(*ranges):
-        candidates = [likeliest(table, depth, count) for depth, count in enumerate((0, *counts))]
+        candidates = [
+            likeliest(table.rows[:depth], count) for depth, count in enumerate((0, *counts))
+        ]
         worth = np.array([tree.expected for tree in candidates])
         yield DynamicTree(
             tuple(

@@ -7,6 +7,7 @@ confidence or, as in the paper, by how often guesses of that rank were right.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from paceline.drafters.medusa_heads import MedusaPrograms
 from paceline.drafters.parts import PartsSettings, find_parts
 from paceline.drafters.settings import MOST_RANKS, whole
 from paceline.drafters.trained_heads import MedusaParts
-from paceline.planning.acceptance import AcceptanceTable, unmeasured
+from paceline.planning.acceptance import unmeasured
 from paceline.planning.candidate_tree import likeliest
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart
@@ -89,19 +90,12 @@ class Medusa(Drafter):
         noise = self._noise.rows(self._length, self._heads.config.heads)
         programs = self._heads.programs
         if self._table is None and isinstance(programs, MedusaPrograms):
-            tree = programs.tree(self._state, budget, self._ranks, noise)
-            if tree is not None:
-                return tree
+            return programs.tree(self._state, budget, self._ranks, noise)
         guesses = self._heads.guess(self._state, self._ranks, noise)
-        rows, most = guesses.probabilities, len(guesses.tokens[0])
+        rows: Sequence[Sequence[float]] = guesses.probabilities
         if self._table is not None:
-            rows = tuple(row[:most] for row in self._table.rows)
-        found = likeliest(AcceptanceTable(rows), len(guesses.tokens), budget)
-        return Tree(
-            tuple(guesses.tokens[len(path) - 1][path[-1]] for path in found.paths),
-            found.parents,
-            found.path_chances,
-        )
+            rows = [row[: len(own)] for row, own in zip(self._table.rows, guesses.tokens)]
+        return likeliest(rows, budget).tree(guesses.tokens)
 
     def observe(self, round: Round) -> None:
         """Count the tokens: the heads themselves learn nothing."""

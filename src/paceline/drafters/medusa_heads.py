@@ -55,14 +55,12 @@ class MedusaPrograms:
 
     def tree(
         self, state: torch.Tensor, budget: int, ranks: int, noise: torch.Tensor | None = None
-    ) -> Tree | None:
+    ) -> Tree:
         """The `budget` likeliest paths over all heads after a state [1, hidden], by the heads'
         confidence in `ranks` guesses each, see `candidate_tree.likeliest`, in one call. noise:
-        [heads, outputs], see `DrawNoise`. None for more heads than the library supports.
+        [heads, outputs], see `DrawNoise`.
         """
         one, state = self._one, state.float().contiguous()
-        if one.heads > _MOST_HEADS:
-            return None
         one.state = state.data_ptr()
         self._found.want(budget, ranks, noise)
         kernels().draft_medusa(ctypes.addressof(one))
@@ -148,6 +146,6 @@ class MedusaGraph:
 
 def compile_medusa(heads: MedusaHeads, kind: type[BlockLinear]) -> MedusaPrograms | None:
     """Programs for compact heads of one layer; see `HeadModule.ready`."""
-    if heads.config.form != "compact" or heads.config.layers != 1:
-        return None
-    return MedusaPrograms(heads, kind)
+    config = heads.config
+    small = config.form == "compact" and config.layers == 1 and config.heads <= _MOST_HEADS
+    return MedusaPrograms(heads, kind) if small else None

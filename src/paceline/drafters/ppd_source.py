@@ -14,7 +14,7 @@ from paceline.drafters.parts import find_parts
 from paceline.drafters.ppd import PpdSettings
 from paceline.drafters.prompt_tokens import PromptGuesses, PromptTokens, acceptance_of
 from paceline.planning.calibration import ShareChances
-from paceline.planning.candidate_tree import CandidateTree, likeliest_of
+from paceline.planning.candidate_tree import CandidateTree, likeliest
 from paceline.planning.ppd.dynamic_tree import StateTree
 from paceline.protocols import TREES, VIRTUAL_TOKENS, Drafter
 from paceline.records import Round, TextStart
@@ -107,9 +107,7 @@ class PpdSource(RowSource):
         if not known or budget < 1:
             return EMPTY
         chances = self._chances.of(self._guesses.shares)
-        found = likeliest_of(chances, min(budget, _MOST_GUESSES))
-        tokens = tuple([known[len(path) - 1][path[-1]] for path in found.paths])
-        return Tree(tokens, found.parents, found.path_chances)
+        return likeliest(chances, min(budget, _MOST_GUESSES)).tree(known)
 
     def add_rows(self, tree: Tree, most: int) -> Tree:
         """Add all prompt tokens after the nodes where the accepted path is likeliest to end."""

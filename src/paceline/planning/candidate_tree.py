@@ -14,8 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.planning.acceptance import AcceptanceTable
-from paceline.tree import ROOT
+from paceline.tree import ROOT, Tree
 
 Ranks = tuple[int, ...]
 """The rank of the guess at each depth on the way from the root to a node; 0 is the likeliest."""
@@ -55,15 +54,23 @@ class CandidateTree:
         # A row of the table may sum to slightly more than 1.
         return np.maximum(path_chances - below, 0.0)
 
+    def tree(self, guesses: Sequence[Sequence[int]]) -> Tree:
+        """The same of these tokens, by distance and rank."""
+        tokens = tuple([guesses[len(path) - 1][path[-1]] for path in self.paths])
+        return Tree(tokens, self.parents, self.path_chances)
+
     def first(self, count: int) -> CandidateTree:
         """The first `count` nodes, or all if there are fewer."""
         return CandidateTree(self.paths[:count], self.path_chances[:count])
 
 
-def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0) -> CandidateTree:
-    """The `count` likeliest paths of at most `depth` guesses, likeliest first.
+def likeliest(chances: Sequence[Sequence[float]], count: int, least: float = 0.0) -> CandidateTree:
+    """The `count` likeliest paths of guesses, likeliest first.
 
-        acceptance .5 .2 | .4 .1, depth 2, count 4:  0 (.5)   1 (.2)   0,0 (.2)   1,0 (.08)
+    chances: of the guesses at depths 1, 2, …, each by rank; those of a depth that sum to more than
+    1 are scaled down.
+
+        chances .5 .2 | .4 .1, count 4:  0 (.5)   1 (.2)   0,0 (.2)   1,0 (.08)
 
     The chance of a path is the product of its guesses' chances, as if they were independent (PPD,
     proposition 5.6.1; Medusa and Sequoia build their trees this way too). Equally likely paths are
@@ -72,18 +79,19 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
 
     Every prefix of the list is the best tree of its size: no path is likelier than its parent.
     """
-    orders = [
-        sorted(range(table.ranks), key=row.__getitem__, reverse=True) for row in table.rows[:depth]
-    ]
+    scales = [max(1.0, sum(row)) for row in chances]
+    rows = [[chance / scale for chance in row] for row, scale in zip(chances, scales)]
+    orders = [sorted(range(len(row)), key=row.__getitem__, reverse=True) for row in rows]
     # An entry is minus the probability of a path, the path, the place of its last rank in the order
     # of its row, and minus the probability of its parent. An entry that leaves the heap is replaced
     # by its next sibling and its first child.
     heap: list[tuple[float, Ranks, int, float]] = []
 
     def offer(above: float, path: Ranks, place: int) -> None:
-        if len(path) < len(orders) and place < table.ranks:
-            rank = orders[len(path)][place]
-            found = above * table.rows[len(path)][rank]
+        depth = len(path)
+        if depth < len(rows) and place < len(rows[depth]):
+            rank = orders[depth][place]
+            found = above * rows[depth][rank]
             if found < -least:
                 heapq.heappush(heap, (found, (*path, rank), place, above))
 
@@ -97,15 +105,3 @@ def likeliest(table: AcceptanceTable, depth: int, count: int, least: float = 0.0
         offer(above, path[:-1], place + 1)
         offer(found, path, 0)
     return CandidateTree(tuple(paths), tuple(path_chances))
-
-
-def likeliest_of(
-    chances: Sequence[Sequence[float]], count: int, least: float = 0.0
-) -> CandidateTree:
-    """The same for guesses with these chances at depths 1, 2, …, each by rank. Chances of a depth
-    that sum to more than 1 are scaled down."""
-    if not chances or count < 1:
-        return CandidateTree()
-    scales = [max(1.0, sum(row)) for row in chances]
-    rows = [tuple([chance / scale for chance in row]) for row, scale in zip(chances, scales)]
-    return likeliest(AcceptanceTable(tuple(rows)), len(rows), count, least)

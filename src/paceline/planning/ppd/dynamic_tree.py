@@ -77,9 +77,8 @@ class StateTree:
                   ├─ S11 ─── S21
                   └─ S12 ─── S22
         """
-        candidates = self.candidates
-        tokens = [guesses[len(path) - 1][path[-1]] for path in candidates.paths]
-        parents = list(candidates.parents)
+        candidates = self.candidates.tree(guesses)
+        tokens, parents = list(candidates.tokens), list(candidates.parents)
         for node, count in ((ROOT, self.root_prompts), *enumerate(self.prompts)):
             for ept in range(self.epts):
                 above = node
@@ -88,7 +87,7 @@ class StateTree:
                     tokens.append(first + prompt * self.epts + ept)
                     above = len(parents) - 1
         no_chances = (0.0,) * (len(tokens) - len(candidates))
-        return Tree(tuple(tokens), tuple(parents), (*candidates.path_chances, *no_chances))
+        return Tree(tuple(tokens), tuple(parents), (*self.candidates.path_chances, *no_chances))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from paceline.planning.candidate_tree import likeliest_of
+from paceline.planning.candidate_tree import likeliest
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree, Vector
 
@@ -74,7 +74,7 @@ def best_tree(
     most: nodes. epts: rows per prompt token.
     """
     most = min(most, len(prospects.prices) - 1)
-    guesses = likeliest_of(chances, min(most, _MOST_GUESSES), prospects.least)
+    guesses = likeliest(chances, min(most, _MOST_GUESSES), prospects.least)
     steps = np.diff(prospects.worth)
     best, worth, nodes = 0, -np.inf, np.empty(0, dtype=np.intp)
     for count in range(len(guesses) + 1):

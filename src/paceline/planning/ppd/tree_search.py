@@ -117,7 +117,7 @@ def _choices(
     """The possible trees of a state: from as many guesses as can all have every prompt token (fewer
     would leave rows unused) to as many as can all have the least."""
     most = size // (1 + floor * epts)
-    whole = likeliest(table, depth, most)
+    whole = likeliest(table.rows[:depth], most)
     fewest = max(1, size // (1 + table.distances * epts))
     return [whole.first(count) for count in range(min(fewest, len(whole)), len(whole) + 1)]
 
