@@ -43,8 +43,6 @@ class AnpdSettings(Settings):
     forgotten. References have tables of the same size.
 
     The defaults suit planned trees; with a fixed budget the paper's may do better.
-
-    Raises UsageError for a value out of range.
     """
 
     n: int = whole(6, 2, LONGEST_RUN + 1)

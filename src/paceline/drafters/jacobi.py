@@ -29,8 +29,6 @@ class JacobiSettings(Settings):
 
     length: unknown tokens at a time, 1 to 1024.
     seed: of the first guesses, which are drawn from the prompt.
-
-    Raises UsageError for a length out of range.
     """
 
     length: int = whole(8, 1, 1024)

@@ -40,8 +40,6 @@ class LlmaSettings(Settings):
     tie: which of equally long matches to copy: a "random" one, as in the paper, or the "first", as
     in its code.
     seed: for random ties, >= 0.
-
-    Raises UsageError for a value out of range.
     """
 
     n: int = whole(1, 1)

@@ -57,8 +57,6 @@ class LookaheadSettings(Settings):
     history: keep the pool when another text begins. A text that continues the last one, and may be
     recorded, keeps pool and window.
     seed: for drawing the window's first tokens from the prompt.
-
-    Raises UsageError for a setting out of range.
     """
 
     window: int = whole(7, 0, _MOST)

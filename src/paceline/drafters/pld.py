@@ -30,8 +30,6 @@ class PromptLookupSettings(Settings):
 
     n: longest run to look for, 1 to 64.
     k: most tokens to copy, >= 1.
-
-    Raises UsageError for a value out of range.
     """
 
     n: int = whole(3, 1, 64)

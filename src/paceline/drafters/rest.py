@@ -36,8 +36,6 @@ class RestSettings(Settings):
     paper: 16). k: depth of the tree, >= 1 (the paper: 10); the planner cuts it.
     near: documents with a long match to search separately, see `NearTexts`, >= 0 (the paper: 0).
     datastore: its folder; "" is the session's, or the model's own, which must exist.
-
-    Raises UsageError for a value out of range.
     """
 
     n: int = whole(2, 1)

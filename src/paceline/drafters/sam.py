@@ -34,8 +34,6 @@ class SamSettings(Settings):
     branches: continuations to follow per context, >= 1; 1 gives the paper's chain.
     bias: the datastore's match must be longer by more than this, >= 0 (the paper's code: 5).
     datastore: its folder; "" is the session's, or the model's own, if there is one; "none" is none.
-
-    Raises UsageError for a value out of range.
     """
 
     n: int = whole(1, 1, LONGEST)

@@ -38,8 +38,6 @@ class SuffixSettings(Settings):
     most: tokens of answers to keep in memory, >= 1024; the oldest answers are dropped.
     near: answers with a long match to search separately, see `NearTexts`, >= 0 (the paper: 0).
     persist: keep the session's answers; if off, only the text itself is searched.
-
-    Raises UsageError for a value out of range.
     """
 
     k: int = whole(32, 1)
