@@ -145,12 +145,14 @@ def _study(method: str | None, tried: _Tried) -> SettingsStudy | TreeStudy | Non
 
 def _measure(session: Session, repeats: int) -> tuple[CurveKey, CostCurve, Floor]:
     from paceline.planning.curve_store import curve_key
-    from paceline.planning.measure import count_passes, measure_curve, measure_floor
+    from paceline.planning.measure import measure_curve, measure_floor
 
     target = session.target
     with common.progress("measuring") as bars:
-        task = bars.add_task("", total=count_passes(target, repeats=repeats))
-        curve = measure_curve(target, repeats=repeats, on_pass=lambda: bars.advance(task))
+        task = bars.add_task("", total=None)
+        curve = measure_curve(
+            target, repeats=repeats, on_pass=lambda most: bars.update(task, advance=1, total=most)
+        )
     return curve_key(target, session.fingerprint), curve, measure_floor(target)
 
 

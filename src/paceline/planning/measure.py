@@ -40,13 +40,13 @@ def measure_curve(
     widths: Sequence[int] = WIDTHS,
     contexts: Sequence[int] = CONTEXTS,
     repeats: int = REPEATS,
-    on_pass: Callable[[], None] = lambda: None,
+    on_pass: Callable[[int], None] = lambda passes: None,
 ) -> CostCurve:
     """The median time of a pass at every width and context, over `repeats` passes each.
 
     widths: rows of a pass, root included; 1 is added, those beyond the context are left out.
     contexts: tokens in the cache before the root, cut to leave room for the widest pass.
-    on_pass: called after each timed pass, for progress bars; see `count_passes`.
+    on_pass: called after each timed pass with how many there are in all, for progress bars.
 
     All widths take turns, in a new order each time, and so do contexts: whatever speeds up or slows
     down the machine affects all alike. Afterwards the target keeps nothing of closed texts.
@@ -61,7 +61,7 @@ def time_passes(
     widths: Sequence[int],
     contexts: Sequence[int],
     repeats: int,
-    on_pass: Callable[[], None] = lambda: None,
+    on_pass: Callable[[int], None] = lambda passes: None,
 ) -> PassTimes:
     """Seconds of every pass behind the medians of `measure_curve`, by width and context."""
     fitting, lengths = _grid(target, widths, contexts, repeats)
@@ -78,7 +78,7 @@ def time_passes(
                 for width in random.sample(fitting, len(fitting)):
                     taken = _time_pass(target, slot, random, width)
                     seconds.setdefault((width, length), []).append(taken)
-                    on_pass()
+                    on_pass(repeats * len(fitting) * len(lengths))
     target.forget()
     return seconds
 
@@ -87,17 +87,6 @@ def curve_of(times: PassTimes, typical: Callable[[Sequence[float]], float] = med
     """The curve of the typical pass of each width and context."""
     by_context = sorted(times, key=lambda place: place[::-1])
     return CostCurve(tuple(CostPoint(*place, 1000 * typical(times[place])) for place in by_context))
-
-
-def count_passes(
-    target: Target,
-    widths: Sequence[int] = WIDTHS,
-    contexts: Sequence[int] = CONTEXTS,
-    repeats: int = REPEATS,
-) -> int:
-    """How often `measure_curve` will call `on_pass`; raises what it raises."""
-    fitting, lengths = _grid(target, widths, contexts, repeats)
-    return len(fitting) * len(lengths) * repeats
 
 
 def _grid(
