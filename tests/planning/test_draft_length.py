@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from paceline.planning.cost_curve import CostCurve, CostPoint
+from paceline.planning.cost_curve import CostCurve, CostPoint, LiveCosts
 from paceline.planning.draft_length import LONGEST, DraftLength
-from paceline.planning.live_costs import LiveCosts
 
 
 def length(plan: DraftLength, claim: float) -> int:

@@ -14,8 +14,8 @@ from paceline.drafters.draw_noise import DrawNoise
 from paceline.drafters.head_module import HeadModule
 from paceline.drafters.host import Host
 from paceline.drafters.level_tree import BeamSettings, TextLevels
+from paceline.planning.cost_curve import LiveCosts
 from paceline.planning.draft_length import LONGEST, DraftLength
-from paceline.planning.live_costs import LiveCosts
 from paceline.prefix import common_prefix
 from paceline.protocols import HIDDEN_STATES, Drafter
 from paceline.records import Round, TextStart

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.planning.cost_curve import MILD, CostCurve, Costs
-from paceline.planning.live_costs import LiveCosts
+from paceline.planning.cost_curve import MILD, CostCurve, Costs, LiveCosts
 from paceline.planning.running_time import RunningTime
 
 _LENGTH, _PACE = 96.0, 1.5  # expected tokens of a text, and of a round in it, until one has ended

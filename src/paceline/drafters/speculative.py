@@ -30,8 +30,8 @@ from paceline.drafters.host import COPIES, SELF, Host, ModelChoice
 from paceline.drafters.registry import check_method, make_drafter
 from paceline.drafters.settings import Settings, whole
 from paceline.errors import UsageError
+from paceline.planning.cost_curve import LiveCosts
 from paceline.planning.draft_length import LONGEST, DraftLength
-from paceline.planning.live_costs import LiveCosts
 from paceline.prefix import common_prefix
 from paceline.protocols import Drafter
 from paceline.records import Round, TextStart

@@ -1,4 +1,5 @@
-"""The cost of a target pass as a function of its width: pure numbers, measured elsewhere.
+"""The cost of a target pass as a function of its width: pure numbers, measured elsewhere; and what
+passes cost at present.
 
 The width is the number of rows in a pass: the root and every node. Nothing here assumes that costs
 grow with it: processors have kernels for certain numbers of rows, so three may cost more than four.
@@ -12,6 +13,8 @@ from functools import cached_property
 from itertools import pairwise
 from math import isfinite
 from typing import Any
+
+_LOOK = 16
 
 
 @dataclass(frozen=True)
@@ -169,3 +172,30 @@ MILD = CostCurve((CostPoint(1, 0, 1.0), CostPoint(101, 0, 2.0)))
 
 Costs = Callable[[int], CostCurve | None]
 """Tokens in the cache -> current pass costs at that context; None if unknown."""
+
+
+class LiveCosts:
+    """Pass costs at the length of a text: as observed or, until then, as stored.
+
+    costs: observed, as in `Host`. stored: measured before. None if there are none.
+
+    curve: as last looked up; at first all that is stored. share: milliseconds of plain decoding for
+    one text among those of a pass; None before it was observed.
+    """
+
+    def __init__(self, costs: Costs | None = None, stored: CostCurve | None = None) -> None:
+        self._observed, self._stored = costs, stored
+        self._rounds = 0
+        self.curve = stored
+        self.share: float | None = None
+
+    def look(self, context: int) -> bool:
+        """Record a round after which the text has `context` tokens in the cache; returns whether
+        costs were looked up: in the first and every sixteenth after it, as a curve takes long."""
+        self._rounds += 1
+        if self._rounds % _LOOK != 1:
+            return False
+        live = None if self._observed is None else self._observed(context)
+        self.share = None if live is None else live.cost(1)
+        self.curve = live or (None if self._stored is None else self._stored.at(context))
+        return True

@@ -19,8 +19,7 @@ from math import prod
 
 from paceline.chains import ChainEnd
 from paceline.planning.calibration import ChainCalibration
-from paceline.planning.cost_curve import CostCurve
-from paceline.planning.live_costs import LiveCosts
+from paceline.planning.cost_curve import CostCurve, LiveCosts
 from paceline.planning.running_time import RunningTime
 
 LONGEST = 32

@@ -8,8 +8,7 @@ from functools import lru_cache, partial
 
 from paceline.planning.acceptance import AcceptanceTable
 from paceline.planning.calibration import ShareChances
-from paceline.planning.cost_curve import MILD, CostCurve, CostPoint, Costs
-from paceline.planning.live_costs import LiveCosts
+from paceline.planning.cost_curve import MILD, CostCurve, CostPoint, Costs, LiveCosts
 from paceline.planning.ppd.dynamic_tree import DynamicTree, StateTree
 from paceline.planning.ppd.round_tree import Prospects, best_tree, prospects_of
 from paceline.planning.ppd.tree_search import FittedTree, build_tree, survey_widths
