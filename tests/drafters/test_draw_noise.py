@@ -40,6 +40,12 @@ class Bias:
         return scores + self.bias
 
 
+def begun(to: Any, vocabulary: int, sampler: Sampler | None) -> DrawNoise:
+    noise = DrawNoise(to, vocabulary)
+    noise.begin(sampler)
+    return noise
+
+
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -53,7 +59,7 @@ class Bias:
 def test_rows_are_the_noise_of_their_positions(sampler: Sampler) -> None:
     some = torch.tensor([3, 90, 4])
     for to, tokens in ((Columns(100), slice(100)), (Columns(3, some), some.numpy())):
-        noise = DrawNoise(to, 100).for_text(sampler)
+        noise = begun(to, 100, sampler)
         for position, count in ((5, 3), (6, 4), (40, 1), (5, 2)):
             rows = noise.rows(position, count)
             assert rows is not None and rows.shape == (count, to.outputs)
@@ -64,7 +70,7 @@ def test_rows_are_the_noise_of_their_positions(sampler: Sampler) -> None:
 
 def test_where_nothing_is_drawn_there_is_none() -> None:
     for sampler in (None, GREEDY, Sampler(seed=3), Sampler(temperature=1.0, top_k=1)):
-        assert DrawNoise(Columns(9), 9, sampler).rows(4, 2) is None
+        assert begun(Columns(9), 9, sampler).rows(4, 2) is None
 
 
 def test_noise_of_a_position_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,12 +82,13 @@ def test_noise_of_a_position_is_made_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(draw_noise, "noise_at", counted)
     sampler = Sampler(seed=3, temperature=1.0)
-    noise = DrawNoise(Columns(9), 9, sampler)
+    noise = begun(Columns(9), 9, sampler)
     for position, count in ((5, 8), (6, 2), (7, 8)):
         assert noise.rows(position, count) is not None
-        noise = noise.for_text(Sampler(seed=3, temperature=1.0))  # resumed
+        noise.begin(Sampler(seed=3, temperature=1.0))  # resumed
     assert made == list(range(5, 15))
-    noise.for_text(Sampler(seed=4, temperature=1.0)).rows(7, 1)
+    noise.begin(Sampler(seed=4, temperature=1.0))
+    assert noise.rows(7, 1) is not None
     assert made[-1] == 7
 
 
@@ -89,7 +96,7 @@ def test_samplers_are_not_compared_by_their_processors() -> None:
     noise = DrawNoise(Columns(9), 9)
     for _ in range(2):
         processor = Bias(torch.zeros(9))
-        noise = noise.for_text(Sampler(temperature=1.0, processors=(processor,)))
+        noise.begin(Sampler(temperature=1.0, processors=(processor,)))
         assert noise.rows(3, 2) is not None
 
 
@@ -97,7 +104,7 @@ def test_samplers_are_not_compared_by_their_processors() -> None:
 def test_who_has_the_targets_logits_guesses_what_it_draws(temperature: float) -> None:
     sampler = Sampler(seed=11, temperature=temperature)
     logits = 2 * torch.randn(40, 50, generator=torch.Generator().manual_seed(1))
-    noise = DrawNoise(Columns(50), 50, sampler).rows(1, 40)
+    noise = begun(Columns(50), 50, sampler).rows(1, 40)
     guesses = guesses_of(logits, 3, None, noise)
     drawn = [sampler.draw(row, [0] * position) for position, row in enumerate(logits, start=1)]
     assert [tokens[0] for tokens in guesses.tokens] == drawn

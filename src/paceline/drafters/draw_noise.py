@@ -17,26 +17,25 @@ from paceline.warping import draws_there
 
 
 class DrawNoise:
-    """The noise of one text, in the scale of a drafter's logits.
+    """The noise of one text at a time, in the scale of a drafter's logits.
 
-    to: what has the logits. vocabulary: the target's; its draw makes noise for all of it. sampler:
-    the text's; if None, or if it draws the likeliest token, there is no noise.
+    to: what has the logits. vocabulary: the target's; its draw makes noise for all of it.
     """
 
-    def __init__(self, to: HeadModule, vocabulary: int, sampler: Sampler | None = None) -> None:
+    def __init__(self, to: HeadModule, vocabulary: int) -> None:
         self._to, self._vocabulary = to, vocabulary
         # What it depends on besides the position.
         self._source: tuple[int, float] | None = None
-        if sampler is not None and not sampler.draws_likeliest:
-            self._source = sampler.seed, sampler.noise_scale
         self._rows: dict[int, torch.Tensor] = {}
 
-    def for_text(self, sampler: Sampler | None) -> DrawNoise:
-        """The noise of another text, or of one that is resumed: what it needs again is kept."""
-        new = DrawNoise(self._to, self._vocabulary, sampler)
-        if new._source == self._source:
-            new._rows = self._rows
-        return new
+    def begin(self, sampler: Sampler | None) -> None:
+        """A text begins, or is resumed: what it needs again is kept. sampler: its own; if None, or if
+        it draws the likeliest token, there is no noise."""
+        source = None
+        if sampler is not None and not sampler.draws_likeliest:
+            source = sampler.seed, sampler.noise_scale
+        if source != self._source:
+            self._source, self._rows = source, {}
 
     def rows(self, position: int, count: int) -> torch.Tensor | None:
         """The noise at `count` positions, float32 [count, outputs]; None for none."""

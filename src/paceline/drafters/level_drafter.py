@@ -65,7 +65,7 @@ class LevelDrafter(Drafter):
         unless these are less than half of that. References are ignored."""
         same, before = common_prefix(self._text, text.context), len(self._text)
         self._text = list(text.context)
-        self._noise = self._noise.for_text(text.sampler)
+        self._noise.begin(text.sampler)
         self._seen, self._asked = None, None
         if not before or 2 * same < before:
             self._levels = self._new_levels()

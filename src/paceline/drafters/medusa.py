@@ -71,7 +71,7 @@ class Medusa(Drafter):
     def start(self, text: TextStart) -> None:
         """Begin without a state. References are ignored."""
         self._length, self._state = len(text.context), None
-        self._noise = self._noise.for_text(text.sampler)
+        self._noise.begin(text.sampler)
 
     def stop(self) -> None:
         """Let go of the target's states."""
