@@ -19,7 +19,7 @@ from tests.planning.replay import FLAT, Device, Scripted, replay, table
 from paceline.drafters import Anpd, Auto, Llma, PromptLookup, check_method, make_drafter
 from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.ppd_source import RowSource
+from paceline.drafters.ppd_source import PpdSource
 from paceline.drafters.suffix import Suffix
 from paceline.errors import ModelError, UsageError
 from paceline.planning.planner import TreePlanner
@@ -124,10 +124,13 @@ def test_one_is_asked_only_where_the_others_do_not_know() -> None:
     assert known.accepted > 0.5 * 12 * 60
 
 
-class Rows(RowSource):
+class Rows(PpdSource):
     """Rows that buy nothing."""
 
     requires = frozenset()
+
+    def __init__(self) -> None:
+        pass
 
     def start(self, text: TextStart) -> None:
         pass

@@ -51,9 +51,7 @@ def test_both_unite_alike(
             assert one.sure == pytest.approx(other.sure, abs=1e-12)
             nodes = min(nodes + len(tree), 1) if again else nodes
         for sources in (1, 6, 15):
-            ends = list(one.ends(sources, 2))
-            assert ends == list(other.ends(sources, 2))
-            assert [one.path_to(node) for node in ends] == [other.path_to(node) for node in ends]
+            assert one.ends(sources, 2) == other.ends(sources, 2)
         assert one.tree(most) == other.tree(most)
 
 
@@ -67,7 +65,8 @@ def test_what_follows_an_end_hangs_below_it(make: Make) -> None:
     united = make(0)
     united.add(Tree((7, 8), (-1, 0), (0.8, 0.4)), 1)
     united.add(Tree((9,), (-1,), (0.2,)), 2)
-    assert list(united.ends(1, 2)) == [1]
+    ((node, _),) = united.ends(1, 2)
+    assert node == 1
     united.add(Tree((5,), (-1,), (0.5,)), 2, at=1)
     tree = united.tree(8)
     assert (tree.tokens, tree.parents, tree.sources) == ((7, 8, 9, 5), (-1, 0, -1, 1), (1, 1, 2, 2))

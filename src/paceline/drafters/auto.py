@@ -27,7 +27,7 @@ from paceline.drafters.auto_sources import AutoSettings, nothing_known, open_sou
 from paceline.drafters.costly_sources import CostlySources
 from paceline.drafters.host import Host
 from paceline.drafters.lookup import LookupDrafter
-from paceline.drafters.ppd_source import RowSource, RowSources
+from paceline.drafters.ppd_source import PpdSource, RowSources
 from paceline.drafters.united_guesses import unite
 from paceline.errors import UsageError
 from paceline.planning.sizing import Used
@@ -66,7 +66,7 @@ class Auto(Drafter):
         named = list(enumerate(self._sources))
         self._cheap = {place: each for place, each in named if isinstance(each, LookupDrafter)}
         self._consulted = self._cheap  # in this text
-        rows = {place: source for place, source in named if isinstance(source, RowSource)}
+        rows = {place: source for place, source in named if isinstance(source, PpdSource)}
         self._costly = {place: each for place, each in named if place not in {*self._cheap, *rows}}
         self._judged = frozenset(range(len(named))) - {*rows, *islice(self._cheap, 1)}
         alike = sum(1 << place for place, each in self._cheap.items() if each.reads_text)
@@ -272,8 +272,7 @@ class Auto(Drafter):
     def _continue_ends(self) -> None:
         """Ask lookups what follows the likeliest ends of costly guesses."""
         costly = sum(1 << place for place in self._asked if place in self._costly)
-        for node in self._united.ends(costly, _LEAVES):
-            path = self._united.path_to(node)
+        for node, path in self._united.ends(costly, _LEAVES):
             for place, lookup in self._consulted.items():
                 began = self._clock()
                 self._add(place, lookup.propose_after(path, _CONTINUED), began, node)

@@ -5,7 +5,6 @@ Whether rows for the next guesses are worth their time is learned, as for every 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 
 from paceline.drafters.costly_sources import CostlySources
@@ -24,22 +23,13 @@ _MOST_GUESSES = 12
 _PLACES = 2  # most nodes, root included, that prompt tokens follow
 
 
-class RowSource(Drafter):
-    """A source whose guesses need rows in the pass before, which are never accepted, and almost no
-    time. The drafter that unites sources decides when they are worth that."""
-
-    @abstractmethod
-    def add_rows(self, tree: Tree, most: int) -> Tree:
-        """Add at most `most` rows after the root and nodes of the tree; return it unchanged if they
-        do not fit. Their weights are 0, and no source has proposed them."""
-
-
 class RowSources:
-    """The row sources of one text, by number. names: of all sources. known: judges their worth.
-    bought: sources with rows in the last pass -> `sure` when asked, rows, and the pass's width."""
+    """The sources of one text whose guesses need rows in the pass before, by number. The drafter
+    that unites sources decides when they are worth that. names: of all sources. known: judges their
+    worth. bought: sources with rows in the last pass -> `sure` when asked, rows, and the pass's width."""
 
     def __init__(
-        self, sources: Mapping[int, RowSource], names: Sequence[str], known: CostlySources
+        self, sources: Mapping[int, PpdSource], names: Sequence[str], known: CostlySources
     ) -> None:
         self.sources, self._names, self._known = sources, names, known
         # By source: `sure` when it was asked, and its rows.
@@ -74,7 +64,7 @@ class RowSources:
         self._added = {}
 
 
-class PpdSource(RowSource):
+class PpdSource(Drafter):
     """Guesses by prompt tokens after the nodes of another's tree.
 
     host: the model. settings: of `ppd`; only the parts count here.
@@ -110,7 +100,8 @@ class PpdSource(RowSource):
         return likeliest(chances, min(budget, _MOST_GUESSES)).tree(known)
 
     def add_rows(self, tree: Tree, most: int) -> Tree:
-        """Add all prompt tokens after the nodes where the accepted path is likeliest to end."""
+        """Add all prompt tokens after the nodes where the accepted path is likeliest to end, at most
+        `most` rows; none if they do not fit. Their weights are 0, and no source proposes them."""
         places = max(0, min(_PLACES, most // len(self._rows)))
         self._stand = places > 0
         for node in _likeliest_ends(tree)[:places]:

@@ -6,7 +6,7 @@ Both unite alike; tests compare them.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
 
@@ -41,15 +41,12 @@ class _PlainUnion:
         self._union.add(tree.tokens, tree.parents, claims, repeat(source), at)
         self.sure = sum(self._union.weights())
 
-    def ends(self, sources: int, most: int) -> Sequence[int]:
+    def ends(self, sources: int, most: int) -> list[_End]:
         """The likeliest leaves of any of these sources, best first."""
         union, weights, inner = self._union, self._union.weights(), set(self._union.parents)
         ends = [node for node, by in enumerate(union.sources) if by & sources and node not in inner]
-        return sorted(ends, key=lambda node: -weights[node])[:most]
-
-    def path_to(self, node: int) -> tuple[int, ...]:
-        """The tokens from a child of the root down to `node`."""
-        return _path_to(node, self._union)
+        best = sorted(ends, key=lambda node: -weights[node])[:most]
+        return [_end(node, union) for node in best]
 
     def tree(self, most: int) -> Tree:
         """The `most` likeliest nodes, once the round's guesses are complete."""
@@ -83,11 +80,9 @@ class _NativeUnion:
         self._native.unite(self._address)
         self.sure = call.sure
 
-    def ends(self, sources: int, most: int) -> Sequence[int]:
-        return self._places[: self._native.union_ends(self._address, sources, most)]
-
-    def path_to(self, node: int) -> tuple[int, ...]:
-        return _path_to(node, self._tree)
+    def ends(self, sources: int, most: int) -> list[_End]:
+        count = self._native.union_ends(self._address, sources, most)
+        return [_end(node, self._tree) for node in self._places[:count]]
 
     def tree(self, most: int) -> Tree:
         self._native.cut_union(self._address, most)
@@ -104,12 +99,16 @@ class _NativeUnion:
         return claims, places
 
 
-def _path_to(node: int, united: Union | TreeColumns) -> tuple[int, ...]:
-    path: list[int] = []
-    while node != ROOT:
-        path.append(united.tokens[node])
-        node = united.parents[node]
-    return tuple(reversed(path))
+_End = tuple[int, tuple[int, ...]]
+"""A node, and the tokens from a child of the root down to it."""
+
+
+def _end(node: int, united: Union | TreeColumns) -> _End:
+    path, above = list[int](), node
+    while above != ROOT:
+        path.append(united.tokens[above])
+        above = united.parents[above]
+    return node, tuple(reversed(path))
 
 
 UnitedGuesses = _PlainUnion | _NativeUnion
