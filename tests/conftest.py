@@ -13,7 +13,7 @@ import torch
 from hypothesis import settings
 
 from paceline.models import cache
-from paceline.planning import first_curve
+from paceline.planning import curve_store
 from tests.shared_folder import shared_folder
 
 # Tiny models are slower on several threads than on one; and tests may share few cores.
@@ -47,7 +47,7 @@ def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     user's cache folder."""
     folder = shared_folder(tmp_path_factory, "paceline-cache")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (first_curve, cache):
+        for module in (curve_store, cache):
             patch.setattr(
                 module, "cache_root", lambda: Path(os.environ.get("PACELINE_CACHE") or folder)
             )

@@ -18,7 +18,7 @@ from paceline.models.vocabulary import vocabulary_mark
 from paceline.opening.draft_models import DraftModels
 from paceline.opening.prepared_models import ModelOrder, open_model
 from paceline.options import Options
-from paceline.planning.first_curve import known_curve
+from paceline.planning.curve_store import known_curve
 from paceline.session import Session, Store
 from paceline.targets.cache_dtypes import FLOAT32
 from paceline.targets.engines import DEFAULT_ENGINE

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from tests.tiny_models import new_model
 
-from paceline.planning import first_curve
+from paceline.planning import curve_store
 from paceline.planning.cost_curve import CostCurve, CostPoint
-from paceline.planning.curve_store import curve_key, load_curve, save_curve
-from paceline.planning.first_curve import known_curve
+from paceline.planning.curve_store import curve_key, known_curve, load_curve, save_curve
 from paceline.planning.measure import PassTimes
 from paceline.protocols import Target
 from paceline.targets.causal_lm import CausalLMTarget
@@ -48,7 +47,7 @@ def times(
         calls.append(repeats)
         return found
 
-    monkeypatch.setattr(first_curve, "time_passes", time_passes)
+    monkeypatch.setattr(curve_store, "time_passes", time_passes)
     return calls
 
 

@@ -15,7 +15,7 @@ from paceline.errors import ModelError
 from paceline.models.fingerprint import loaded_fingerprint
 from paceline.opening.draft_models import DraftModels
 from paceline.planning.cost_curve import CostCurve
-from paceline.planning.first_curve import known_curve
+from paceline.planning.curve_store import known_curve
 from paceline.planning.planner import TreePlanner
 from paceline.protocols import Drafter
 from paceline.shared_batch import Turns

@@ -16,7 +16,7 @@ from paceline.models.fingerprint import loaded_fingerprint
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
 from paceline.opening.own_drafts import find_own_draft, open_copy, open_own_draft
-from paceline.planning.first_curve import known_curve
+from paceline.planning.curve_store import known_curve
 from paceline.protocols import Target
 from paceline.targets.engines import open_target
 from paceline.targets.late_model import LateModel
