@@ -9,7 +9,6 @@ import ctypes
 from collections.abc import Sequence
 from functools import partial
 from math import inf
-from typing import NamedTuple
 from weakref import finalize
 
 from paceline.kernels.native.buffer import Buffer
@@ -20,14 +19,6 @@ from paceline.planning.calibration import Calibration, Watch
 from paceline.planning.sizing import best_count
 from paceline.tree import Tree
 from paceline.tree_columns import TreeColumns
-
-
-class Chosen(NamedTuple):
-    """The nodes of a tree that gain most tokens for the time of their pass, ascending, and the
-    expected number of accepted ones."""
-
-    nodes: list[int]
-    promised: float
 
 
 class _CountedSession(Calibration):
@@ -50,13 +41,14 @@ class _CountedText:
         self._watch.expect(tree)
         return self._own.path_chances(tree)
 
-    def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
-        """Watch the tree, and choose the nodes that pay; see `best_count`."""
+    def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> tuple[list[int], float]:
+        """Watch the tree, and choose the nodes that gain most tokens for the time of their pass, see
+        `best_count`: these, ascending, and the expected number of accepted ones."""
         path_chances = self.expect(tree)
         order = sorted(range(len(tree)), key=lambda node: -path_chances[node])
         nodes = sorted(order[: best_count(sure, [path_chances[node] for node in order], costs)])
         guesses = (node for node in nodes if tree.weights is None or tree.weights[node])
-        return Chosen(nodes, sum(path_chances[node] for node in guesses))
+        return nodes, sum(path_chances[node] for node in guesses)
 
     def observe(self, tokens: Sequence[int]) -> None:
         """Count the evidence in these committed tokens, for this text and for all."""
@@ -134,11 +126,11 @@ class _NativeText:
         self._session.size(tree, self._held)
         return self._session.path_chances[: len(tree)]
 
-    def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> Chosen:
+    def choose(self, tree: Tree, sure: float, costs: Sequence[float]) -> tuple[list[int], float]:
         session, call = self._session, self._session.call
         call.sure = sure
         session.size(tree, self._held, costs)
-        return Chosen(session.kept[: call.keeps], call.promised)
+        return session.kept[: call.keeps], call.promised
 
     def observe(self, tokens: Sequence[int]) -> None:
         own, every = self._held.handle, self._session.held.handle
