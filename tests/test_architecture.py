@@ -288,17 +288,43 @@ def test_no_code_of_strangers_is_run() -> None:
     assert found == []
 
 
+@cache
+def classes() -> dict[str, list[ast.ClassDef]]:
+    """Those of paceline, by name."""
+    found: dict[str, list[ast.ClassDef]] = {}
+    for path in MODULES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(node)
+    return found
+
+
+def inherited_description(of: ast.ClassDef, method: str) -> bool:
+    """Whether a class above this one describes the method."""
+    names = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in of.bases]
+    return any(
+        any(each.name == method and ast.get_docstring(each) for each in functions(above))
+        or inherited_description(above, method)
+        for name in names
+        for above in classes().get(name, [])
+        if above is not of
+    )
+
+
 def test_everything_public_says_what_it_is() -> None:
+    """A method that overrides one need not say it again."""
     found = []
     for path in MODULES:
         module = parsed(path)
         if not ast.get_docstring(module):
             found.append(name_of(path))
-        found += [
-            f"{name_of(path)}:{thing.lineno} {thing.name}"
-            for thing in public_things(module.body)
-            if not ast.get_docstring(thing)
-        ]
+        things = [*public_things(module.body)]
+        owners = {id(each): node for node in things for each in getattr(node, "body", ())}
+        for thing in things:
+            owner = owners.get(id(thing))
+            inherits = isinstance(owner, ast.ClassDef) and inherited_description(owner, thing.name)
+            if not ast.get_docstring(thing) and not inherits:
+                found.append(f"{name_of(path)}:{thing.lineno} {thing.name}")
     assert found == []
 
 

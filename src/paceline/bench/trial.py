@@ -34,7 +34,6 @@ class Forced(Sampler):
     recorded: Sequence[int] = ()
 
     def over(self, logits: torch.Tensor, positions: Sequence[int] | None = None) -> Draw:
-        """See `Sampler.over`."""
         own = super().over(logits, positions)
 
         def draw(row: int, context: Sequence[int]) -> int:

@@ -186,7 +186,6 @@ class Request(Sampling):
     )
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """See `Sampling.options`."""
         return super().options(typical=self.typical or None, **more)
 
 

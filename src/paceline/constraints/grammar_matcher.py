@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from paceline.errors import UsageError
+from paceline.protocols import Matcher
 
 _LONGEST_REASON = 300
 _TOO_LONG = 0.5
@@ -87,8 +88,8 @@ class Tokens:
     habits: Habits
 
 
-class GrammarMatcher:
-    """A `Matcher` on top of llguidance's.
+class GrammarMatcher(Matcher):
+    """A matcher on top of llguidance's.
 
     matcher: an `LLMatcher`. record: whether what is drawn may be guessed in later texts.
 
@@ -112,7 +113,6 @@ class GrammarMatcher:
 
     @_timed
     def allowed(self) -> torch.Tensor:
-        """See `Matcher.allowed`."""
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         self._check()
         size = self._tokens.count
@@ -128,7 +128,6 @@ class GrammarMatcher:
 
     @_timed
     def push(self, token: int) -> bool:
-        """See `Matcher.push`."""
         if self._place is not None and self.record:
             self._tokens.habits.learn(self._place, token)
         self._place = None
@@ -139,7 +138,6 @@ class GrammarMatcher:
 
     @_timed
     def forced(self) -> list[int]:
-        """See `Matcher.forced`."""
         forced: list[int] = self._matcher.compute_ff_tokens()
         spelled, size = self._tokens.spelled, self._tokens.vocab_size
         if not spelled.keys().isdisjoint(forced) and not self._takes(forced):
@@ -147,19 +145,16 @@ class GrammarMatcher:
         return [*takewhile(lambda token: token < size, forced)]
 
     def likely(self) -> tuple[int, float] | None:
-        """See `Matcher.likely`."""
         self.allowed()
         return None if self._place is None else self._tokens.habits.recall(self._place)
 
     @_timed
     def enter(self, token: int) -> bool:
-        """See `Matcher.enter`."""
         entered: int = self._matcher.try_consume_tokens([token])
         return entered == 1
 
     @_timed
     def leave(self, count: int) -> None:
-        """See `Matcher.leave`."""
         self._matcher.rollback(count)
         self._check()
 

@@ -168,7 +168,6 @@ class Auto(Drafter):
         return tree
 
     def report(self) -> tuple[SourceRound, ...]:
-        """See `Drafter.report`."""
         rounds, proposed = list(self._idle), self._proposed
         for place, spent in enumerate(self._seconds):
             if spent or place in proposed:

@@ -107,7 +107,6 @@ class CalledLevels(TextLevels):
     def draft(
         self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
     ) -> tuple[Tree, int]:
-        """See `TextLevels.draft`."""
         by, settings, one, places = self._programs, self.settings, self._programs.one, len(states)
         if len(text) < by.before + places - self.length:
             self.read(text, states)  # its first tokens have no whole n-gram

@@ -31,7 +31,6 @@ class ModuleLevels(GrownLevels):
         self._paths: list[Sequence[int]] = []  # by node, the root first: the last tokens up to it
 
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
-        """See `TextLevels.read`."""
         # The root's n-gram, too: all are encoded together.
         ngrams = ngrams_of(text, range(self.length, len(states) + 1), self._order)
         *greens, self._root = self._greens.states(ngrams, self.record)
@@ -53,12 +52,10 @@ class ModuleLevels(GrownLevels):
         self.length = end
 
     def begin(self) -> Guesses:
-        """See `GrownLevels.begin`."""
         self._paths = self._paths[:1]
         return self._guessed(0, [self._root], [-1])
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
-        """See `GrownLevels.grow`."""
         paths = [(*self._paths[above], token) for above, token in zip(parents, tokens, strict=True)]
         self._paths += paths
         ngrams = [last_ngram(path, self._order) for path in paths]

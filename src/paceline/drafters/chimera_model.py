@@ -103,7 +103,6 @@ class ChimeraModel(HeadModule):
         self.to(self.device)
 
     def ready(self, weights: HeadWeights = "fastest", compiled: Compile | None = None) -> Self:
-        """See `HeadModule.ready`."""
         names = self._read_by
         for parts in zip(*(getattr(self, name) for name in names), strict=True):
             self.own_heads.append(nn.Sequential(*(PlainLinear(part, None) for part in parts)))

@@ -92,7 +92,6 @@ class ProgramLevels(CalledLevels):
         self._greens = greens
 
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
-        """See `TextLevels.read`."""
         ngrams = ngrams_of(text, range(self.length, len(states)), self._programs.before)
         greens = self._greens.states(ngrams, self.record)
         matures = states[self.length :].float().numpy()

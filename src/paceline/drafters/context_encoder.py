@@ -141,6 +141,5 @@ class ContextEncoder(DraftBlock):
         return self._outputs(greens, places, self.green_norm, columns, sees, own)
 
     def finished(self, states: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """See `DraftBlock`."""
         drafts = super().finished(states, attended)
         return drafts if self.output_norm is None else normal(drafts, self.output_norm)

@@ -173,7 +173,6 @@ class DraftChain(Speaker):
         return self._slot
 
     def stop(self) -> None:
-        """See `Speaker.stop`."""
         if self._slot is not None:
             self._target.close(self._slot)
             self._slot = None

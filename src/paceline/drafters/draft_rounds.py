@@ -27,7 +27,6 @@ class _Noted(Sampler):
     def decide(
         self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """See `Sampler.decide`."""
         self.scores.append(super().decide(row, context, allowed))
         return self.scores[-1]
 
@@ -93,7 +92,6 @@ class DraftRounds(Speaker):
         return None
 
     def stop(self) -> None:
-        """See `Speaker.stop`."""
         self._batch.close()
 
     def _read(self, round: Round) -> list[Guess]:

@@ -48,7 +48,6 @@ class ModuleLevels(GrownLevels):
 
     @torch.no_grad()
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
-        """See `TextLevels.read`."""
         first, end = self.length, len(states)
         if first == end:
             return
@@ -63,13 +62,11 @@ class ModuleLevels(GrownLevels):
         self.length = end
 
     def begin(self) -> Guesses:
-        """See `GrownLevels.begin`."""
         self._sees, self._outputs = [[]], self._root
         return self._guessed(self._root)
 
     @torch.no_grad()
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
-        """See `GrownLevels.grow`."""
         device = self._outputs.device
         words = self._model.embeddings(torch.tensor(tokens, device=device))
         rows = self._model.rows_of_guesses(self._outputs[list(parents)], words)
@@ -167,7 +164,6 @@ class GraphLevels(ModuleLevels):
     def draft(
         self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
     ) -> tuple[Tree, int]:
-        """See `TextLevels.draft`."""
         settings = self.settings
         first, last = min(self.length, len(states) - 1), len(states)
         self._make_room(last + len(end.least) * settings.beam)
@@ -181,13 +177,11 @@ class GraphLevels(ModuleLevels):
         return super().draft(text, states, budget, end)
 
     def begin(self) -> Guesses:
-        """See `GrownLevels.begin`."""
         self._sees = [[]]
         return self._after_root
 
     @torch.no_grad()
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Guesses:
-        """See `GrownLevels.grow`."""
         count, before, slots = len(parents), len(self._sees), self._placed(parents)
         nodes = tokens, [self._place] * count, slots, parents, range(before, before + count)
         noise = self._noise_at(len(self._sees[-1]))

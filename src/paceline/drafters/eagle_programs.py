@@ -72,7 +72,6 @@ class ProgramLevels(CalledLevels):
         self._root = np.zeros((1, model.hidden_size), dtype=np.float32)  # its output
 
     def read(self, text: Sequence[int], states: torch.Tensor) -> None:
-        """See `TextLevels.read`."""
         last = len(states) - 1
         while self.length < last:  # nobody needs the outputs of these rows
             self._read(self._programs.store, text, states[: min(self.length + _AT_ONCE, last)])

@@ -84,7 +84,6 @@ class LevelDrafter(Drafter):
             self._text, self._first, self._levels = [], 0, self._new_levels()
 
     def unread(self) -> int:
-        """See `Drafter.unread`."""
         unread = len(self._text) - 1 - self._first - self._levels.length
         return min(unread, self._beam.context or unread)
 

@@ -133,7 +133,6 @@ class GrownLevels(TextLevels):
     def draft(
         self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
     ) -> tuple[Tree, int]:
-        """See `TextLevels.draft`."""
         least, most = max(self.settings.least, end.worth), min(len(end.least), budget)
         tokens, parents, path_chances = list[int](), list[int](), list[float]()
         level, numbers, guesses = [ROOT], {ROOT: 0}, self.begin()

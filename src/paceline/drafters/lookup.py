@@ -48,7 +48,6 @@ class LookupDrafter(Drafter):
     reads_text: ClassVar[bool] = True
 
     def propose(self, budget: int) -> Tree:
-        """See `Drafter.propose`."""
         return self.propose_after((), budget)
 
     @property

@@ -93,7 +93,6 @@ class OuroborosSettings(SpeculativeSettings):
             )
 
     def inner_method(self, slow: bool) -> str:
-        """See `SpeculativeSettings`."""
         copied = self.is_copy and not self.window
         return super().inner_method(slow) if self.inner or copied else _INNER
 
@@ -170,7 +169,6 @@ class Ouroboros(Speculative):
         return tree.merge().prune(budget) if len(tree) and budget > 0 else EMPTY
 
     def report(self) -> tuple[SourceRound, ...]:
-        """See `Drafter.report`."""
         found, self._rounds = self._rounds, _UNASKED
         return found
 

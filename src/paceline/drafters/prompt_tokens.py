@@ -47,7 +47,6 @@ class PromptTokens(TrainedParts[PromptConfig]):
     config_type: ClassVar[type] = PromptConfig
 
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
-        """See `TrainedParts`."""
         ensembles = self.config.prompt_tokens, self.config.epts
         weights = {"ept_weights": ensembles} if self.config.learned_weights else {}
         return {"embeddings": (*ensembles, self.base.hidden_size), **weights}

@@ -91,7 +91,6 @@ class Suffix(TextLookup):
         return cls(settings, host.learn((Suffix, settings), lambda: Answers(settings.most)))
 
     def start(self, text: TextStart) -> None:
-        """See `TextLookup.start`."""
         super().start(text)
         self._near.forget()
         self._prompt, self._record = len(text.context), text.record

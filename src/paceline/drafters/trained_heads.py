@@ -81,13 +81,11 @@ class HeadParts(TrainedParts[HeadConfigT], Generic[HeadConfigT, ModuleT]):
         return {name: tuple(part.shape) for name, part in module.named_parameters()}
 
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
-        """See `TrainedParts`."""
         count = self.config.vocabulary
         ids = {"token_ids": (count,)} if count else {}
         return {**self.module_shapes(), **ids, **scale_shapes(self.tensors)}
 
     def check_tensors(self, path: Path) -> None:
-        """See `TrainedParts`."""
         super().check_tensors(path)
         ids = self.token_ids
         if ids is not None and not (
@@ -123,7 +121,6 @@ class ChimeraParts(HeadParts[ChimeraConfig, ChimeraModel]):
     reads_words: ClassVar[bool] = True
 
     def check_tensors(self, path: Path) -> None:
-        """See `TrainedParts`."""
         super().check_tensors(path)
         known = self.tensors.get("common_ngrams")
         if known is not None and not (

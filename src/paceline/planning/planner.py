@@ -71,7 +71,6 @@ class TreePlanner(Planner):
         )
 
     def drop(self, key: int) -> None:
-        """Remove a text that has ended; see `Planner.drop`."""
         self._texts.pop(key, None)
 
     def forget_trees(self, key: int) -> None:
@@ -79,7 +78,6 @@ class TreePlanner(Planner):
         self._texts[key].calibration.forget_trees()
 
     def plan(self, proposals: Mapping[int, Propose], ahead: int = 0) -> dict[int, Tree]:
-        """The trees of the next pass; see `Planner.plan`."""
         self._beside, self._ahead = max(self._beside, ahead), ahead
         texts = {key: self._texts[key] for key in proposals}
         self._together = len(texts)
@@ -111,7 +109,6 @@ class TreePlanner(Planner):
         return self._beside
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        """Learn from the rounds of one pass; see `Planner.observe`."""
         if not rounds:
             return
         count, nodes = len(rounds), sum(len(round.tree) for round in rounds)

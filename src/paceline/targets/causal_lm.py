@@ -163,7 +163,6 @@ class CausalLMTarget(Target):
         return self._pass.device
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:
-        """Return the id of the first of `embeddings` [count, hidden]. See `Target`."""
         if not self._pass.reads_embeddings:
             raise UsageError(
                 "the model's layers look tokens up, too, so it cannot read prompt tokens: choose "
@@ -175,28 +174,23 @@ class CausalLMTarget(Target):
         return first
 
     def keep_states(self, layers: Sequence[int] = (LAST_STATES,)) -> None:
-        """See `Target.keep_states`."""
         kept = tuple(sorted({*self._pass.kept, *layers}))
         if kept != self._pass.kept:
             self._pass.keep_outputs(kept)
             self._forget_all()
 
     def states(self, slot: int, layers: Sequence[int] = (LAST_STATES,)) -> torch.Tensor:
-        """See `Target.states`."""
         places = [self._pass.kept.index(each) for each in layers]
         return side_by_side(self._texts.states(slot), self.late_model.facts.hidden_size, places)
 
     @torch.inference_mode()
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[..., hidden]. See `Target.embed`."""
         return self._words.embed(tokens.to(self.device))
 
     def word_table(self) -> WordTable | None:
-        """See `Target.word_table`."""
         return self._words.table()
 
     def output_head(self, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """[n, hidden] and [n]. See `Target.output_head`."""
         return self._words.head(tokens)
 
     def open(self, context: Sequence[int]) -> int:
@@ -204,15 +198,12 @@ class CausalLMTarget(Target):
         return self._texts.open(context)
 
     def close(self, slot: int) -> None:
-        """See `Target.close`."""
         self._texts.close(slot)
 
     def forget(self) -> None:
-        """See `Target.forget`."""
         self._texts.forget()
 
     def pending(self, slot: int) -> int:
-        """See `Target.pending`."""
         return max(0, len(self._texts[slot].pending) - 1)
 
     def score(
@@ -240,11 +231,9 @@ class CausalLMTarget(Target):
             return play(*of_pass)
 
     def commit(self, paths: Mapping[int, Path]) -> None:
-        """Keep the accepted nodes. See `Target.commit`."""
         self._texts.commit(paths)
 
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
-        """See `Target.follow`."""
         text = self._followed(slot, kept, tokens)
         scores = self._pass.chain().run(text)
         text.have_read(len(text.pending))

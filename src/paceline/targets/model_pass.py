@@ -141,8 +141,7 @@ class ModelPass:
             self.windows = attention_windows(config)
 
     def keep_outputs(self, layers: tuple[int, ...]) -> None:
-        """Keep the outputs of these layers from now on, see `Target.keep_states`. Raises UsageError
-        for a layer the model does not have."""
+        """Keep the outputs of these layers and no others, see `Target.keep_states`."""
         if engine := self.compiled or self.on_device:
             engine.keep_outputs(layers)
         elif max(layers, default=0) > len(decoder_layers(self._model)):

@@ -49,7 +49,6 @@ class QuantisedCopy(CausalLMTarget):
 
     @torch.inference_mode()
     def open(self, context: Sequence[int]) -> int:
-        """See `Target.open`."""
         slot = super().open(context)
         own, origin = self._pass.compiled, self.origin
         if origin is not None and origin.steps and own and not self._pass.kept:

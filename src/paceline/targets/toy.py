@@ -72,7 +72,6 @@ class ToyTarget(Target):
         self._kept: list[list[int]] = []
 
     def open(self, context: Sequence[int]) -> int:
-        """See `Target.open`."""
         known = [*self._kept, *(slot.cached for slot in self._slots.values())]
         shared = max((common_prefix(text, context) for text in known), default=0)
         shared = min(shared, len(context) - 1)
@@ -81,21 +80,17 @@ class ToyTarget(Target):
         return self._opened - 1
 
     def close(self, slot: int) -> None:
-        """See `Target.close`."""
         self._kept = [*self._kept, self._slots.pop(slot).cached][-_KEPT:]
 
     def forget(self) -> None:
-        """See `Target.forget`."""
         self._kept = []
 
     def pending(self, slot: int) -> int:
-        """See `Target.pending`."""
         return max(0, len(self._slots[slot].pending) - 1)
 
     def score(
         self, trees: Mapping[int, Tree], prefill: Mapping[int, int] | None = None
     ) -> dict[int, torch.Tensor]:
-        """Logits [len(tree) + 1, vocab_size] per tree. See `Target.score`."""
         self.passes += 1
         for slot, most in {**dict.fromkeys(trees, 1 << 30), **(prefill or {})}.items():
             self._read(self._slots[slot], most)
@@ -104,14 +99,12 @@ class ToyTarget(Target):
         return {slot: self._score_one(self._slots[slot], tree) for slot, tree in trees.items()}
 
     def commit(self, paths: Mapping[int, Path]) -> None:
-        """Keep the accepted nodes. See `Target.commit`."""
         for key, path in paths.items():
             slot = self._slots[key]
             slot.cached += [*slot.pending, *(slot.tree.tokens[node] for node in path.nodes)]
             slot.pending = [path.tokens[-1]]
 
     def follow(self, slot: int, kept: int, tokens: Sequence[int]) -> TokenScores:
-        """See `Target.follow`."""
         text = self._slots[slot]
         whole = [*[*text.cached, *text.pending][:kept], *tokens]
         cached = min(kept, len(text.cached), len(whole) - 1)
@@ -121,7 +114,6 @@ class ToyTarget(Target):
         return TokenScores(numbers)
 
     def describe(self) -> TargetInfo:
-        """See `Target.describe`."""
         return TargetInfo("ToyTarget", dtype="float32")
 
     def add_virtual_tokens(self, embeddings: torch.Tensor) -> int:

@@ -28,12 +28,7 @@ class VirtualTokens:
 
     @torch.no_grad()
     def add(self, embeddings: torch.Tensor, device: torch.device) -> int:
-        """Return the id of the first of `embeddings` [count, hidden]; see `Target`.
-
-        device: of the ids that `embed` takes.
-
-        Raises UsageError if they are not such a matrix, or their size is not the model's.
-        """
+        """See `Target.add_virtual_tokens`. device: of the ids that `embed` takes."""
         for first, known in self._given:
             if torch.equal(known, embeddings.to(known)):
                 return first

@@ -44,7 +44,6 @@ class WatchedDrafter(Drafter):
         self._told("start", text)
 
     def resume(self, text: TextStart) -> None:
-        """As `start`."""
         self._told("resume", text)
 
     def complete(self, tree: Tree) -> Tree:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline.kernels.programs.steps import Kind, Value
+from paceline.kernels.programs.steps import Kind, Tables, Value
 
 
-class Rotary:
+class Rotary(Tables):
     """Rotary positions for heads of `size` numbers; programs read them as `Tables`.
 
     On a CPU, angles are computed once per place: they are the same for every row, and would take a
@@ -33,7 +33,6 @@ class Rotary:
         return torch.cat([one * cos - other * sin, other * cos + one * sin], dim=-1)
 
     def extend_to(self, positions: int) -> list[torch.Tensor]:
-        """See `Tables`."""
         return self._with(positions)[1]
 
     def _of(self, places: torch.Tensor) -> torch.Tensor:

@@ -140,8 +140,7 @@ class CompiledPass:
         return self._chain
 
     def keep_outputs(self, layers: Sequence[int]) -> None:
-        """Keep the outputs of these layers from now on, see `Target.keep_states`. Raises UsageError
-        for a layer the model does not have."""
+        """Keep the outputs of these layers and no others, see `Target.keep_states`."""
         steps = select_early(kept_outputs(self.steps, layers))
         self._program, self._chain = Program(steps), ChainPass(steps, self._own_windows)
         self._known: TreeCache | None = None  # the cache in use, as of `_moves`

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline.kernels.programs.steps import Value
+from paceline.kernels.programs.steps import Tables, Value
 from paceline.targets.one_call.recording import ROWS, Node, UnfitError
 
 _GRAIN = 256
 
 
-class PositionTables:
+class PositionTables(Tables):
     """Tables of values by position, made by replaying the model's own operators.
 
     positions: as recorded. limit: how many there are. nodes: the operators. defined: tensors of the
@@ -28,7 +28,6 @@ class PositionTables:
         self._tables: list[torch.Tensor] = []
 
     def extend_to(self, positions: int) -> list[torch.Tensor]:
-        """See `Tables`."""
         length = -(-positions // _GRAIN) * _GRAIN
         length = min(length, self._limit or length)
         tables = self._tables  # threads share them: another one may replace them meanwhile

@@ -48,7 +48,6 @@ class Chimera(TrainedMethod[ChimeraSettings]):
     def check(
         cls, settings: ChimeraSettings, model: PreTrainedModel, first: Finished | None = None
     ) -> None:
-        """See `TrainedMethod`."""
         last_layer.check_block(settings, model, first, "Chimera")
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:

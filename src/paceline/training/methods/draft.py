@@ -73,7 +73,6 @@ class Draft(TrainedMethod[DraftSettings]):
             scorer.add(head, picked, points, valid & batch.has(points, head + 1))
 
     def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> DraftParts:
-        """See `DraftParts`."""
         base, own = self.base, self.settings
         stored, ids = dict(tensors), base.token_ids
         dtype = next(iter(tensors.values())).dtype

@@ -43,7 +43,6 @@ class Eagle(TrainedMethod[EagleSettings]):
     def check(
         cls, settings: EagleSettings, model: PreTrainedModel, first: Finished | None = None
     ) -> None:
-        """See `TrainedMethod`."""
         last_layer.check_block(settings, model, first, "EAGLE")
 
     def forward(self, batch: Batch, scorer: Scorer) -> None:

@@ -36,7 +36,6 @@ class Ppd(TrainedMethod[PpdSettings]):
     def check(
         cls, settings: PpdSettings, model: PreTrainedModel, first: Finished | None = None
     ) -> None:
-        """See `TrainedMethod`."""
         if not reads_embeddings(model):
             raise UsageError(
                 "the model's layers look tokens up, too, so it cannot read prompt tokens: train "
@@ -57,7 +56,6 @@ class Ppd(TrainedMethod[PpdSettings]):
             scorer.add(head, found, points, there, as_logits=own_head is not None)
 
     def places(self, batch: Batch) -> int:
-        """See `TrainedMethod.places`."""
         return int(self._points(batch)[1].sum())
 
     def _points(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,5 +75,4 @@ class Ppd(TrainedMethod[PpdSettings]):
         return self.settings.head_rate if name.startswith("head.") else 1.0
 
     def parts(self, tensors: Tensors, table: AcceptanceTable, record: Record) -> PromptTokens:
-        """See `PromptTokens`."""
         return PromptTokens(self.module.config, self.base.about, tensors, table, record)

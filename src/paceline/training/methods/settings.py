@@ -75,7 +75,6 @@ class PpdSettings(TrainerSettings):
             raise UsageError(f"head_rate must be positive, got {self.head_rate}")
 
     def config(self) -> PromptConfig:
-        """The configuration."""
         return self.values_for(PromptConfig, prompt_tokens=self.heads, head=self.output_head)
 
 
@@ -95,11 +94,9 @@ class MedusaSettings(HeadSettings):
 
     @property
     def rounds(self) -> bool:
-        """See `HeadSettings`."""
         return self.form == "compact" and self.layers == 1
 
     def config(self) -> MedusaConfig:
-        """The configuration."""
         return self.values_for(MedusaConfig)
 
 
@@ -144,7 +141,6 @@ class ChimeraSettings(HeadSettings):
 
     @property
     def rounds(self) -> bool:
-        """See `HeadSettings`."""
         return self.form == "compact" and not self.layers and self.bottom == "ngram"
 
     def config(self) -> ChimeraConfig:
