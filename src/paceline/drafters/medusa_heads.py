@@ -67,6 +67,7 @@ class MedusaPrograms:
         return self._found.tree()
 
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None) -> Guesses:
+        """See `MedusaHeads.guess`."""
         self._blocks.given(1)[:] = state.float().numpy()
         changed = self._blocks.run(1).reshape(self._one.heads, -1)
         self._head.given(len(changed))[:] = changed
@@ -137,6 +138,7 @@ class MedusaGraph:
         )
 
     def guess(self, state: torch.Tensor, ranks: int, noise: torch.Tensor | None) -> Guesses:
+        """See `MedusaHeads.guess`."""
         self._state.copy_(state)
         found: Guesses = self._by_ranks(ranks).found(noise)
         return found

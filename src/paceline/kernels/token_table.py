@@ -42,9 +42,14 @@ def block_embedding(
     It has an empty parameter: a model takes its device and dtype from its parameters, and once its
     norms are replaced, too, there may be no others.
     """
-    table = BlockEmbedding(matrix, dtype, getattr(embedding, "embed_scale", None))
+    table = BlockEmbedding(matrix, dtype, scale_of(embedding))
     table.register_parameter("like", nn.Parameter(torch.empty(0, dtype=dtype, device="cpu")))
     return table
+
+
+def scale_of(embedding: nn.Module) -> torch.Tensor | None:
+    """The factor that an embedding that `takes_blocks`, or its stand-in, multiplies numbers by."""
+    return getattr(embedding, "embed_scale", None)
 
 
 def part_of_table(model: PreTrainedModel) -> torch.Tensor:

@@ -27,6 +27,7 @@ from paceline.kernels.programs.steps import (
 from paceline.kernels.reduced_head import ReducedHead
 from paceline.kernels.shared_input import Projection
 from paceline.kernels.stand_in import LinearStandIn
+from paceline.kernels.token_table import scale_of
 from paceline.protocols import LAST_STATES
 from paceline.targets.one_call.arithmetic import Arithmetic
 from paceline.targets.one_call.emitter import Emitter
@@ -169,7 +170,7 @@ class _Lowering:
         where = _table_of(self._table) if numbers is None else {"table": numbers}
         value = self._emit.new_value(count, Kind.ROWS)
         self._emit.add(Step(Op.EMBED, count, value, **where))
-        scale: torch.Tensor | None = getattr(self._table, "embed_scale", None)
+        scale = scale_of(self._table)
         if scale is not None:
             number = Operand(1, data=scale.detach().float().reshape(1))
             value = self._emit.map(Operand.all_of(value), Join.TIMES, number, count)
