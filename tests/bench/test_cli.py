@@ -19,6 +19,7 @@ from paceline.bench.trial import Contender, Method, Request, Trial
 from paceline.cli import common, main
 from paceline.cli.bench import shared
 from paceline.cli.findings import Findings
+from paceline.datastore import Datastore
 from paceline.session import Session
 from tests.bench.rig import Fixed
 from tests.tiny import toy_session
@@ -427,6 +428,20 @@ def test_bench_run_goes_on_with_the_same_model_and_prompts_only(
     assert bench(command, data / ".." / data.name, "small", "--resume").code == 0
     write(data / "small.jsonl", *PROMPTS, LONG)
     assert "another texts " in bench(command, data, "small", "--resume").err
+
+
+def test_bench_run_goes_on_with_the_same_files_only(
+    command: Command, data: Path, session: Session
+) -> None:
+    store, mark = data.parent / "some texts", "c" * 32
+    session.host = replace(session.host, vocabulary=lambda: mark)
+    Datastore(store, mark).build([[1, 2, 3]])
+    how = {"methods": f"anpd,rest:n=1,datastore={store}"}
+    for words in ((), ("--resume",)):
+        assert bench(command, data, "small", *words, **how).code == 0
+    assert [*read_results(result_file(data))[0]["run"]["files"]] == [str(store)]
+    Datastore(store, mark).add([[4, 5, 6]])
+    assert "another files " in bench(command, data, "small", "--resume", **how).err
 
 
 def test_bench_run_leaves_no_file_if_it_cannot_begin(command: Command, data: Path) -> None:

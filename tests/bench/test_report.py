@@ -29,7 +29,7 @@ TOKENS = 100
 HOSTILE = "a|<script>alert('x')</script>"
 RUN: dict[str, Any] = {
     "kind": "run",
-    "methods": ["plain", "fast"],
+    "methods": ["plain", "anpd"],
     "suites": ["copy", "chat"],
     "options": {"max_new_tokens": 100, "temperature": 0.0, "seed": 0},
     "repeats": 1,
@@ -204,6 +204,12 @@ def test_an_interval_that_rounds_to_one_is_not_called_faster(tmp_path: Path) -> 
     write(tmp_path, [line for pair in lines for line in pair])
     (verdict,) = verdicts(read_folder(tmp_path).runs[0])
     assert verdict.speedup == Cell("1.00x", "1.00 to 1.00", "even")
+
+
+def test_methods_that_an_interrupted_run_did_not_reach_are_named(tmp_path: Path) -> None:
+    lines = [trial("plain", "copy/0", 2.0), guesser("copy/0", 1.0)]
+    write(tmp_path, lines, methods=["plain", "anpd", "eagle", "auto"])
+    assert "The run was interrupted before any trial of eagle, auto." in report(tmp_path)[1]
 
 
 def test_what_went_wrong_is_said_in_both(tmp_path: Path) -> None:

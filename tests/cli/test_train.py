@@ -72,7 +72,10 @@ def test_it_says_what_was_left_out_and_when_prompts_are_used_up(
     ("words", "message"),
     [
         (["--prompts", "missing.jsonl"], "cannot read the prompt file missing.jsonl"),
-        (["--licence", "MIT", "--licence", "MIT"], "2 licences for 1 files"),
+        (
+            ["--licence", "MIT", "--licence", "MIT"],
+            "2 licences were given, but the files of prompts number 1",
+        ),
         (["--temperature", "-1"], "temperature must be"),
         (["--method", "magic"], "unknown method 'magic'"),
         (["--tokens", "0"], "--tokens"),

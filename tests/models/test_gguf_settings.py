@@ -14,6 +14,7 @@ import torch
 from gguf_files import HEADS, KEY_HEADS, LAYERS, VOCAB, WIDTH, save_gguf
 from transformers import LlamaConfig, PreTrainedConfig
 
+import paceline
 from paceline.errors import ModelError
 from paceline.models import load_causal_lm
 
@@ -80,6 +81,25 @@ def test_factors_that_are_not_understood_are_refused(tmp_path: Path) -> None:
     strange = {**LLAMA3, "high_freq_factor": 8.0}
     with pytest.raises(ModelError, match="scales rotary frequencies in an unknown way"):
         config_of(tmp_path, scaled(500000.0, strange))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])  # whose layers transformers lists
+def test_layers_without_end_are_refused_at_once(family: str, tmp_path: Path) -> None:
+    def many(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0][f"{family}.block_count"].value = 1 << 31
+
+    with pytest.raises(ModelError, match="is damaged: it has 2 of 2147483648 layers"):
+        config_of(tmp_path, many, family)
+
+
+def test_a_norm_of_negative_epsilon_is_one_sentence(tmp_path: Path) -> None:
+    def negative(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0]["qwen3.attention.layer_norm_rms_epsilon"].value = -1.0
+
+    file = save_gguf(tmp_path / "m.gguf", "qwen3", change=negative)
+    with pytest.raises(ModelError, match="NaN or infinite, so its weights are damaged"):
+        paceline.load(str(file))
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,10 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
         (lambda f: edit_config(f, hidden_size=32), r"do not fit its config\.json"),
         (lambda f: edit_config(f, hidden_size="many"), "cannot load"),
         (lambda f: edit_config(f, num_hidden_layers=3), "lack 9 parameters"),
+        (
+            lambda f: edit_config(f, kind="Medusa heads", method="medusa"),
+            "holds Medusa heads, which are no model: .* --method medusa:parts=",
+        ),
         (lambda f: edit_config(f, num_hidden_layers=1), "more than the 1 layers"),
         (lambda f: add_weights(f, f"{LAYER}.self_attn.q_proj.bias"), "correct attention_bias"),
         (lambda f: add_weights(f, f"{LAYER}.mlp.up_proj.bias"), "correct mlp_bias"),

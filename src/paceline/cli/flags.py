@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -72,7 +73,9 @@ def _grouped(command: Callable[..., None]) -> Callable[..., None]:
                 given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
         command(**given)
 
-    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    # Its lines would stay as the source breaks them.
+    run.__doc__ = re.sub(r"(?<!\n)\n(?=\S)", " ", inspect.getdoc(command) or "")
+    run.__name__ = command.__name__
     run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return run

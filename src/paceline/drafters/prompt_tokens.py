@@ -169,7 +169,7 @@ def acceptance_of(parts: PromptTokens, vocab_size: int) -> AcceptanceTable:
         raise ModelError(
             f"the acceptance table of the prompt tokens has {table.distances} distances and "
             f"{table.ranks} ranks, but there are {most} prompt tokens and {vocab_size} tokens in "
-            "the vocabulary: measure it again"
+            "the vocabulary: train them again"
         )
     return table
 

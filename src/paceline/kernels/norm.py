@@ -42,7 +42,7 @@ def fast_norm(module: nn.Module) -> FastRMSNorm | None:
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if not type(module).__name__.endswith("RMSNorm") or weight is None or weight.dim() != 1:
         return None
-    if eps is None or weight.dtype != torch.float32 or weight.is_meta:
+    if eps is None or not eps >= 0 or weight.dtype != torch.float32 or weight.is_meta:
         return None  # in half precision, the two round at different places; meta: it is on disk
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(2, len(weight), generator=generator, device="cpu").to(weight)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError, PacelineError
+from paceline.json_files import parse_json
 from paceline.models.draft_folder import is_shared_draft
 from paceline.models.record import weights_damage
 from paceline.models.source import ModelSource
@@ -77,6 +79,9 @@ _ANSWERS = {
 }
 _OTHER_ANSWER = "try again later, or name a model that is on this machine"
 
+_FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS}
+"""What a disk answers that cannot be written to."""
+
 _BIASES = {"attn": "attention_bias", "mlp": "mlp_bias"}
 """Parts of a model's name, and the setting that gives the layers there biases."""
 
@@ -120,6 +125,8 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
         for pattern, sentence in _MEANINGS.items():
             if re.search(pattern, text, re.IGNORECASE):
                 return sentence.format(**words, reason=reason)
+    if isinstance(error, OSError) and (error.errno in _FULL or "temporary directory" in str(error)):
+        return f"cannot load {part}{source.name} ({reason}): free some space, or set TMPDIR"
     if is_file:
         advice = "use another file, or the model as safetensors"
         return f"cannot load {part}{source.name} ({reason}): {advice}"
@@ -149,6 +156,13 @@ def check_folder(source: ModelSource) -> None:
         raise ModelError(
             f"{source.name} is a draft model without embeddings of its own: name it as the draft "
             "of its base, as in --method speculative:draft=DIR"
+        )
+    with suppress(OSError, ValueError, KeyError, TypeError):  # what is no JSON is reported later
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+        kind, method = config["kind"], config["method"]
+        raise ModelError(
+            f"{source.name} holds {kind}, which are no model: use them with that of which they "
+            f"are, as in --method {method}:parts={source.name}"
         )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from paceline.errors import ModelError
 from paceline.json_files import json_bytes, read_json
 from paceline.models.gguf_file import GgufFile
-from paceline.models.gguf_settings import restore_settings
+from paceline.models.gguf_settings import check_layers, restore_settings
 from paceline.models.progress import muted
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def describe_gguf(file: Path, target: Path) -> None:
                 f"{file} has no vocabulary ({_WORDS}): use a file that has one, or the model as "
                 "safetensors"
             )
+        # Before transformers, which lists the layers of some families one by one.
+        check_layers(opened, opened.integer(f"{opened.architecture}.block_count") or 0)
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         restore_settings(config, opened)
         config.save_pretrained(target)

@@ -40,14 +40,17 @@ _CAPS = {
 _BIASES = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
 
 
+def check_layers(file: GgufFile, said: int) -> None:
+    """Raise ModelError if a file has fewer layers than this, by its own words."""
+    layers = {name.split(".")[1] for name in file.tensors if name.startswith("blk.")}
+    if said > max(1, len(layers)):
+        raise ModelError(f"{file.path} is damaged: it has {len(layers)} of {said} layers")
+
+
 def restore_settings(config: PreTrainedConfig, file: GgufFile) -> None:
     """Set what the file says and transformers has not read. Raises ModelError for a setting that
     transformers' model of the family cannot have."""
-    layers = {name.split(".")[1] for name in file.tensors if name.startswith("blk.")}
-    if config.num_hidden_layers > max(1, len(layers)):
-        raise ModelError(
-            f"{file.path} is damaged: it has {len(layers)} of {config.num_hidden_layers} layers"
-        )
+    check_layers(file, config.num_hidden_layers)
     size = _of(file, "attention.key_length")
     # Gemma 4 has heads of two sizes, of which transformers reads this one.
     if size and "head_dim" in config.to_dict() and config.model_type != "gemma4_text":

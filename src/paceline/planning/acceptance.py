@@ -89,7 +89,7 @@ class AcceptanceTable:
             return cls(tuple(tuple(float(share) for share in row) for row in record[_KIND]))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ModelError(
-                f"{path} is not an acceptance table ({error}): measure it again"
+                f"{path} is not an acceptance table ({error}): train the parts again"
             ) from error
 
 

@@ -45,8 +45,8 @@ def read_prompt_files(paths: Sequence[Path], licences: Sequence[str] = ()) -> li
         raise UsageError("no prompts were given: name at least one file of prompts")
     if len(licences) not in (0, 1, len(paths)):
         raise UsageError(
-            f"{len(licences)} licences for {len(paths)} files of prompts: give one for all, or one "
-            "for each in the same order"
+            f"{len(licences)} licences were given, but the files of prompts number {len(paths)}: "
+            "give one for all, or one for each in the same order"
         )
     each = list(licences) if len(licences) == len(paths) else [*licences, ""][:1] * len(paths)
     files = []

@@ -51,6 +51,10 @@ def verdicts(run: Run) -> list[Verdict]:
 def limits(run: Run) -> list[str]:
     """Caveats: texts left out, loops, plain decoding's own failures and differences."""
     sentences = [*_about_plain(run), _about_loops(run.summary.overall), *_left_out(run)]
+    found = run.summary.overall
+    asked = run.asked.get("methods", ())
+    if untried := [name for name in asked if name not in {**found.methods, **found.failed}]:
+        sentences.append(f"The run was interrupted before any trial of {', '.join(untried)}.")
     few = []
     for group in run.summary.groups:
         judged = [method.prompts for method in group.methods.values() if words.interval(method)]

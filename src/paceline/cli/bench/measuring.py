@@ -36,7 +36,7 @@ def run(
     asked = {"methods": names, "suites": suites, "limit": chosen.limit, "options": options}
     path, found = trials.measure("run", texts, asked, contenders)
     found.note_exceptions()
-    common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
+    trials.name_results(path)
     found.exit_if_failed()
 
 
@@ -94,7 +94,7 @@ def simulate(
     }
     path, found = trials.measure("simulate", recordings, asked)
     found.show_traces()
-    common.note(f"results are in {path}; tables and plots: paceline bench report {trials.out}")
+    trials.name_results(path)
     found.exit_if_failed()
 
 

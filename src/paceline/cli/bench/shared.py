@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -146,6 +148,8 @@ class Trials(Placement):
         run = {"kind": name.partition("-")[0], **asked, "state": contenders.state}
         if contenders.gguf is not None:
             run["gguf"] = hash_of(contenders.gguf)
+        if files := _files_of(asked["methods"]):
+            run["files"] = files
         run |= {
             "repeats": self.repeats,
             "dtype": self.dtype,
@@ -156,6 +160,25 @@ class Trials(Placement):
             found["plain_copy"] = prepared["plain_copy"]
             run["preparation"] = {**prepared, "plain_copy": found["plain_copy"].partition(":")[0]}
         return path, Findings(_measured(comparison, path, {**found, "run": run}, self.resume))
+
+    def name_results(self, path: Path) -> None:
+        """Say where results are, and which command shows them."""
+        shown = f"paceline bench report {shlex.quote(str(self.out))}"
+        common.note(f"results are in {path}; tables and plots: {shown}")
+
+
+def _files_of(methods: Iterable[str]) -> dict[str, str]:
+    """Parts, draft models and datastores that settings name, with a hash of what is in each."""
+    from paceline.models.description_cache import hash_of
+
+    found = {}
+    for value in re.findall(r"=([^=,\[\]]+)", " ".join(methods)):
+        place = Path(os.path.expanduser(value))
+        if os.path.exists(place):
+            files = sorted(each for each in (place, *place.rglob("*")) if each.is_file())
+            said = [[str(each.relative_to(place)), hash_of(each)] for each in files]
+            found[value] = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+    return found
 
 
 def _compared(record: PromptRecord | TraceRecord) -> dict[str, Any]:

@@ -153,10 +153,11 @@ def _report(parts: Finished, settings: TrainerSettings, out: Path) -> None:
     for head in range(settings.heads):
         shares = ", ".join(f"top-{rank} {found[f'top{rank}'][head]:.1%}" for rank in range(1, 6))
         low, high = found["top1_interval"][head]
-        common.note(f"head {head}: {shares}; 95 % of top-1 {low:.1%} to {high:.1%}")
+        sure = f"; 95 % of top-1 {low:.1%} to {high:.1%}" if found["texts"] > 1 else ""
+        common.note(f"head {head}: {shares}{sure}")
     size = sum(tensor.nbytes for tensor in parts.tensors.values())
     common.note(
-        f"{out} holds {size / 1e6:.2f} MB after "
+        f"{out} holds {size / 1e3:,.0f} kB after "
         f"{record['places']} places in {record['seconds'] / 60:.1f} minutes, "
         f"{record['speed']['places_per_second']:.0f} a second; use them with "
         f"--method {settings.used(str(out))}"
