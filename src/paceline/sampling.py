@@ -217,7 +217,8 @@ class Sampler:
         return TokenScores(warped + noise, scores.tokens)
 
     def process(self, row: torch.Tensor, context: Sequence[int]) -> torch.Tensor:
-        """Apply biases, penalties and processors, greedy or not: [vocabulary] fp32."""
+        """Apply biases, penalties and processors, greedy or not: [vocabulary] fp32, or fp64 if a
+        processor makes it that."""
         if not self._changes_scores:
             return row.float()
         # A copy: processors may write in place, and drafters learn from the raw row.
@@ -234,7 +235,7 @@ class Sampler:
         with torch.no_grad():  # as in transformers: a processor may ask a network
             for processor in self.processors:
                 scores = processor(input_ids, scores)
-        return scores[0].float()
+        return scores[0] if scores.dtype == torch.float64 else scores[0].float()
 
     def _warped(
         self, row: torch.Tensor, context: Sequence[int], allowed: torch.Tensor | None

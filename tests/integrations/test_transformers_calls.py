@@ -15,7 +15,7 @@ from tests.tiny_models import new_model, tiny_model
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 
-from paceline.errors import UsageError
+from paceline.errors import ModelError, UsageError
 from paceline.integrations import Accelerated, Pace, accelerate
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
@@ -237,6 +237,33 @@ def test_a_model_may_change_between_calls(method: str) -> None:
             assert answer(fast, PROMPT, max_new_tokens=60) == answer(
                 model, PROMPT, max_new_tokens=60
             )
+
+
+@pytest.mark.parametrize("method", ["speculative", "ouroboros"])
+def test_a_draft_model_may_change_between_calls(method: str) -> None:
+    model, draft, ids = new_model("llama"), new_model("llama", seed=1), torch.tensor([PROMPT] * 2)
+    fast = accelerate(model, method, draft=draft)
+    expected = model.generate(ids, max_new_tokens=20)
+    for change in (lambda: None, draft.double):
+        change()
+        assert torch.equal(fast.generate(ids, max_new_tokens=20), expected)
+    draft.train()
+    with pytest.raises(ModelError, match="eval"):
+        fast.generate(ids, max_new_tokens=20)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_scores_are_compared_as_precisely_as_a_processor_makes_them(rows: int) -> None:
+    model, ids = new_model("llama"), torch.tensor([PROMPT] * rows)
+
+    def near_ties(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.ones_like(scores, dtype=torch.float64) + 1e-9 * torch.arange(scores.shape[1])
+
+    given: dict[str, Any] = {"max_new_tokens": 5, "logits_processor": [near_ties]}
+    for prompts in (ids, ids.int()):
+        expected = model.generate(prompts, do_sample=False, **given)
+        found = accelerate(model, "anpd").generate(prompts, do_sample=False, **given)
+        assert torch.equal(found, expected) and found.dtype == torch.int64
 
 
 def test_an_accelerated_model_is_called_like_the_model(model: PreTrainedModel) -> None:

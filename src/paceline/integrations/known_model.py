@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from paceline.drafters import Host
 from paceline.errors import ModelError
-from paceline.models.fingerprint import loaded_fingerprint
+from paceline.models.fingerprint import form_of, loaded_fingerprint
 from paceline.opening.draft_models import DraftModels
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.curve_store import known_curve
@@ -70,8 +70,8 @@ class KnownModel:
         self._idle: list[Drafter] = []
 
     def fits(self, model: PreTrainedModel) -> bool:
-        """Whether it is the same model, in the same form."""
-        return self.model() is model and self.form == form_of(model)
+        """Whether it is the same model, in the same form, and so are its draft models."""
+        return self.model() is model and self.form == form_of(model) and self.drafts.unchanged
 
     @contextmanager
     def lend(self, make: Callable[[], Drafter]) -> Iterator[Drafter]:
@@ -85,11 +85,6 @@ class KnownModel:
             drafter = make()
         yield drafter
         self._idle.append(drafter)
-
-
-def form_of(model: PreTrainedModel) -> tuple[object, ...]:
-    """What may change about a model between calls: device, dtype and size of the vocabulary."""
-    return model.device, model.dtype, model.config.get_text_config().vocab_size
 
 
 def hooks_of(model: PreTrainedModel) -> tuple[object, ...]:

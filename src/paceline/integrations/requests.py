@@ -133,7 +133,7 @@ def packed(
     fill = int(pad) if pad is not None else 0
     texts = [torch.tensor(text.output, dtype=torch.int64, device="cpu") for text in generations]
     outputs = pad_sequence(texts, batch_first=True, padding_value=fill)
-    sequences = torch.cat([input_ids, outputs.to(input_ids)], dim=1)
+    sequences = torch.cat([input_ids.long(), outputs.to(input_ids.device)], dim=1)
     if config.return_dict_in_generate:
         return GenerateDecoderOnlyOutput(sequences=sequences)
     return sequences

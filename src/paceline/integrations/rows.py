@@ -107,7 +107,7 @@ class RowProcessor:
         else:
             result = processor(full.repeat(row.batch, 1), own.repeat(row.batch, 1))
             result = result[row.index : row.index + 1]
-        return result.to(scores)
+        return result.to(scores.device)  # in its own dtype, as transformers takes it
 
     @property
     def temperature(self) -> float:

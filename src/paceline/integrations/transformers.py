@@ -29,13 +29,14 @@ from paceline.defaults import DEFAULT_METHOD
 from paceline.drafters import check_method, make_drafter, method_named
 from paceline.drafters.settings import parse_method
 from paceline.errors import UsageError
-from paceline.integrations.known_model import KnownModel, form_of, hooks_of
+from paceline.integrations.known_model import KnownModel, hooks_of
 from paceline.integrations.requests import check_request, packed, sampler_of, stopping_of
 from paceline.integrations.rows import for_each_row, split_rows
 from paceline.kernels.attention import GROUPED, attending_by_text
 from paceline.kernels.autocast import autocast_dtype
 from paceline.loop import Generation, decode
 from paceline.messages import as_references
+from paceline.models.fingerprint import form_of
 from paceline.options import check_budget, whole_number
 from paceline.protocols import Drafter, Target
 from paceline.records import Round

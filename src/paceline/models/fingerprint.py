@@ -40,6 +40,11 @@ def fingerprint(source: ModelSource, revision: str | None = None) -> str:
     return hashlib.sha256(f"{source.location}@{revision}".encode()).hexdigest()[:_DIGITS]
 
 
+def form_of(model: PreTrainedModel) -> tuple[object, ...]:
+    """What may change about a loaded model: device, dtype, size of the vocabulary, and mode."""
+    return model.device, model.dtype, model.config.get_text_config().vocab_size, model.training
+
+
 def loaded_fingerprint(model: PreTrainedModel) -> str:
     """The mark of a model that transformers has loaded, from the folder or hub cache that its
     weights came from; "" if they are not there, e.g. for one made in memory. Later changes to the

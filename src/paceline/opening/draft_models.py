@@ -12,7 +12,7 @@ from paceline.drafters.host import COPIES, SELF
 from paceline.drafters.parts import shipped_for
 from paceline.errors import ModelError, UsageError
 from paceline.models import ProgressCallback, load_causal_lm
-from paceline.models.fingerprint import loaded_fingerprint
+from paceline.models.fingerprint import form_of, loaded_fingerprint
 from paceline.models.progress import ignore_progress
 from paceline.models.vocabulary import check_same_size, shared_tokens
 from paceline.opening.own_drafts import find_own_draft, open_copy, open_own_draft
@@ -59,6 +59,7 @@ class DraftModels:
     measure: bool = False
     progress: ProgressCallback = ignore_progress
     _opened: dict[_Path, Host] = field(default_factory=dict, init=False)
+    _given: dict[PreTrainedModel, object] = field(default_factory=dict, init=False)
 
     def __call__(self, choice: ModelChoice, asking: _Path = ()) -> Host:
         """A host on the model that has seen no text yet.
@@ -78,6 +79,11 @@ class DraftModels:
         host.target.forget()
         # What is kept must not refer to what keeps it, or models outlive their session.
         return replace(host.fresh(), open=partial(self, asking=path))
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether models that callers had loaded are still as they were when they were opened."""
+        return all(form == form_of(model) for model, form in list(self._given.items()))
 
     def _open_copy(self, path: _Path) -> Host:
         *origin, choice = path
@@ -110,6 +116,7 @@ class DraftModels:
                 )
             tokens = self._shared(choice.model, None, "the draft model")
             target = open_target(choice.model, weights=NATIVE, exact=False)
+            self._given[choice.model] = form_of(choice.model)
             return self._host(target, loaded_fingerprint(choice.model), tokens)
         weights = choice.weights or AUTO
         check_weights(weights)
