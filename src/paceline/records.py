@@ -70,7 +70,7 @@ class TargetInfo:
 class WordTable:
     """A model's embeddings [count, hidden], as the C library reads them.
 
-    format: of `enum pl_format`, or -1 for float32. address: of the first embedding. held: the owner
+    format: of `enum pl_format`, or of `enum pl_words`. address: of the first embedding. held: the owner
     of the memory. scale: by which the model multiplies them.
     """
 

@@ -206,6 +206,17 @@ def test_an_interval_that_rounds_to_one_is_not_called_faster(tmp_path: Path) -> 
     assert verdict.speedup == Cell("1.00x", "1.00 to 1.00", "even")
 
 
+def test_an_ablation_without_trials_is_skipped(tmp_path: Path) -> None:
+    write(tmp_path, two_tasks())
+    left = write(tmp_path, [], name="ablate-small-tiny")
+    notes: list[str] = []
+    found = read_folder(tmp_path, notes.append)
+    assert (len(found.runs), len(found.ablations)) == (1, 0)
+    assert notes == [
+        f"{left} was skipped: {left} holds no trial of plain decoding: there is nothing to compare with"
+    ]
+
+
 def test_methods_that_an_interrupted_run_did_not_reach_are_named(tmp_path: Path) -> None:
     lines = [trial("plain", "copy/0", 2.0), guesser("copy/0", 1.0)]
     write(tmp_path, lines, methods=["plain", "anpd", "eagle", "auto"])

@@ -12,16 +12,18 @@ from weakref import ref
 
 import pytest
 import torch
-from tests.c_library import needs_library
+from tests.c_library import needs_library, without_library
 from tests.draft_hosts import Ticking
 from tests.drafters.test_heads_drafting import Noted, own_states
 from tests.head_parts import saved_heads
 from tests.helpers import naive_stream, play
-from tests.tiny_models import VOCAB, some_prompt, tiny_model
+from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
 
 from paceline.drafters import Chimera, Eagle, Host
 from paceline.drafters.called_levels import CalledLevels
 from paceline.drafters.level_drafter import LevelDrafter
+from paceline.errors import UsageError
+from paceline.kernels import block_layers, choice
 from paceline.loop import Generation
 from paceline.planning.draft_length import DraftLength
 from paceline.records import TextStart
@@ -210,7 +212,7 @@ def told_what_pays(share: float = 0.2) -> DraftLength:
 def test_levels_are_grown_as_long_as_they_are_worth_their_time(
     share: float, deep: bool, target: CausalLMTarget
 ) -> None:
-    drafter = made("chimera", target, {}, least=0.0)
+    drafter = made("chimera", target, {"heads": 4}, least=0.0)
     drafter._plan = told_what_pays(share)
     noted = Noted(drafter)
     play(target, [Generation(some_prompt(9), noted, Stopping(12))], budget=3000)
@@ -283,3 +285,100 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
     for (_, one), (_, other) in zip(*seen, strict=True):
         assert (one.tokens, one.parents) == (other.tokens, other.parents)
         assert (one.weights or ()) == pytest.approx(other.weights or (), rel=1e-3)
+
+
+@needs_library
+@pytest.mark.parametrize("method", ["eagle", "chimera"])
+def test_a_draft_after_fewer_tokens_than_an_ngram_has(method: str) -> None:
+    target, found = CausalLMTarget(tiny_model("llama"), check=False), []
+    for weights in ("fastest", "native"):
+        drafter = made(method, target, {}, weights=weights, depth=1, least=0.0)
+        drafter.start(TextStart(some_prompt(2)))
+        found.append(drafts(drafter, target, some_prompt(2)))
+    one, other = found
+    assert (one.tokens, one.parents) == (other.tokens, other.parents)
+    assert one.weights == pytest.approx(other.weights, rel=1e-4)
+
+
+def paths_of(tree: Tree) -> list[tuple[int, ...]]:
+    """Tokens from the root to each node."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(tree.tokens, tree.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
+
+
+KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "bfloat16": torch.Tensor.bfloat16,
+    "float16": torch.Tensor.half,
+    "float64": torch.Tensor.double,
+    "strided": lambda states: states.T.contiguous().T,
+}
+
+
+@needs_library
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("context", [0, 40])
+@pytest.mark.parametrize("make", [eagle, chimera])
+@torch.no_grad()
+def test_states_may_be_of_any_kind(
+    make: Made, context: int, kind: Callable[[torch.Tensor], torch.Tensor], target: CausalLMTarget
+) -> None:
+    text = some_prompt(270)
+    states = kind(own_states(target.model, text))
+    one, other = make(target), make(target)
+    for drafter in (one, other):
+        drafter._beam = replace(drafter._beam, context=context)
+        drafter.start(TextStart(text[:3]))
+    for length in (3, 4, 7, 15, 60, 61, 130, 262):
+        for drafter, given in ((one, states), (other, states.float().contiguous())):
+            drafter._text = text[:length]
+            drafter.observe_states(given[: length - 1])
+        assert one.propose(30) == other.propose(30)
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("method", ["eagle", "chimera"])
+def test_a_model_in_16_bits_is_drafted_for_in_one_call(method: str, dtype: torch.dtype) -> None:
+    target, text = CausalLMTarget(new_model("llama", dtype=dtype), check=False), some_prompt(40)
+    found = []
+    for weights in ("fastest", "native"):
+        drafter = made(method, target, {}, weights=weights, **FIXED)
+        assert isinstance(drafter._levels, CalledLevels) == (weights == "fastest")
+        drafter.start(TextStart(text))
+        tree = drafts(drafter, target, text)
+        found.append(dict(zip(paths_of(tree), tree.weights, strict=True)))
+    one, other = found  # modules multiply by the output head in 16 bits
+    assert one.keys() == other.keys()
+    assert [*one.values()] == pytest.approx([other[path] for path in one], abs=0.02)
+
+
+@needs_library
+@pytest.mark.parametrize("method", ["eagle", "chimera"])
+def test_quick_programs_guess_about_alike(
+    method: str, target: CausalLMTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, found = some_prompt(40), []
+    for weights, worth in (("fastest", choice.WORTH_CHOOSING), ("int8", 0), ("fastest", 0)):
+        monkeypatch.setattr(choice, "WORTH_CHOOSING", worth)
+        drafter = made(method, target, {}, weights=weights, depth=1, ranks=VOCAB, least=0.0)
+        assert isinstance(drafter._levels, CalledLevels)
+        drafter.start(TextStart(text))
+        tree = drafts(drafter, target, text, budget=VOCAB)
+        chances = torch.zeros(VOCAB)
+        chances[list(tree.tokens)] = torch.tensor(tree.weights)
+        found.append(chances)
+    exact, in_8_bits, in_4_bits = found
+    assert 0 < (in_8_bits - exact).norm() < 0.2 * exact.norm()
+    assert 0 < (in_4_bits - exact).norm() < 0.6 * exact.norm()
+
+
+@pytest.mark.parametrize("method", ["eagle", "chimera"])
+def test_without_the_library_there_are_no_8_bits(method: str, target: CausalLMTarget) -> None:
+    with (
+        without_library(choice),
+        without_library(block_layers),
+        pytest.raises(UsageError, match="int8 weights here: was not built"),
+    ):
+        made(method, target, {}, weights="int8")

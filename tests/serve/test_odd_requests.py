@@ -407,15 +407,17 @@ def test_a_prompt_to_repeat_does_not_hold_up_others() -> None:
             asking.join()
 
 
-def test_a_failure_has_a_name_and_leaves_the_connection_open() -> None:
+def test_a_failure_has_a_name_and_leaves_the_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("/secret/path")
 
     origin = "https://example.com"
     body = json.dumps({"model": MODEL, "messages": USER})
     headers = {"Content-Type": "application/json", "Origin": origin, "x-request-id": "my-7"}
+    monkeypatch.setattr(Orders, "of_chat", fail)
     with live(tool_session(), cors=origin) as served:
-        object.__setattr__(served.server.orders, "of_chat", fail)
         connection = HTTPConnection(served.url.removeprefix("http://"), timeout=20)
         connection.request("POST", "/v1/chat/completions", body, headers)
         answer = connection.getresponse()

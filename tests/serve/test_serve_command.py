@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tests.serve.live import serving, wait_for
 from tests.tiny import save_tiny_llama
 
 FEW = 512
+resource: Any = pytest.importorskip("resource", reason="of POSIX")
 
 
 @pytest.fixture

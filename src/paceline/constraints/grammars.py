@@ -131,7 +131,7 @@ class Grammars:
             ) from error
         added = tokenizer.added_tokens_decoder.items()
         special = {
-            token: each.content for token, each in added if each.special or token in self._eos_ids
+            token: each.content for token, each in added if vocabulary.is_special_token(token)
         }
         return vocabulary, Tokens(count, size, _spelled(special, vocabulary, size), Habits())
 

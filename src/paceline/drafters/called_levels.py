@@ -111,6 +111,8 @@ class CalledLevels(TextLevels):
         if len(text) < by.before + places - self.length:
             self.read(text, states)  # its first tokens have no whole n-gram
         depth, fresh = min(len(end.least), by.most_levels), places - self.length
+        if len(text) < by.before:
+            depth = 1  # the library continues whole n-grams only
         count = by.before + fresh
         self._make_room(self.per_place * (places + depth * settings.beam))
         by.make_room(settings.beam)

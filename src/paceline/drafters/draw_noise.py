@@ -35,7 +35,7 @@ class DrawNoise:
         if sampler is not None and not sampler.draws_likeliest:
             source = sampler.seed, sampler.noise_scale
         if source != self._source:
-            self._source, self._rows = source, {}
+            self._rows, self._source = {}, source  # in this order: an interruption loses rows only
 
     def rows(self, position: int, count: int) -> torch.Tensor | None:
         """The noise at `count` positions, float32 [count, outputs]; None for none."""

@@ -134,7 +134,9 @@ class GrownLevels(TextLevels):
         self, text: Sequence[int], states: torch.Tensor, budget: int, end: ChainEnd
     ) -> tuple[Tree, int]:
         least, most = max(self.settings.least, end.worth), min(len(end.least), budget)
-        tokens, parents, path_chances = list[int](), list[int](), list[float]()
+        tokens: list[int] = []
+        parents: list[int] = []
+        path_chances: list[float] = []
         level, numbers, guesses = [ROOT], {ROOT: 0}, self.begin()
         levels, before, shares = 1, 1.0, list[float]()
         while True:

@@ -104,7 +104,8 @@ _End = tuple[int, tuple[int, ...]]
 
 
 def _end(node: int, united: Union | TreeColumns) -> _End:
-    path, above = list[int](), node
+    path: list[int] = []
+    above = node
     while above != ROOT:
         path.append(united.tokens[above])
         above = united.parents[above]

@@ -81,7 +81,7 @@ def program_kind(module: nn.Module, kind: str) -> type[BlockLinear] | None:
     """
     weights: list[torch.Tensor] = [part for part in module.parameters() if part.dim() > 1]
     weights += [each.weight for each in module.modules() if isinstance(each, PlainLinear)]
-    if kind == "int8":
+    if kind == "int8" and not unavailable():
         return Int8Linear
     if kind != FASTEST or unavailable() or any(each.device.type != "cpu" for each in weights):
         return None

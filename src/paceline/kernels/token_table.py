@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+ROW_FORMATS = {torch.float32: -1, torch.float16: -2, torch.bfloat16: -3}
+"""`enum pl_words` of the C library."""
+
+
 def plain_table(embedding: Any) -> BlockMatrix | torch.Tensor | None:
     """The matrix [tokens, hidden] whose rows the module returns, times `scale_of` it; in blocks or
-    in float32 on the CPU; None for any other module."""
+    in floats on the CPU; None for any other module."""
     if isinstance(embedding, BlockEmbedding):
-        return embedding.matrix if embedding.dtype == torch.float32 else None
+        return embedding.matrix
     if not takes_blocks(embedding) or embedding.max_norm is not None:
         return None
     table: torch.Tensor = embedding.weight.detach()
-    fits = table.device.type == "cpu" and table.dtype == torch.float32 and table.is_contiguous()
+    fits = table.device.type == "cpu" and table.dtype in ROW_FORMATS and table.is_contiguous()
     return table if fits else None
 
 

@@ -16,8 +16,14 @@ from paceline.errors import UsageError
 from paceline.serve.app import Server, create_app
 from paceline.serve.logs import log
 
-_BACKLOG = 256
-"""Connections that wait to be accepted."""
+_BACKLOG = 16
+"""Connections to accept at once. Where files run out, asyncio tries as many again and again, and logs
+each failure."""
+_WAITING = 2048
+"""Connections that the system keeps until they are accepted."""
+
+_MACOS_FILES = 10_240
+"""Open files that macOS allows, whatever its limit says."""
 
 _PROBED_AFTER = 60
 """Seconds of silence, in both directions, after which a connection's peer is probed."""
@@ -40,7 +46,6 @@ class StoppableServer(uvicorn.Server):
             server_header=False,
             timeout_graceful_shutdown=5,
             timeout_keep_alive=75,
-            # As often a second asyncio fails to accept, with a traceback each, where files run out.
             backlog=_BACKLOG,
         )
         super().__init__(config)
@@ -52,6 +57,12 @@ class StoppableServer(uvicorn.Server):
         """See `uvicorn.Server.serve`."""
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server.startup`."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_WAITING)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """See `uvicorn.Server.handle_exit`."""
@@ -114,8 +125,10 @@ def _allow_connections() -> None:
         import resource
 
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with suppress(ValueError, OSError):  # systems that allow fewer than they say
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        for count in (most, _MACOS_FILES):
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (count, most))
+                break
 
 
 def run(server: Server, bound: socket.socket) -> None:
@@ -124,7 +137,7 @@ def run(server: Server, bound: socket.socket) -> None:
     address, port = bound.getsockname()[:2]
     place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     with _listening_on(place):
-        bound.listen(_BACKLOG)
+        bound.listen(_WAITING)
     _allow_connections()
     log("listening", url=f"http://{place}", model=server.names[0])
     StoppableServer(server).run(sockets=[bound])

@@ -11,6 +11,7 @@ from paceline.kernels.block_layers import BlockEmbedding
 from paceline.kernels.blocks import BlockMatrix
 from paceline.kernels.programs.steps import Lowered, Op
 from paceline.kernels.token_table import (
+    ROW_FORMATS,
     device_of_inputs,
     has_rows,
     part_of_table,
@@ -59,11 +60,15 @@ class Words:
 
     def table(self) -> WordTable | None:
         """See `Target.word_table`."""
-        table, factor = plain_table(self._table), scale_of(self._table)
+        table = plain_table(self._table)
+        if table is None:
+            return None
+        factor = scale_of(self._table)
         scale = 1.0 if factor is None else float(factor)
         if isinstance(table, torch.Tensor):
-            return WordTable(-1, table.data_ptr(), len(table), table.shape[1], table, scale)
-        return None if table is None else WordTable(*table.native, table.panels, scale)
+            kind = ROW_FORMATS[table.dtype]
+            return WordTable(kind, table.data_ptr(), len(table), table.shape[1], table, scale)
+        return WordTable(*table.native, table.panels, scale)
 
     def head(self, tokens: torch.Tensor | None) -> Head:
         """See `Target.output_head`."""

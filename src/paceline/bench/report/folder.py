@@ -83,8 +83,13 @@ def read_folder(path: Path, note: Callable[[str], None] = lambda text: None) -> 
     kinds = {"run": found.runs, "simulate": found.runs, "ablate": found.ablations}
     for file in sorted(path.glob("*.jsonl")):
         kind = file.name.partition("-")[0]
-        if kind in kinds:
-            kinds[kind].append(_run(file))
+        try:
+            if kind in kinds:
+                kinds[kind].append(_run(file))
+        except _NothingToCompareError as error:
+            if kind != "ablate":
+                raise
+            note(f"{file} was skipped: {error}")
     for file in sorted(path.glob("*.json")):
         tuning = _tuning(file, note)
         if tuning is not None:
@@ -99,7 +104,11 @@ def _run(path: Path) -> Run:
     try:
         return Run(path, header, lines, summarise(lines))
     except ValueError as error:
-        raise UsageError(f"{path} holds {error}") from error
+        raise _NothingToCompareError(f"{path} holds {error}") from error
+
+
+class _NothingToCompareError(UsageError):
+    """A run was interrupted before its first trial of plain decoding."""
 
 
 def _tuning(path: Path, note: Callable[[str], None]) -> Tuning | None:

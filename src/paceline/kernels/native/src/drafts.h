@@ -32,6 +32,9 @@ struct pl_medusa {
     struct pl_guesses guesses;
 };
 
+/* Formats of tables that stand row by row. */
+enum pl_words { PL_ROWS_F32 = -1, PL_ROWS_F16 = -2, PL_ROWS_BF16 = -3 };
+
 /* Chimera, see `ChimeraPrograms`: n-grams' embeddings -> green states; mature and green states ->
    columns of the cache; by level, green states and the last mature one -> logits.
 
@@ -40,7 +43,7 @@ struct pl_medusa {
    than `least`. length: tokens of the text that have columns; fresh: tokens after these that the target
    has read; then comes the root. text [order + fresh]: the tokens up to the root. states: of the text
    from its first token on, at strides. words: the table of embeddings, in blocks or, if the format is
-   -1, in float32. layers, tables: of all programs, see pl_pass. grown: resulting number of levels. */
+   of pl_words, row by row. layers, tables: of all programs, see pl_pass. grown: resulting number of levels. */
 struct pl_chimera {
     struct pl_part green, read;
     const struct pl_part *levels;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api.h"
+#include "half.h"
 
 int pl_run_part(const struct pl_part *part, int64_t rows, struct pl_pass *pass, int threads) {
     pass->rows = pass->kept = pass->given_count = rows;
@@ -12,8 +13,13 @@ int pl_run_part(const struct pl_part *part, int64_t rows, struct pl_pass *pass, 
 }
 
 void pl_put_word(const void *words, int64_t format, int64_t hidden, int64_t token, float *to) {
-    if (format < 0)
+    const uint8_t *halfs = (const uint8_t *)words + 2 * token * hidden;
+    if (format == PL_ROWS_F32)
         memcpy(to, (const float *)words + token * hidden, (size_t)hidden * sizeof *to);
+    else if (format == PL_ROWS_F16)
+        for (int64_t i = 0; i < hidden; i++) to[i] = pl_half(halfs + 2 * i);
+    else if (format == PL_ROWS_BF16)
+        for (int64_t i = 0; i < hidden; i++) to[i] = pl_brain(halfs + 2 * i);
     else pl_row_values((enum pl_format)format, words, hidden, token, to);
 }
 
