@@ -71,7 +71,7 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
     paths = [prompt_file(tmp_path, 2, f"{name}.jsonl") for name in "abc"]
     with pytest.raises(UsageError, match="name at least one file"):
         read_prompt_files([])
-    with pytest.raises(UsageError, match="2 licences were .* files of prompts number 3"):
+    with pytest.raises(UsageError, match=r"2 licences were .* files of prompts number 3"):
         read_prompt_files(paths, ["MIT", "MIT"])
     with pytest.raises(UsageError, match=r"a\.jsonl was given twice"):
         read_prompt_files([paths[0], paths[0]])
