@@ -436,7 +436,7 @@ def test_bench_run_goes_on_with_the_same_files_only(
     store, mark = data.parent / "some texts", "c" * 32
     session.host = replace(session.host, vocabulary=lambda: mark)
     Datastore(store, mark).build([[1, 2, 3]])
-    how = {"methods": f"anpd,rest:n=1,datastore={store}"}
+    how = {"methods": f"rest:n=1,datastore={store},anpd"}
     for words in ((), ("--resume",)):
         assert bench(command, data, "small", *words, **how).code == 0
     assert [*read_results(result_file(data))[0]["run"]["files"]] == [str(store)]

@@ -172,7 +172,7 @@ def _files_of(methods: Iterable[str]) -> dict[str, str]:
     from paceline.models.description_cache import hash_of
 
     found = {}
-    for value in re.findall(r"=([^=,\[\]]+)", " ".join(methods)):
+    for value in (each for name in methods for each in re.findall(r"=([^=,()]+)", name)):
         place = Path(os.path.expanduser(value))
         if os.path.exists(place):
             files = sorted(each for each in (place, *place.rglob("*")) if each.is_file())
