@@ -44,6 +44,14 @@ def test_scores_without_a_largest_number(score: float) -> None:
     assert noisy_argmax(scores, 1, 2) == (scores + gumbel(1, 2, 8)).argmax()
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("best", [1e9 + 40, 3e38])
+def test_huge_scores_are_compared_in_their_own_precision(best: float, kind: type) -> None:
+    """A float32 may lie above a float64 that it stands for."""
+    scores = np.array([-np.inf, 0, best, 1], dtype=kind)
+    assert noisy_argmax(scores, 1, 2) == 2
+
+
 def test_little_of_the_noise_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made, whole = list[int](), noise._noise_of
 

@@ -49,7 +49,7 @@ def noise_at(seed: int, position: int, size: int, tokens: np.ndarray | slice) ->
 
 
 def noisy_argmax(scores: np.ndarray, seed: int, position: int) -> int:
-    """The first argmax of scores [size] float32 plus `gumbel`, added in float64.
+    """The first argmax of scores [size] float32 or float64 plus `gumbel`, added in float64.
 
     Most noise is never computed: a token far below the best score needs noise that few have, and
     its random bits show whether it does.
@@ -57,7 +57,7 @@ def noisy_argmax(scores: np.ndarray, seed: int, position: int) -> int:
     bits, top = _bits(seed, position, len(scores)), scores.max()
     if not np.isfinite(top):
         return int((scores + _noise_of(bits)).argmax())
-    border = np.float32(top - np.float32(_NEAR))
+    border = top - scores.dtype.type(_NEAR)  # in their own precision: at most `top`
     near = scores >= border
     known = near.nonzero()[0]
     best = (scores[known] + _noise_of(bits[known])).max()
