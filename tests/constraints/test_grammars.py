@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny import byte_tokenizer, toy_session
-from tokenizers import AddedToken
+from tests.tiny import EOS, byte_tokenizer, toy_session
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from paceline.constraints import (
     MOST_GRAMMAR_BYTES,
@@ -25,6 +26,7 @@ from paceline.constraints.grammars import Grammars
 from paceline.errors import UsageError
 from paceline.sampling import Sampler
 from paceline.session import Session
+from paceline.targets.toy import ToyTarget
 
 pytest.importorskip("llguidance", reason="needs paceline[constraints]")
 jsonschema = pytest.importorskip("jsonschema")
@@ -343,6 +345,30 @@ def test_a_slow_tokenizer_is_refused() -> None:
     made = Grammars(type("Slow", (), {"__len__": lambda self: 9})(), 9, [0])
     with pytest.raises(UsageError, match="fast tokenizer"):
         made.matcher(Constraint.json_object())
+
+
+def marking_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes, and words with a mark for a space, which only Metaspace reads."""
+    words = [EOS, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁on", "▁a", "no", "▁o"]
+    model = models.BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=EOS)
+
+
+@pytest.mark.parametrize(
+    "form", [Constraint.regex(" on a no"), Constraint.choice([" on", " no a"])]
+)
+def test_marks_of_spaces_are_spaces_whichever_decoder_reads_them(form: Constraint) -> None:
+    tokenizer = marking_tokenizer()
+    target = ToyTarget(vocab_size=len(tokenizer), sharpness=3.0)
+    for method in ("plain", "anpd"):
+        session = Session(target, tokenizer, method, eos_ids=[0])
+        for seed in range(5):
+            done = session.generate("on", constraint=form, temperature=1.0, seed=seed)
+            assert done.text in (" on a no", " on", " no a")
+    assert "Metaspace" in str(tokenizer.backend_tokenizer.decoder)
 
 
 def test_processors_do_not_undo_what_is_forbidden() -> None:

@@ -6,6 +6,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
+from copy import copy
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -123,7 +124,7 @@ class Grammars:
         tokenizer, size = self._tokenizer, self._vocab_size
         try:
             count = max(size, len(tokenizer))  # either may know more tokens
-            vocabulary = from_tokenizer(tokenizer, count, self._eos_ids or None)
+            vocabulary = from_tokenizer(_with_spaces(tokenizer), count, self._eos_ids or None)
         except (TypeError, ValueError) as error:
             raise UsageError(
                 "constraints need a fast tokenizer with an end-of-sequence token, which this "
@@ -134,6 +135,23 @@ class Grammars:
             token: each.content for token, each in added if vocabulary.is_special_token(token)
         }
         return vocabulary, Tokens(count, size, _spelled(special, vocabulary, size), Habits())
+
+
+def _with_spaces(tokenizer: Any) -> Any:
+    """The tokenizer, or one whose decoder replaces marks by spaces: where it joins bytes and leaves
+    the marks to Metaspace, llguidance would take them for text."""
+    from tokenizers import decoders
+
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    known = {} if decoder is None else json.loads(decoder.__getstate__())
+    steps = {step["type"]: step for step in known.get("decoders", ())}
+    if not steps.keys() >= {"ByteFallback", "Metaspace"}:
+        return tokenizer
+    made, backend = copy(tokenizer), copy(tokenizer.backend_tokenizer)
+    spaces = decoders.Replace(steps["Metaspace"]["replacement"], " ")
+    backend.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse()])
+    made._tokenizer = backend
+    return made
 
 
 def _spelled(texts: dict[int, str], vocabulary: Any, size: int) -> dict[int, tuple[int, ...]]:
