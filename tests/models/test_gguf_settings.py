@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 from gguf_files import HEADS, KEY_HEADS, LAYERS, VOCAB, WIDTH, save_gguf
-from transformers import LlamaConfig, PreTrainedConfig
+from transformers import LlamaConfig, NemotronConfig, PreTrainedConfig, Qwen2MoeConfig
 
 import paceline
 from paceline.errors import ModelError
 from paceline.models import load_causal_lm
+from paceline.models.gguf_file import GgufFile
+from paceline.models.gguf_settings import restore_settings
 
 SIZE = WIDTH // HEADS  # of a head
 LLAMA3 = {
@@ -195,6 +197,27 @@ def test_sizes_are_those_of_the_file_and_not_the_familys_usual_ones(tmp_path: Pa
 
     assert config_of(tmp_path, nothing, "qwen3").head_dim == SIZE
     assert config_of(tmp_path, nothing, "gpt2", context=48).max_position_embeddings == 48
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3"])
+def test_attention_of_gemma_is_scaled_by_the_heads_size(family: str, tmp_path: Path) -> None:
+    assert config_of(tmp_path, lambda writer: None, family).query_pre_attn_scalar == SIZE
+
+
+def test_experts_and_norms_are_those_of_the_file(tmp_path: Path) -> None:
+    def change(writer: gguf.GGUFWriter) -> None:
+        writer.add_expert_feed_forward_length(96)
+        writer.add_expert_shared_feed_forward_length(160)
+        writer.add_layer_norm_eps(0.5)
+
+    file = GgufFile(save_gguf(tmp_path / "m.gguf", change=change))
+    experts = Qwen2MoeConfig(num_hidden_layers=LAYERS)
+    restore_settings(experts, file)
+    assert experts.moe_intermediate_size == 96
+    assert experts.shared_expert_intermediate_size == 160
+    norms = NemotronConfig(num_hidden_layers=LAYERS, head_dim=SIZE, partial_rotary_factor=1.0)
+    restore_settings(norms, file)
+    assert norms.norm_eps == 0.5
 
 
 def test_sizes_that_no_setting_gives_are_one_sentence(tmp_path: Path) -> None:

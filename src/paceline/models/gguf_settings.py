@@ -27,9 +27,16 @@ _LLAMA3 = {
 
 _ROTATE_A_PART = {"phi3", "stablelm", "nemotron"}
 
-_WIDE_GEMMA = {("gemma2", 46), ("gemma3_text", 62)}
-"""Families and numbers of layers of the models of 27B, which llama.cpp recognises by these: they
-scale attention by the hidden size per head, not by the head's size."""
+_WIDE_GEMMA = {"gemma2": 46, "gemma3_text": 62}
+"""Families that scale attention by the head's size, and how many layers those of their models have
+that scale by the hidden size per head: llama.cpp recognises the models of 27B by that."""
+
+_OWN_SIZES = {
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "norm_eps": "attention.layer_norm_epsilon",  # of Nemotron
+}
+"""Settings that transformers takes to be those of the family's first model."""
 
 _CAPS = {
     "final_logit_softcapping": {"gemma2", "gemma3_text", "gemma4_text"},
@@ -71,8 +78,13 @@ def restore_settings(config: PreTrainedConfig, file: GgufFile) -> None:
     if hasattr(config, "sliding_window"):  # 0 says that there is none
         window = config.sliding_window or _of(file, "attention.sliding_window")
         config.sliding_window = window or None
-    if (config.model_type, config.num_hidden_layers) in _WIDE_GEMMA:
-        config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
+    if wide := _WIDE_GEMMA.get(config.model_type):
+        by_hidden = config.hidden_size // config.num_attention_heads
+        by_head = config.num_hidden_layers != wide
+        config.query_pre_attn_scalar = config.head_dim if by_head else by_hidden
+    for setting, key in _OWN_SIZES.items():
+        if hasattr(config, setting) and (value := _of(file, key)):
+            setattr(config, setting, value)
 
 
 def _of(file: GgufFile, key: str, kind: type = Real) -> Any:
