@@ -47,6 +47,7 @@ from transformers import (
     ViTModel,
 )
 
+import paceline
 from paceline.errors import ModelError, PacelineError, UsageError
 from paceline.models import ALIASES, DEFAULT_MODEL, ModelStore, load_causal_lm
 from paceline.models.explain import explained
@@ -162,6 +163,22 @@ def pickle_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def list_shards(folder: Path, index: Any) -> None:
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def list_pickle(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "weights.bin")
+    list_shards(folder, {"metadata": {}, "weight_map": dict.fromkeys(weights, "weights.bin")})
+
+
+def leave_adapter(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text("{}")
+
+
 def drop_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer_config.json").unlink()
@@ -198,6 +215,17 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
         (lambda f: rewrite_header(f, b'{"a": {"data_offsets": [0, "8"]}}'), "are damaged"),
         (lambda f: rewrite_header(f, b'{"a": ' * 100_000), "weights of .* are damaged"),
         (pickle_weights, "no safetensors weights"),
+        (list_pickle, r"index\.json names weights\.bin, which is missing or no safetensors file"),
+        (
+            lambda f: list_shards(f, {"metadata": {}, "weight_map": {"a": "b.safetensors"}}),
+            "names b",
+        ),
+        (lambda f: list_shards(f, []), r"damaged \(model\.safetensors\.index\.json is unreadable"),
+        (leave_adapter, "is a PEFT adapter, not a model: merge"),
+        (
+            lambda f: edit_config(f, quantization_config={"quant_method": "modelopt"}),
+            "by 'modelopt'",
+        ),
         (drop_tokenizer, "has no tokenizer that can be read: put its"),
         (lambda f: (f / "config.json").unlink(), "not a model folder"),
         (lambda f: (f / "config.json").write_text("{"), "not a valid JSON file"),
@@ -225,6 +253,12 @@ def test_a_spoilt_folder_is_one_sentence(
         load(str(copy))
     assert "\n" not in str(caught.value)
     assert str(copy) in str(caught.value)
+
+
+def test_an_end_of_text_that_is_no_token_is_named(copy: Path) -> None:
+    (copy / "generation_config.json").write_text('{"eos_token_id": "</s>"}')
+    with pytest.raises(ModelError, match=r"eos_token_id .* is '</s>', which is no token id"):
+        paceline.load(str(copy), device="cpu")
 
 
 def test_in_a_folder_of_gguf_files_one_is_to_be_named(copy: Path) -> None:
@@ -342,8 +376,9 @@ def test_a_tokenizer_without_files_is_not_made_up(
         (OSError("You are trying to access a gated repo.\nMake sure"), "is gated"),
         (OSError("x/y does not appear to have a file named model.safetensors"), "lacks a file"),
         (OSError("x/y does not appear to have a file named config.json"), r"as x/y:FILE\.gguf"),
-        (AttributeError("'NoneType' object\nhas no"), "cannot load x/y: 'NoneType' object$"),
-        (KeyError("layers"), "cannot load x/y: 'layers'$"),
+        (AttributeError("'NoneType' object\nhas no"), r"\(AttributeError: 'NoneType' object\): a"),
+        (KeyError("layers"), r"cannot load x/y \(KeyError: 'layers'\): a file of it is damaged"),
+        (ValueError("Error in 'a':\n  it is 0"), "cannot load x/y: Error in 'a': it is 0$"),
         (ValueError(), "cannot load x/y: ValueError$"),
     ],
 )

@@ -6,6 +6,7 @@ import errno
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,9 @@ _OTHER_ANSWER = "try again later, or name a model that is on this machine"
 _FULL = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS}
 """What a disk answers that cannot be written to."""
 
+_SLIPS = (LookupError, AttributeError, TypeError, ArithmeticError, JSONDecodeError)
+"""What code raises on a file that is not what it takes for granted; their words say little."""
+
 _BIASES = {"attn": "attention_bias", "mlp": "mlp_bias"}
 """Parts of a model's name, and the setting that gives the layers there biases."""
 
@@ -116,6 +120,8 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
         "unfit": _UNFIT_FILE if is_file else _UNFIT,
     }
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):  # the first line only says where
+        lines[0] += f" {lines[1]}"
     reason = lines[0].rstrip(".:") if lines else type(error).__name__
     for link in _links(error):
         kind = f"{type(link).__module__}.{type(link).__name__}"
@@ -130,6 +136,11 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
     if is_file:
         advice = "use another file, or the model as safetensors"
         return f"cannot load {part}{source.name} ({reason}): {advice}"
+    if isinstance(error, _SLIPS):
+        return (
+            f"cannot load {part}{source.name} ({type(error).__name__}: {reason}): a file of it is "
+            "damaged or unknown to the installed transformers, so download it again or upgrade them"
+        )
     return f"cannot load {part}{source.name}: {reason}"
 
 
@@ -147,6 +158,11 @@ def check_folder(source: ModelSource) -> None:
     folder = Path(source.location)
     files = sorted(folder.glob("*.gguf"))  # as they are downloaded
     one = f"name a GGUF file in it, such as {files[0]}" if files else ""
+    if (folder / "adapter_config.json").is_file() and not any(folder.glob("model*.safetensors")):
+        raise ModelError(
+            f"{source.name} is a PEFT adapter, not a model: merge it into its model with "
+            "merge_and_unload, and name the folder that save_pretrained then writes"
+        )
     if not (folder / "config.json").is_file():
         raise ModelError(
             f"{source.name} is not a model folder, as it has no config.json: "
@@ -177,7 +193,8 @@ def check_folder(source: ModelSource) -> None:
 
 
 def check_config(name: str, config: PreTrainedConfig) -> None:
-    """Raise ModelError for an encoder-decoder model, or one that fills in masked words."""
+    """Raise ModelError for an encoder-decoder model, one that fills in masked words, or weights
+    that transformers would read without their scales."""
     from transformers.models.auto.modeling_auto import (
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -188,6 +205,16 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
             f"{name} is an encoder-decoder model ({config.model_type}): paceline accelerates "
             "decoder-only language models"
         )
+    quantised = getattr(config, "quantization_config", None)
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
+    if method is not None:
+        from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+        if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+            raise ModelError(
+                f"the weights of {name} are quantised by {method!r}, which the installed "
+                "transformers does not know: use a copy that is not quantised, or a GGUF file"
+            )
     classes = set(config.architectures or ())
     only_masked = set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()) - set(
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

@@ -62,7 +62,7 @@ def find_damage(folder: Path, alias: Alias) -> str | None:
 
 
 def weights_damage(folder: Path) -> str | None:
-    """Which safetensors file of a model folder is truncated or invalid, and how, or None."""
+    """Which file of a model folder's safetensors is truncated or invalid, and how, or None."""
     from safetensors import SafetensorError, safe_open
 
     opened: Any = safe_open  # which compares the header with the file's length
@@ -75,6 +75,23 @@ def weights_damage(folder: Path) -> str | None:
             return f"{path.name} cannot be read: {error.strerror or error}"
         except SafetensorError:
             return f"{path.name} is truncated or corrupt"
+    return _index_damage(folder)
+
+
+def _index_damage(folder: Path) -> str | None:
+    """What is wrong with the table of a model's shards, or None. Loaders would read a pickle too."""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").is_file() or not index.is_file():
+        return None
+    try:
+        table = parse_json(index.read_text(encoding="utf-8"))
+        shards = {*map(str, table["weight_map"].values())}
+        table["metadata"]  # which transformers wants
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{index.name} is unreadable"
+    for shard in sorted(shards):
+        if not shard.endswith(".safetensors") or not (folder / shard).is_file():
+            return f"{index.name} names {shard}, which is missing or no safetensors file"
     return None
 
 

@@ -17,11 +17,18 @@ _PADDING = 512
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
-    """Tokens that end a text, from the generation config, else from the tokenizer."""
+    """Tokens that end a text, from the generation config, else from the tokenizer. Raises ModelError
+    for what is no token."""
     eos = model.generation_config.eos_token_id if model.generation_config else None
     if eos is None and tokenizer is not None:
         eos = tokenizer.eos_token_id
-    return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    found = [] if eos is None else eos if isinstance(eos, list | tuple) else [eos]
+    if not all(isinstance(each, int) for each in found):
+        raise ModelError(
+            f"eos_token_id of the model's generation_config.json is {eos!r}, which is no token id: "
+            "correct it there"
+        )
+    return list(found)
 
 
 def shared_tokens(
