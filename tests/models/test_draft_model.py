@@ -112,12 +112,13 @@ def test_scores_that_are_capped_after_the_head() -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("reduced", [True, False])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gemma2"])
 def test_what_is_saved_is_what_is_opened(
     architecture: str, reduced: bool, tied: bool, tmp_path: Path
 ) -> None:
-    """Also on a base that gave its output head away to be packed."""
-    base = new_model(architecture, tie_word_embeddings=tied)
+    """Also on a base that gave its output head away to be packed, and was given other attention."""
+    attention = "eager" if architecture == "gemma2" else "sdpa"
+    base = new_model(architecture, attention, tie_word_embeddings=tied)
     draft = changed(cut(base, [0, 2], SOME if reduced else None), base)
     folder, expected = kept(tmp_path, base, draft), scores(draft)
     assert torch.equal(scores(open_draft(folder, base, "mark")), expected)

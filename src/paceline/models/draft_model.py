@@ -159,7 +159,8 @@ def _load(
             state[f"{head}.bias"] = _placeholder(size[:1], device, dtype)
     attention = base.config._attn_implementation
     options: dict[str, Any] = {} if device.type == "cpu" else {"device_map": {"": device}}
-    options["attn_implementation"] = attention if attention in _ATTENTION else _ATTENTION[0]
+    # None: what the class itself would choose, as not all have both.
+    options["attn_implementation"] = attention if attention in _ATTENTION else None
     options |= {"config": config, "state_dict": state, "dtype": dtype}
     try:
         with muted():
