@@ -44,6 +44,22 @@ def test_weights_of_something_else_are_not_overwritten(
     assert {each.name for each in tmp_path.iterdir()} - {".lock"} == names
 
 
+@pytest.mark.parametrize("method", ["eagle", "draft"])
+def test_parts_that_could_not_all_be_written_are_written_again(
+    data: Path, cache: Path, trained: dict[str, Path], tmp_path: Path, method: str
+) -> None:
+    """Also if the training was shorter than the steps between checkpoints."""
+    settings = {**OPTIONS[method], "checkpoint_every": 100}
+    in_the_way = tmp_path / "training.json"
+    in_the_way.mkdir()
+    with pytest.raises(ModelError, match="cannot write"):
+        train(data, tmp_path, method, cache / method, **settings)
+    in_the_way.rmdir()
+    train(data, tmp_path, method, cache / method, **settings)
+    weights = "model.safetensors"
+    assert (tmp_path / weights).read_bytes() == (trained[method] / weights).read_bytes()
+
+
 def test_every_method_is_tried() -> None:
     assert set(OPTIONS) == set(TRAINED)
 

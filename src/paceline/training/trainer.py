@@ -256,7 +256,8 @@ def run_training(
             with trainer.timed("validation"):
                 trainer.validate(batches, judged)
         trainer.seconds = perf_counter() - begin
-        if trainer.step % settings.checkpoint_every == 0:
+        # After the last step too: a folder whose parts are half written is known by its checkpoint.
+        if trainer.step % settings.checkpoint_every == 0 or trainer.finished:
             save_checkpoint(folder, *trainer.state(), run)
     trainer.method.load(trainer.best)
     seconds = trainer.seconds
