@@ -56,11 +56,15 @@ def test_a_training_whose_loss_is_no_number_stops(data: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("place", "words"),
+    ("place", "error", "words"),
     [
-        ((StateCache, "fill"), "to read the texts: use a smaller model"),
-        ((Trainer, "__init__"), "to learn: use a smaller model"),
-        ((Trainer, "learn"), "to learn: train with fewer --rows, in another folder"),
+        ((StateCache, "fill"), torch.OutOfMemoryError(), "to read the texts: use a smaller model"),
+        (
+            (Trainer, "__init__"),
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 TB"),
+            "to learn: use a smaller model",
+        ),
+        ((Trainer, "learn"), MemoryError(), "to learn: train with fewer --rows, in another folder"),
     ],
 )
 def test_full_memory_is_one_sentence(
@@ -68,10 +72,11 @@ def test_full_memory_is_one_sentence(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     place: tuple[type, str],
+    error: Exception,
     words: str,
 ) -> None:
     def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("there is no memory for 4096 slots of a cache")
+        raise error
 
     monkeypatch.setattr(*place, full)
     with pytest.raises(UsageError, match=f"there is not enough memory {words}"):

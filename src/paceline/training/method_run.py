@@ -33,6 +33,8 @@ from paceline.training.trainer import OnStep, Trainer, run_training
 
 _VALIDATION_PLACES = 20_000  # that suffice for a look at the loss
 
+_FULL = torch.OutOfMemoryError, MemoryError
+
 OpenModel = Callable[[], tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
 """Loads the target and its tokenizer."""
 
@@ -126,8 +128,8 @@ def train_method(
         return done
     load_checkpoint(folder, wanted)  # another's is refused before texts are read
     run.check(model)
-    longest = longest_context(model.config.get_text_config())
-    dataset = Dataset.of(run.source, run.settings, tokenizer, longest)
+    sizes = model.config.get_text_config()
+    dataset = Dataset.of(run.source, run.settings, tokenizer, longest_context(sizes))
     if dataset.left_out:
         on_note(dataset.left_out)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
@@ -153,11 +155,13 @@ def train_method(
 
 @contextmanager
 def _enough_memory(what: str, advice: str) -> Iterator[None]:
-    """Raise UsageError, with what could not be done and what to do, if a GPU's memory is full,
-    or that for a cache on a CPU."""
+    """Raise UsageError, with what could not be done and what to do, if memory is full."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        # On a CPU torch says so in words alone.
+        if not isinstance(error, _FULL) and "can't allocate memory" not in str(error):
+            raise
         raise UsageError(f"there is not enough memory to {what}: {advice}") from error
 
 
