@@ -154,6 +154,17 @@ def test_texts_longer_than_the_models_context_are_cut(data: Path, tmp_path: Path
         assert parts.record["texts"]["reads"]["texts"] > 0
 
 
+def test_tokens_that_the_model_lacks_are_told_before_texts_are_read(
+    data: Path, tmp_path: Path
+) -> None:
+    """A tokenizer may have more: these are bytes, and the model knows those of ASCII."""
+    files = tuple(read_prompt_files([prompt_file(tmp_path, 9, turns=["Straße " * 3])]))
+    small = new_model("llama", vocab_size=VOCAB - 10)
+    with pytest.raises(UsageError, match=r"holds token \d+ but .* ends at 247: leave it out"):
+        train(data, tmp_path / "out", "medusa", tmp_path / "c", files, model=small)
+    assert not (tmp_path / "c").exists()
+
+
 def test_seeds_are_those_of_torch() -> None:
     torch.Generator().manual_seed(TrainerSettings(seed=2**64 - 1).seed)
     for seed in (-1, 2**64):

@@ -130,6 +130,7 @@ def train_method(
     run.check(model)
     sizes = model.config.get_text_config()
     dataset = Dataset.of(run.source, run.settings, tokenizer, longest_context(sizes))
+    _check_tokens(dataset, sizes.vocab_size)
     if dataset.left_out:
         on_note(dataset.left_out)
     cache = StateCache(run.cache, run.shape(model), run.cache_bytes)
@@ -151,6 +152,17 @@ def train_method(
         parts.save_pretrained(folder)
         forget_checkpoint(folder)
     return parts
+
+
+def _check_tokens(dataset: Dataset, size: int) -> None:
+    """Raise UsageError for a text that holds tokens which the model does not have: answers cannot,
+    but a tokenizer may have been given more."""
+    for text in dataset.reads:
+        if (most := max(text.tokens)) >= size:
+            raise UsageError(
+                f"the text {text.id} holds token {most} but the model's vocabulary ends at {size}: "
+                "leave it out of --texts"
+            )
 
 
 @contextmanager
