@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.c_library import needs_library
 from tests.tiny_models import new_model
 from transformers import LlamaConfig
 
 from paceline.kernels.attention import GROUPED, attending_by_text
 
 
+@needs_library
 def test_the_last_who_borrows_a_model_gives_its_attention_back() -> None:
     model = new_model("llama")
     before = model.config._attn_implementation
@@ -28,6 +30,7 @@ class SeeingConfig(LlamaConfig):
     sub_configs = {"vision_config": LlamaConfig}  # noqa: RUF012
 
 
+@needs_library
 def test_what_is_within_a_model_gets_its_own_attention_back() -> None:
     """An encoder may run another one than the text's part."""
     model = new_model("llama")
@@ -40,6 +43,7 @@ def test_what_is_within_a_model_gets_its_own_attention_back() -> None:
     assert model.config.vision_config._attn_implementation == "eager"
 
 
+@needs_library
 @pytest.mark.parametrize(
     ("name", "attention"), [("llama", "sdpa"), ("gemma2", "eager"), ("gemma3", "sdpa")]
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.c_library import needs_library
+from tests.c_library import needs_library, without_library
 from tests.in_step import InStep, new_target
 from tests.tiny_models import VOCAB, needs_kernels, new_model, some_prompt
 from torch import nn
@@ -87,11 +87,13 @@ def test_a_prepared_model_writes_what_it_wrote_before(weights: str) -> None:
     assert written(new_target(model), "anpd") == expected
 
 
-def test_a_model_may_be_prepared_under_autocast() -> None:
-    """Which does not round the products of packed layers."""
-    model = new_model("llama")
+@pytest.mark.parametrize("weights", FLOAT)
+def test_a_model_may_be_prepared_under_autocast(weights: str) -> None:
+    """Which does not round what packed layers return, and rounds what they read."""
     with torch.autocast("cpu", torch.bfloat16):
-        assert prepare(model, "packed").products > 0
+        assert prepare(new_model("llama"), weights).products > 0
+        with without_library(block_layers):
+            assert prepare(new_model("llama"), weights).products > 0
 
 
 def test_native_leaves_the_model_alone() -> None:

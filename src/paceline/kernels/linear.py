@@ -69,11 +69,13 @@ class PackedLinear(FastLinear):
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), self.min_rows)
         self._product = torch.ops.mkldnn._linear_pointwise.default
         self._held = packed, None if bias is None else bias.detach(), "none", list[float](), ""
+        self._dtype = weight.dtype
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""
-        out: torch.Tensor = self._product(rows, *self._held)
-        return out
+        # Autocast rounds what other operators return, but knows nothing of this product.
+        out: torch.Tensor = self._product(rows.to(self._dtype), *self._held)
+        return out.to(rows.dtype)
 
 
 class PackedAndPlainLinear(PackedLinear):
