@@ -16,6 +16,7 @@ import transformers
 from accelerate import dispatch_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.c_library import needs_library
 from tests.helpers import Oracle, RandomTrees, generate, play, token_path, trees
 from tests.in_step import new_target
 from tests.tiny_models import VOCAB, new_model, some_prompt, tiny_model
@@ -955,6 +956,7 @@ def test_single_precision_inside_a_model_in_double_is_not_taken_for_an_error(
     assert output == expected
 
 
+@needs_library
 @pytest.mark.parametrize("family", ["StableLm", "Nemotron"])
 def test_a_failed_check_leaves_nothing_to_the_next(family: str) -> None:
     """Their layers do not pass on what attention by text needs, so that the first check fails."""

@@ -28,6 +28,7 @@ from paceline.kernels.linear import (
     UnpackableError,
 )
 from paceline.kernels.memory import FilePages, WeightMemory
+from paceline.kernels.native.calls import unavailable
 from paceline.kernels.norm import fast_norm
 from paceline.kernels.shared_input import SharedInput
 from paceline.loop import Generation, decode
@@ -108,7 +109,7 @@ def test_layers_of_one_input_become_one_product() -> None:
     done = prepare(model, "packed")
     # Per layer q-k-v, o, gate-up and down; and the output head.
     assert (done.linears, done.products) == (3 * 7 + 1, 3 * 4 + 1)
-    assert done.norms == 3 * 2 + 1 and done.grouped_attention
+    assert done.norms == 3 * 2 + 1 and done.grouped_attention == (not unavailable())
 
 
 def test_layers_called_twice_share_nothing() -> None:
