@@ -281,6 +281,7 @@ def test_other_ways_to_go_wrong(served: Live) -> None:
     refused(served.http.post(CHAT, json={"model": "other", "messages": USER}), (404,))
     refused(served.http.get("/v1/models/../../etc/passwd"), (404,))
     refused(served.http.get("/v1/embeddings"), (404,))
+    refused(served.http.post(f"{CHAT}/", json={}), (404,))  # no redirect, see `create_app`
     refused(served.http.get(CHAT), (405,))
     refused(served.http.delete("/v1/models"), (405,))
     refused(served.http.post("/tokenize", json={}))

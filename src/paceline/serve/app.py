@@ -209,9 +209,10 @@ def create_app(server: Server) -> FastAPI:
         yield
         await server.stop()
 
-    # Documentation pages would load files from other servers.
+    # Documentation pages would load files from other servers. A redirect for a slash at the end
+    # would lead around a proxy: to HTTP without TLS, and without the prefix of a path.
     app = FastAPI(title="paceline", version=__version__, lifespan=life, docs_url=None,
-                  redoc_url=None, openapi_url=None)  # fmt: skip
+                  redoc_url=None, openapi_url=None, redirect_slashes=False)  # fmt: skip
     for method, path, answer in server.addresses():
         app.add_route(path, answer, methods=[method])
     for kind in (ApiError, UsageError, HTTPException):
