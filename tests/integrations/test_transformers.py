@@ -260,6 +260,8 @@ def test_references_reach_the_drafter(model: PreTrainedModel) -> None:
         ({"attention_mask": torch.tensor([[0] * 3 + [1] * 7] * 2)}, r"has the shape \(2, 10\)"),
         ({"attention_mask": torch.zeros(1, 10)}, "prompt 0 of the batch is empty"),
         ({"inputs": torch.zeros(0, 10, dtype=torch.long)}, "holds no prompt"),
+        ({"inputs": torch.ones(1, 10)}, "torch.float32 with the shape"),
+        ({"inputs": torch.ones(1, 1, 10, dtype=torch.long)}, r"the shape \(1, 1, 10\): pass"),
     ],
     ids=[
         "beams",
@@ -271,6 +273,8 @@ def test_references_reach_the_drafter(model: PreTrainedModel) -> None:
         "mask of two",
         "only padding",
         "no row",
+        "fractions",
+        "rows of rows",
     ],
 )
 def test_what_cannot_be_served_is_refused_at_once(

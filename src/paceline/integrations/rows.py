@@ -164,9 +164,14 @@ def _copied(rule: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any
 def split_rows(input_ids: torch.Tensor, model_kwargs: Mapping[str, Any]) -> list[PromptRow]:
     """Split a left-padded batch: input_ids [batch, length], attention_mask alike or None.
 
-    Raises UsageError for a batch without rows, an empty row, a mask of another shape, padding
-    anywhere but in front, and custom positions.
+    Raises UsageError for what is no batch of ids, a batch without rows, an empty row, a mask of
+    another shape, padding anywhere but in front, and custom positions.
     """
+    if input_ids.dim() != 2 or input_ids.dtype.is_floating_point:
+        raise UsageError(
+            f"input_ids are {input_ids.dtype} with the shape {tuple(input_ids.shape)}: pass whole "
+            "numbers, one row per prompt, as the tokenizer returns them"
+        )
     if not len(input_ids):
         raise UsageError("the batch holds no prompt: give at least one")
     mask = model_kwargs.get("attention_mask")
