@@ -50,7 +50,7 @@ from transformers import (
 import paceline
 from paceline.errors import ModelError, PacelineError, UsageError
 from paceline.models import ALIASES, DEFAULT_MODEL, ModelStore, load_causal_lm
-from paceline.models.explain import explained
+from paceline.models.explain import check_config, explained
 from paceline.models.gguf_description import describe_alias, stop_ids
 from paceline.models.gguf_file import GgufFile
 from paceline.models.placement import placement
@@ -255,6 +255,12 @@ def test_a_spoilt_folder_is_one_sentence(
     assert str(copy) in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["bitsandbytes", "gptq"])
+def test_quantised_weights_that_transformers_knows_are_left_to_it(kind: str) -> None:
+    known = {"quant_method": kind, "load_in_4bit": kind == "bitsandbytes"}
+    check_config("m", Qwen2Config(quantization_config=known))
+
+
 def test_an_end_of_text_that_is_no_token_is_named(copy: Path) -> None:
     (copy / "generation_config.json").write_text('{"eos_token_id": "</s>"}')
     with pytest.raises(ModelError, match=r"eos_token_id .* is '</s>', which is no token id"):
@@ -380,6 +386,7 @@ def test_a_tokenizer_without_files_is_not_made_up(
         (KeyError("layers"), r"cannot load x/y \(KeyError: 'layers'\): a file of it is damaged"),
         (ValueError("Error in 'a':\n  it is 0"), "cannot load x/y: Error in 'a': it is 0$"),
         (ValueError(), "cannot load x/y: ValueError$"),
+        (Exception("No space left on device (os error 28)"), r"28\)\): free some space, or"),
     ],
 )
 def test_what_libraries_raise_becomes_one_sentence(error: Exception, words: str) -> None:

@@ -131,7 +131,7 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
         for pattern, sentence in _MEANINGS.items():
             if re.search(pattern, text, re.IGNORECASE):
                 return sentence.format(**words, reason=reason)
-    if isinstance(error, OSError) and (error.errno in _FULL or "temporary directory" in str(error)):
+    if _is_full(error):
         return f"cannot load {part}{source.name} ({reason}): free some space, or set TMPDIR"
     if is_file:
         advice = "use another file, or the model as safetensors"
@@ -139,9 +139,16 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
     if isinstance(error, _SLIPS):
         return (
             f"cannot load {part}{source.name} ({type(error).__name__}: {reason}): a file of it is "
-            "damaged or unknown to the installed transformers, so download it again or upgrade them"
+            "damaged or unknown to the installed transformers, so download it again, or upgrade transformers"
         )
     return f"cannot load {part}{source.name}: {reason}"
+
+
+def _is_full(error: BaseException) -> bool:
+    """Whether a disk cannot be written to. The tokenizers library says so in words alone."""
+    said = re.search(r"\(os error (\d+)\)", str(error))
+    number = int(said[1]) if said else getattr(error, "errno", None)
+    return number in _FULL or (isinstance(error, OSError) and "temporary directory" in str(error))
 
 
 def _links(error: BaseException) -> Iterator[BaseException]:
@@ -206,14 +213,14 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
             "decoder-only language models"
         )
     quantised = getattr(config, "quantization_config", None)
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
-    if method is not None:
-        from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+    if isinstance(quantised, dict):
+        from transformers.quantizers import AutoHfQuantizer
 
-        if method not in AUTO_QUANTIZATION_CONFIG_MAPPING:
+        if not AutoHfQuantizer.supports_quant_method(quantised):
             raise ModelError(
-                f"the weights of {name} are quantised by {method!r}, which the installed "
-                "transformers does not know: use a copy that is not quantised, or a GGUF file"
+                f"the weights of {name} are quantised by {quantised.get('quant_method')!r}, which "
+                "the installed transformers does not know: use a copy that is not quantised, or a "
+                "GGUF file"
             )
     classes = set(config.architectures or ())
     only_masked = set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()) - set(
