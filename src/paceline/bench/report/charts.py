@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paceline.bench.metrics import Group, MethodSummary
 from paceline.bench.report import words
@@ -21,7 +21,8 @@ _AXIS = 60
 _ROW, _LINE = 28, 15
 _BAR = 11
 _MOST_GAINED = 24
-_MARKERS = "osD^vP*X"
+_MARKERS, _DASHES = "osD^vP*X", ("-", "--", ":", "-.")
+_HATCHES = ("", "///", "...", "xxx", "---")
 
 
 def speedups(name: str, groups: Sequence[Group]) -> list[Plot]:
@@ -40,22 +41,28 @@ def speedups(name: str, groups: Sequence[Group]) -> list[Plot]:
                 for row, group in enumerate(groups)
                 if method in group.methods
             }
-            _bars(axes, found, 0.84 / len(methods), hues[method], folded(method))
+            look = {"color": hues[method], "hatch": _hatch(method, hues), "label": folded(method)}
+            _bars(axes, found, 0.84 / len(methods), look)
         axes.axvline(1.0, color=INK, linewidth=1)
         _name_rows(axes, [f"{group.name} ({group.texts})" for group in groups])
     return [plot]
 
 
+def _hatch(method: str, hues: Mapping[str, str]) -> str:
+    """Another pattern for each of the methods that have the same hue."""
+    alike = [name for name, hue in hues.items() if hue == hues[method]]
+    return _HATCHES[alike.index(method) % len(_HATCHES)]
+
+
 def _bars(
-    axes: Axes, found: dict[float, MethodSummary], height: float, hue: str, label: str
+    axes: Axes, found: dict[float, MethodSummary], height: float, look: Mapping[str, Any]
 ) -> None:
     axes.barh(
         list(found),
         [method.speedup for method in found.values()],
         height=height * 0.88,
-        color=hue,
         alpha=0.75,  # so that the intervals on top stay visible
-        label=label,
+        **look,
     )
     for place, method in found.items():
         if words.interval(method):
@@ -167,12 +174,13 @@ def cost(name: str, tuning: Tuning) -> Plot:
 
 
 def _line(axes: Axes, points: Mapping[int, float], place: int, hue: str, label: str) -> None:
-    """Draw one of several lines, distinguished by hue and marker."""
+    """Draw one of several lines, distinguished by hue, marker and dashes."""
     axes.plot(
         list(points),
         list(points.values()),
         color=hue,
         marker=_MARKERS[place % len(_MARKERS)],
+        linestyle=_DASHES[place // len(_MARKERS) % len(_DASHES)],
         markersize=5,
         linewidth=1.8,
         label=label,

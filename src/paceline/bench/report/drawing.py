@@ -49,6 +49,8 @@ _SETTINGS: dict[str, Any] = {
     "axes.edgecolor": INK,
     "xtick.color": INK,
     "ytick.color": INK,
+    "hatch.color": INK,
+    "hatch.linewidth": 0.5,
 }
 
 
