@@ -8,8 +8,15 @@ from copy import deepcopy
 import pytest
 import torch
 from tests.c_library import needs_library
+from tests.one_pass import one_pass
 from tests.tiny_models import VOCAB, new_model, some_prompt
-from transformers import OPTConfig, OPTForCausalLM, PreTrainedModel
+from transformers import (
+    OlmoConfig,
+    OlmoForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+)
 
 from paceline.errors import UsageError
 from paceline.kernels.native.calls import kernels
@@ -341,3 +348,19 @@ def test_a_last_layer_whose_output_is_the_last_state_is_kept_row_by_row() -> Non
         each.commit({slot: Path((0,), (3, 4))})
         found.append(each.states(slot, (1, 2)).clone())
     assert float((found[0] - found[1]).abs().max()) < 1e-4
+
+
+def test_norms_without_weights_or_without_a_shift_are_run() -> None:
+    """OLMo's have neither."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": None}
+    olmo = OlmoForCausalLM(OlmoConfig(vocab_size=VOCAB, eos_token_id=None, **sizes, **heads))
+    unshifted = new("gpt2")
+    for module in unshifted.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.bias = None
+    for model in (olmo.eval(), unshifted):
+        exact = deepcopy(model).double()
+        found = one_pass(compiled(model), some_prompt(40))
+        expected = exact_scores(exact, [some_prompt(40)])
+        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=2e-4)

@@ -60,7 +60,12 @@ class Arithmetic:
         elif what == _ATEN.native_layer_norm.default:
             *_, weight, bias, eps = node.inputs
             features = features_of(self._codes[id(first)])
-            factors = [Operand(len(e), data=e.detach().float()) for e in (weight, bias)]
+            size = first.shape[-1]
+            given = (
+                first.new_ones(size) if weight is None else weight.detach(),
+                first.new_zeros(size) if bias is None else bias.detach(),
+            )
+            factors = [Operand(size, data=each.float()) for each in given]
             value, axis = self._emit.norm(features, eps, *factors), features.axis
         else:
             raise UnfitError(f"it uses the unsupported operator {what}")
