@@ -25,6 +25,7 @@ from argparse import ArgumentTypeError, Namespace
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -115,7 +116,7 @@ def summary(replies: Sequence[Reply], seconds: float) -> dict[str, Any]:
         "per_token": [(one.times[-1] - one.times[0]) / (one.tokens - 1) for one in timed if one.tokens > 1],
     }.items():  # fmt: skip
         found[f"{name}_median"] = median(values) if values else None
-        found[f"{name}_p95"] = sorted(values)[int(0.95 * (len(values) - 1))] if values else None
+        found[f"{name}_p95"] = sorted(values)[ceil(0.95 * len(values)) - 1] if values else None
     return found
 
 
@@ -244,8 +245,12 @@ def main() -> None:
         kinds=",".join(KINDS), max_tokens=48, longest_prompt=1200, greedy=False, leaving=0.0,
     )  # fmt: skip
     given.kinds, given.at_once = given.kinds.split(","), given.at_once.split(",")
+    if not {*given.kinds} <= {*KINDS}:
+        raise SystemExit(f"--kinds takes some of {','.join(KINDS)}, joined by commas")
     if not all(each.isdecimal() and int(each) for each in given.at_once):
         raise SystemExit("--at-once takes numbers of clients joined by commas: 1,4,16")
+    if min(given.pool, given.repeats) < 1:
+        raise SystemExit("--pool and --repeats must be at least 1")
     given.at_once = [int(each) for each in given.at_once]
     if not given.server:
         raise SystemExit("name at least one --server")

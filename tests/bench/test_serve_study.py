@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -74,3 +75,20 @@ def test_what_is_wrong_is_said(data: Path) -> None:
     assert code == 2 and "NAME=URL=MODEL" in said
     code, said, _ = run(data, "--server", "x=http://127.0.0.1:9=m", "--at-once", "1")
     assert code == 1 and "no request was answered" in said
+
+
+@pytest.mark.parametrize("words", [("--kinds", "poem"), ("--pool", "0"), ("--repeats", "0")])
+def test_settings_that_ask_nothing_are_named(data: Path, words: tuple[str, str]) -> None:
+    code, said, _ = run(data, "--server", "x=http://127.0.0.1:9=m", *words)
+    assert code == 1 and words[0] in said and "Traceback" not in said
+
+
+def test_all_but_a_twentieth_wait_no_longer_than_the_percentile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    serve: Any = runpy.run_path(str(ROOT / "benchmarks/serve.py"))
+    for count in (1, 2, 9, 20, 21, 100):
+        replies = [serve["Reply"](None, "", [float(n)], tokens=1) for n in range(1, count + 1)]
+        found = serve["summary"](replies, 1.0)["first_token_p95"]
+        assert found >= 0.95 * count > found - 1
