@@ -39,6 +39,7 @@ def saved(folder: Path, base: LoadedModel, tokens: torch.Tensor | None) -> Path:
     return folder
 
 
+@needs_library
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
 @pytest.mark.parametrize("own_head", [False, True])
 @pytest.mark.parametrize("tokens", [None, SOME])
@@ -77,6 +78,7 @@ def test_rows_of_a_reduced_head_are_those_of_the_floats(tmp_path: Path, own_head
     assert all(torch.equal(floats[name], blocks[name]) for name in floats)
 
 
+@needs_library
 @pytest.mark.parametrize("method", ["plain", "anpd", "speculative"])
 def test_texts_of_a_session_in_blocks(tmp_path: Path, method: str) -> None:
     file = save_gguf(tmp_path / "m.gguf", kinds=("Q8_0", "Q6_K"))
@@ -100,6 +102,7 @@ def test_a_draft_that_is_a_gguf_file(tmp_path: Path) -> None:
     assert session.generate("ABC", max_new_tokens=8, ignore_eos=True, budget=8).stats.drafted
 
 
+@needs_library
 def test_blocks_do_not_become_other_weights(tmp_path: Path) -> None:
     file = save_gguf(tmp_path / "m.gguf")
     model = load_causal_lm(str(file), device="cpu", blocks=True).model

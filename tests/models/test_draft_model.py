@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.c_library import needs_library
 from tests.one_pass import one_pass
 from tests.saved_drafts import save_draft
 from tests.tiny_models import VOCAB, needs_kernels, new_model, some_prompt
@@ -110,6 +111,7 @@ def test_scores_that_are_capped_after_the_head() -> None:
     assert float(found.min()) == -30.0 and 4 not in found.argmax(dim=-1)
 
 
+@needs_library
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("reduced", [True, False])
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gemma2"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from gguf_files import FORMATS, VOCAB, WIDTH, save_gguf
+from tests.c_library import needs_library
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import paceline.models.gguf_model as gguf_model
@@ -56,6 +57,7 @@ def test_floats_are_those_of_transformers_bit_by_bit(
         assert torch.equal(found[name], tensor), name
 
 
+@needs_library
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("own_head", [False, True])
 def test_blocks_hold_the_same_numbers(tmp_path: Path, family: str, own_head: bool) -> None:
@@ -75,6 +77,7 @@ def test_blocks_hold_the_same_numbers(tmp_path: Path, family: str, own_head: boo
         assert float((blocks(IDS).logits - scores).norm() / scores.norm()) < 0.2
 
 
+@needs_library
 def test_a_tied_head_is_the_embedding_once(tmp_path: Path) -> None:
     model = load(save_gguf(tmp_path / "m.gguf"), blocks=True).model
     table, head = model.get_input_embeddings(), model.get_output_embeddings()
@@ -118,6 +121,7 @@ class Doubling:
         pass
 
 
+@needs_library
 def test_what_is_no_permutation_of_rows_goes_the_float_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +187,7 @@ def _data_start(file: Path) -> int:
     return min(each.start for each in GgufFile(file).tensors.values())
 
 
+@needs_library
 def test_a_prepared_model_in_blocks(tmp_path: Path) -> None:
     file = save_gguf(tmp_path / "m.gguf", kinds=("Q8_0", "Q6_K", "F16"))
     model = load(file, blocks=True).model
@@ -197,6 +202,7 @@ def test_a_prepared_model_in_blocks(tmp_path: Path) -> None:
         assert torch.allclose(model(IDS).logits, before, atol=1e-4)
 
 
+@needs_library
 def test_a_target_of_a_model_in_blocks(tmp_path: Path) -> None:
     file = save_gguf(tmp_path / "m.gguf", kinds=("Q8_0",))
     floats = open_target(load(file).model)

@@ -72,7 +72,9 @@ def test_updates_change_nothing_before_they_are_learned(architecture: str) -> No
     assert len(fixed) == 7 * len(LAYERS) and fixed <= dict(draft.named_parameters()).keys()
 
 
-@pytest.mark.parametrize("weights", ["native", "packed", "fused"])
+@pytest.mark.parametrize(
+    "weights", ["native", pytest.param("packed", marks=needs_library), "fused"]
+)
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gemma3"])
 def test_what_is_saved_is_what_is_opened(architecture: str, weights: str, tmp_path: Path) -> None:
     base = new_model(architecture)
@@ -86,7 +88,7 @@ def test_what_is_saved_is_what_is_opened(architecture: str, weights: str, tmp_pa
     prepare(opened, exact=False)
 
 
-@pytest.mark.parametrize("weights", ["native", "packed"])
+@pytest.mark.parametrize("weights", ["native", pytest.param("packed", marks=needs_library)])
 @pytest.mark.parametrize("tied", [True, False])
 def test_rows_of_the_output_head_are_the_bases(tied: bool, weights: str, tmp_path: Path) -> None:
     base = new_model("llama", tie_word_embeddings=tied)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from fake_models import save_tiny_gguf, save_tiny_llama
 from safetensors.torch import save_file
+from tests.c_library import needs_library
 
 import paceline.models.memory as memory
 from paceline.errors import ModelError
@@ -75,6 +76,7 @@ def test_a_gguf_file_is_counted_unpacked(tmp_path: Path, room: Callable[[int], N
         load_causal_lm(str(file), device="cpu")
 
 
+@needs_library
 def test_a_gguf_file_in_blocks_is_counted_as_it_is(
     tmp_path: Path, room: Callable[[int], None]
 ) -> None:

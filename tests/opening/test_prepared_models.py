@@ -10,6 +10,7 @@ from weakref import ref
 
 import pytest
 import torch
+from tests.c_library import needs_library
 from tests.models.gguf_files import save_gguf
 
 import paceline
@@ -17,6 +18,8 @@ from paceline.errors import ModelError
 from paceline.models import load_causal_lm
 from paceline.opening import kept_targets, prepared_models
 from paceline.session import Session
+
+pytestmark = needs_library  # without it, nothing is kept
 
 PROMPT = "ABCABCABDE"
 OPTIONS: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True, "budget": 6}
