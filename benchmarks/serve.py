@@ -25,7 +25,6 @@ from argparse import ArgumentTypeError, Namespace
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -116,7 +115,7 @@ def summary(replies: Sequence[Reply], seconds: float) -> dict[str, Any]:
         "per_token": [(one.times[-1] - one.times[0]) / (one.tokens - 1) for one in timed if one.tokens > 1],
     }.items():  # fmt: skip
         found[f"{name}_median"] = median(values) if values else None
-        found[f"{name}_p95"] = sorted(values)[ceil(0.95 * len(values)) - 1] if values else None
+        found[f"{name}_p95"] = sorted(values)[-(-19 * len(values) // 20) - 1] if values else None
     return found
 
 
@@ -215,9 +214,7 @@ def rows_of(servers: Sequence[Server], found: Found, kinds: Sequence[str]) -> li
         base = summary(*found[count, servers[0].name])["tokens_per_second"]
         whole = summary(replies, seconds)
         alike = [each.name for each in servers if each.url == server.url]
-        known = {
-            place: text for name in reversed(alike) for place, text in _texts(found[count, name])
-        }
+        known = {p: text for name in reversed(alike) for p, text in _texts(found[count, name])}
         by_kind = {kind: [one for one in replies if one.ask.kind == kind] for kind in kinds}
         rows.append(
             {
@@ -247,10 +244,9 @@ def main() -> None:
     given.kinds, given.at_once = given.kinds.split(","), given.at_once.split(",")
     if not {*given.kinds} <= {*KINDS}:
         raise SystemExit(f"--kinds takes some of {','.join(KINDS)}, joined by commas")
-    if not all(each.isdecimal() and int(each) for each in given.at_once):
-        raise SystemExit("--at-once takes numbers of clients joined by commas: 1,4,16")
-    if min(given.pool, given.repeats) < 1:
-        raise SystemExit("--pool and --repeats must be at least 1")
+    counts = *given.at_once, str(given.pool), str(given.repeats)
+    if not all(each.isdecimal() and int(each) for each in counts):
+        raise SystemExit("--at-once (such as 1,4,16), --pool and --repeats take numbers from 1 on")
     given.at_once = [int(each) for each in given.at_once]
     if not given.server:
         raise SystemExit("name at least one --server")
