@@ -164,6 +164,16 @@ def test_speeds_are_means_over_questions_as_in_spec_bench() -> None:
         compare(base, other[2:])
 
 
+def test_lengths_that_a_file_does_not_know_are_not_shown_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [tmp_path / name for name in ("known.jsonl", "unknown.jsonl")]
+    for path, lengths in zip(paths, ([1], [])):
+        write_answers(path, [answer(301, "qa", 30, 1.0, lengths)])
+    shown = runner(monkeypatch, capsys)("bench", "spec-bench", "show", *paths)
+    assert shown.code == 0 and "0.00" not in shown.out
+
+
 def line_with(**changes: object) -> str:
     """An answer with one choice, of which something is different."""
     choice: dict[str, object] = {

@@ -68,12 +68,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Row:
-    """A task of one answer file, compared with a baseline's; see `compare`."""
+    """A task of one answer file, compared with a baseline's; see `compare`.
+
+    mean_accepted: None if the file does not know: other software does not report it.
+    """
 
     task: str
     questions: int
     same_texts: int
-    mean_accepted: float
+    mean_accepted: float | None
     tokens_per_second: float
     speedup: float
 
@@ -221,7 +224,7 @@ def _row(task: str, pairs: Sequence[tuple[Answer, Answer]]) -> Row:
         task=task,
         questions=len(pairs),
         same_texts=sum(a.turns == b.turns for a, b in zip(ours, theirs)),
-        mean_accepted=mean(lengths) if lengths else 0.0,
+        mean_accepted=mean(lengths) if lengths else None,
         tokens_per_second=speed,
         speedup=speed / slow,
     )

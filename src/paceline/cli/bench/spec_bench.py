@@ -21,7 +21,7 @@ _COLUMNS: Columns[Row] = {
     "task": lambda row: row.task,
     "questions": lambda row: str(row.questions),
     "same text": lambda row: str(row.same_texts),
-    "mean accepted": lambda row: f"{row.mean_accepted:.2f}",
+    "mean accepted": lambda row: "-" if row.mean_accepted is None else f"{row.mean_accepted:.2f}",
     "tokens/s": lambda row: f"{row.tokens_per_second:.1f}",
     "speed-up": lambda row: f"{row.speedup:.2f}x",
 }
