@@ -29,10 +29,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
 
 from common import options, write
-from paceline import models
 from paceline.bench.traces import Recording, read_traces
 from paceline.bench.trial import PLAIN, Request
 from paceline.cli.bench.shared import split_methods
@@ -40,6 +38,7 @@ from paceline.cli.common import print_table
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.drafters import Host, make_drafter
 from paceline.loop import Generation, decode
+from paceline.models import load_tokenizer
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import MOST_NODES, TreePlanner
@@ -221,8 +220,7 @@ def main() -> None:
     def recordings(limit: int | None) -> list[Recording]:
         return read_traces(given.names, given.traces, limit, 0, system)
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(models.pull(given.model))
-    session = Session(ReplayTarget(curve), tokenizer, PLAIN)
+    session = Session(ReplayTarget(curve), load_tokenizer(given.model), PLAIN)
     known = recordings(None) if given.sources else []
     texts, others = split(recordings(given.limit), known, session, given.tokens)
     contenders = sources() if given.sources else plans()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import LlamaConfig
 
 from paceline.bench.traces import Recording, TraceRecord
 from paceline.datastore import PROMPT_TOKENS
 from paceline.planning.cost_curve import CostCurve, CostPoint
 from tests.bench.rig import clocked_session
+from tests.tiny import byte_tokenizer
 
 BENCHMARKS = str(Path(__file__).parents[2] / "benchmarks")
 
@@ -68,3 +71,16 @@ def test_recorded_answers_are_written_and_timed(replay: Any) -> None:
     )
     assert found["plain"]["speedup"] == found["plain"]["files"]["file"] == 1.0
     assert found["anpd"]["speedup"] > 1.0 and found["anpd"]["tokens_per_pass"] > 1.0
+
+
+def test_any_model_has_a_tokenizer_to_replay_with(
+    replay: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    byte_tokenizer().save_pretrained(tmp_path / "model")
+    LlamaConfig().save_pretrained(tmp_path / "model")
+    record = {"turns": ["Count."], "outputs": ["one one one one"]}
+    (tmp_path / "traces.jsonl").write_text(json.dumps(record))
+    words = f"--traces {tmp_path} --model {tmp_path / 'model'} --methods anpd --json {tmp_path}/out.json"
+    monkeypatch.setattr("sys.argv", ["replay.py", *words.split()])
+    replay.main()
+    assert json.loads((tmp_path / "out.json").read_text())["texts"] == {"traces": 1}
