@@ -37,6 +37,7 @@ from transformers import (
     AutoTokenizer,
     BertConfig,
     BertForMaskedLM,
+    Gemma3Config,
     GPT2Config,
     PreTrainedConfig,
     PreTrainedTokenizerFast,
@@ -174,6 +175,12 @@ def list_pickle(folder: Path) -> None:
     list_shards(folder, {"metadata": {}, "weight_map": dict.fromkeys(weights, "weights.bin")})
 
 
+def list_pickle_elsewhere(folder: Path) -> None:
+    list_pickle(folder)
+    (folder / "model.safetensors.index.json").rename(folder / "other.safetensors.index.json")
+    edit_config(folder, transformers_weights="other.safetensors.index.json")
+
+
 def leave_adapter(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text("{}")
@@ -216,6 +223,8 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
         (lambda f: rewrite_header(f, b'{"a": ' * 100_000), "weights of .* are damaged"),
         (pickle_weights, "no safetensors weights"),
         (list_pickle, r"index\.json names weights\.bin, which is missing or no safetensors file"),
+        (list_pickle_elsewhere, r"other\.safetensors\.index\.json names weights\.bin"),
+        (lambda f: list_shards(f, {"weight_map": {"a": "model-1.safetensors"}}), "'metadata'"),
         (
             lambda f: list_shards(f, {"metadata": {}, "weight_map": {"a": "b.safetensors"}}),
             "names b",
@@ -255,10 +264,28 @@ def test_a_spoilt_folder_is_one_sentence(
     assert str(copy) in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["bitsandbytes", "gptq"])
-def test_quantised_weights_that_transformers_knows_are_left_to_it(kind: str) -> None:
-    known = {"quant_method": kind, "load_in_4bit": kind == "bitsandbytes"}
+@pytest.mark.parametrize(
+    ("kind", "on"), [("bitsandbytes", True), ("bitsandbytes", False), ("gptq", False)]
+)
+def test_quantised_weights_that_transformers_knows_are_left_to_it(kind: str, on: bool) -> None:
+    known = {"quant_method": kind, "load_in_4bit": on, "load_in_8bit": False}
     check_config("m", Qwen2Config(quantization_config=known))
+
+
+def test_quantisation_may_be_said_of_the_text_part() -> None:
+    config = Gemma3Config(text_config={"quantization_config": {"quant_method": "modelopt"}})
+    with pytest.raises(ModelError, match="by 'modelopt'"):
+        check_config("m", config)
+
+
+@pytest.mark.parametrize("listed", ["model-1.safetensors", "gone.safetensors"])
+def test_shards_are_found_as_transformers_finds_them(copy: Path, listed: str) -> None:
+    """An index beside weights that are named otherwise is not read."""
+    names = load_file(copy / "model.safetensors")
+    list_shards(copy, {"metadata": {}, "weight_map": dict.fromkeys(names, listed)})
+    if listed.startswith("gone"):
+        edit_config(copy, transformers_weights="model-1.safetensors")
+    assert load_causal_lm(str(copy), device="cpu").model.num_parameters()
 
 
 def test_an_end_of_text_that_is_no_token_is_named(copy: Path) -> None:

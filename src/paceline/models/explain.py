@@ -212,15 +212,18 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
             f"{name} is an encoder-decoder model ({config.model_type}): paceline accelerates "
             "decoder-only language models"
         )
+    text = config.get_text_config(decoder=True)
     quantised = getattr(config, "quantization_config", None)
+    quantised = quantised or getattr(text, "quantization_config", None)
     if isinstance(quantised, dict):
         from transformers.quantizers import AutoHfQuantizer
 
-        if not AutoHfQuantizer.supports_quant_method(quantised):
+        # With neither of its two switches, bitsandbytes leaves weights as they are.
+        method = quantised.get("quant_method")
+        if not AutoHfQuantizer.supports_quant_method(quantised) and method != "bitsandbytes":
             raise ModelError(
-                f"the weights of {name} are quantised by {quantised.get('quant_method')!r}, which "
-                "the installed transformers does not know: use a copy that is not quantised, or a "
-                "GGUF file"
+                f"the weights of {name} are quantised by {method!r}, which the installed "
+                "transformers does not know: use a copy that is not quantised, or a GGUF file"
             )
     classes = set(config.architectures or ())
     only_masked = set(MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()) - set(

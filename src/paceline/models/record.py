@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -80,13 +81,17 @@ def weights_damage(folder: Path) -> str | None:
 
 def _index_damage(folder: Path) -> str | None:
     """What is wrong with the table of a model's shards, or None. Loaders would read a pickle too."""
-    index = folder / "model.safetensors.index.json"
-    if (folder / "model.safetensors").is_file() or not index.is_file():
+    names = ["model.safetensors", "model.safetensors.index.json"]
+    with suppress(OSError, ValueError, TypeError, KeyError):  # what is no JSON is reported later
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
+        names = [str(config["transformers_weights"] or names[0]), *names[1:]]
+    # Transformers takes the first; what is missing is reported later.
+    index = next((each for each in map(folder.joinpath, names) if each.is_file()), None)
+    if index is None or index.suffix == ".safetensors":
         return None
     try:
         table = parse_json(index.read_text(encoding="utf-8"))
         shards = {*map(str, table["weight_map"].values())}
-        table["metadata"]  # which transformers wants
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{index.name} is unreadable"
     for shard in sorted(shards):
