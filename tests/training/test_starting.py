@@ -54,6 +54,8 @@ def test_parts_that_could_not_all_be_written_are_written_again(
     in_the_way.mkdir()
     with pytest.raises(ModelError, match="cannot write"):
         train(data, tmp_path, method, cache / method, **settings)
+    (checkpoint,) = tmp_path.glob("checkpoint-*.safetensors")
+    assert {name.split("/")[0] for name in load_file(checkpoint)} == {"now", "best"}
     in_the_way.rmdir()
     train(data, tmp_path, method, cache / method, **settings)
     weights = "model.safetensors"

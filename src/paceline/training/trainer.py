@@ -188,10 +188,12 @@ class Trainer:
             )
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Tensors, and JSON values {"numbers", "log"}, from which `restore` continues exactly."""
+        """Tensors, and JSON values {"numbers", "log"}, from which `restore` continues exactly: those
+        of the optimiser only if there is a step to come."""
         tensors = {f"now/{name}": part for name, part in self.method.tensors().items()}
         tensors |= {f"best/{name}": part for name, part in self.best.items()}
-        for name, part in self.method.learning().items():
+        coming = {} if self.finished else self.method.learning()
+        for name, part in coming.items():
             for key, value in self._optimizer.state.get(part, {}).items():
                 tensors[f"optimizer/{key}/{name}"] = torch.as_tensor(value)
         numbers = {name: getattr(self, name) for name in _NUMBERS}
