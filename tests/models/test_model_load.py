@@ -229,6 +229,10 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
             lambda f: list_shards(f, {"metadata": {}, "weight_map": {"a": "b.safetensors"}}),
             "names b",
         ),
+        (
+            lambda f: list_shards(f, {"weight_map": {"a": "a" * 300 + ".safetensors"}}),
+            "names aaa",
+        ),
         (lambda f: list_shards(f, []), r"damaged \(model\.safetensors\.index\.json is unreadable"),
         (leave_adapter, "is a PEFT adapter, not a model: merge"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from os.path import isfile  # False for names that no file can have, where Path's raises
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def _index_damage(folder: Path) -> str | None:
         config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
         names = [str(config["transformers_weights"] or names[0]), *names[1:]]
     # Transformers takes the first; what is missing is reported later.
-    index = next((each for each in map(folder.joinpath, names) if each.is_file()), None)
+    index = next((each for each in map(folder.joinpath, names) if isfile(each)), None)
     if index is None or index.suffix == ".safetensors":
         return None
     try:
@@ -95,7 +96,7 @@ def _index_damage(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return f"{index.name} is unreadable"
     for shard in sorted(shards):
-        if not shard.endswith(".safetensors") or not (folder / shard).is_file():
+        if not shard.endswith(".safetensors") or not isfile(folder / shard):
             return f"{index.name} names {shard}, which is missing or no safetensors file"
     return None
 
