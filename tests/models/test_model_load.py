@@ -292,9 +292,10 @@ def test_shards_are_found_as_transformers_finds_them(copy: Path, listed: str) ->
     assert load_causal_lm(str(copy), device="cpu").model.num_parameters()
 
 
-def test_an_end_of_text_that_is_no_token_is_named(copy: Path) -> None:
-    (copy / "generation_config.json").write_text('{"eos_token_id": "</s>"}')
-    with pytest.raises(ModelError, match=r"eos_token_id .* is '</s>', which is no token id"):
+@pytest.mark.parametrize("eos", ["</s>", [[1]], 0.5])
+def test_an_end_of_text_that_is_no_token_is_named(eos: Any, copy: Path) -> None:
+    (copy / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    with pytest.raises(ModelError, match=r"eos_token_id .* is .*, which is no token id"):
         paceline.load(str(copy), device="cpu")
 
 

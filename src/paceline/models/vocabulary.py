@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ModelError
@@ -19,16 +20,19 @@ _PADDING = 512
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
     """Tokens that end a text, from the generation config, else from the tokenizer. Raises ModelError
     for what is no token."""
-    eos = model.generation_config.eos_token_id if model.generation_config else None
+    eos: Any = model.generation_config.eos_token_id if model.generation_config else None
     if eos is None and tokenizer is not None:
         eos = tokenizer.eos_token_id
-    found = [] if eos is None else eos if isinstance(eos, list | tuple) else [eos]
-    if not all(isinstance(each, int) for each in found):
+    if eos is None:
+        return []
+    try:
+        found: list[Any] = [eos] if isinstance(eos, int | str) else eos
+        return [index(each) for each in found]
+    except TypeError as error:
         raise ModelError(
-            f"eos_token_id of the model's generation_config.json is {eos!r}, which is no token id: "
+            f"eos_token_id of the model's generation config is {eos!r}, which is no token id: "
             "correct it there"
-        )
-    return list(found)
+        ) from error
 
 
 def shared_tokens(
