@@ -139,7 +139,8 @@ def _meaning(error: BaseException, source: ModelSource, part: str) -> str:
     if isinstance(error, _SLIPS):
         return (
             f"cannot load {part}{source.name} ({type(error).__name__}: {reason}): a file of it is "
-            "damaged or unknown to the installed transformers, so download it again, or upgrade transformers"
+            "damaged or unknown to the installed transformers, so download it again, or upgrade "
+            "transformers"
         )
     return f"cannot load {part}{source.name}: {reason}"
 

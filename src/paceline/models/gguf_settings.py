@@ -79,9 +79,9 @@ def restore_settings(config: PreTrainedConfig, file: GgufFile) -> None:
         window = config.sliding_window or _of(file, "attention.sliding_window")
         config.sliding_window = window or None
     if wide := _WIDE_GEMMA.get(config.model_type):
-        by_hidden = config.hidden_size // config.num_attention_heads
-        by_head = config.num_hidden_layers != wide
-        config.query_pre_attn_scalar = config.head_dim if by_head else by_hidden
+        per_head = config.hidden_size // config.num_attention_heads
+        is_wide = config.num_hidden_layers == wide
+        config.query_pre_attn_scalar = per_head if is_wide else config.head_dim
     for setting, key in _OWN_SIZES.items():
         if hasattr(config, setting) and (value := _of(file, key)):
             setattr(config, setting, value)
