@@ -373,12 +373,13 @@ def test_bench_run_by_category_and_with_typical_acceptance(command: Command, dat
     assert found == {(task, *each) for task in tasks for each in (("plain", False), ("anpd", True))}
 
 
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
 def test_bench_run_goes_on_where_it_was_interrupted(
-    command: Command, data: Path, strangers: list[Contender]
+    command: Command, data: Path, strangers: list[Contender], end: BaseException, code: int
 ) -> None:
-    strangers.append(Fixed("stranger", [[1], [1], [1], KeyboardInterrupt(), [1]]))
+    strangers.append(Fixed("stranger", [[1], [1], [1], end, [1]]))
     result = bench(command, data, "small")
-    assert result.code == 130
+    assert result.code == code
     assert "interrupted: " in result.err and "--resume" in result.err
     before = result_file(data).read_bytes()
     refused = bench(command, data, "small")

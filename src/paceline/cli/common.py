@@ -53,10 +53,10 @@ def interruptible(at_once: bool = True) -> Iterator[None]:
 
 @contextmanager
 def on_interrupt(hint: str) -> Iterator[None]:
-    """If Ctrl-C ends the body, say how to continue."""
+    """If Ctrl-C or SIGTERM ends the body, say how to continue."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         note(f"interrupted: {hint}")
         raise
 
