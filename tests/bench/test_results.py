@@ -296,6 +296,7 @@ def test_another_run_is_named(tmp_path: Path, name: str, value: object) -> None:
         (line_of(tokens=0), "line 2 is not the result of a trial (it has no tokens or no time"),
         (line_of(seconds="1"), "line 2 is not the result of a trial (seconds is '1'"),
         (line_of(seconds=math.inf), "line 2 is not the result of a trial (seconds is out of range"),
+        (line_of(method="x:n=(5"), "line 2 is not the result of a trial (a bracket is not closed"),
         (line_of(prompt=["p"]), "line 2 is not the result of a trial (prompt is ['p']"),
         (line_of(peak_bytes="1"), "line 2 is not the result of a trial (peak_bytes is '1'"),
         (line_of(seconds=10**400), "line 2 is not the result of a trial (seconds is out of range"),

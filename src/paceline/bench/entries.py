@@ -8,6 +8,7 @@ from operator import index
 from types import NoneType
 from typing import Any
 
+from paceline.drafters.settings import parse_method
 from paceline.stats import SourceStats, Stats
 
 MOST = 10**15
@@ -164,6 +165,7 @@ def parse_line(record: dict[str, Any]) -> Entry | LeftOut:
         _check(left_out)
         return left_out
     entry = Entry.from_json(record)
+    parse_method(entry.method)  # as a report will
     for part in (entry, entry.stats, *entry.stats.sources.values(), entry.difference):
         if part is not None:
             _check(part)
