@@ -248,6 +248,7 @@ CODE = {"AutoConfig": "configuration_x.X", "AutoModelForCausalLM": "modeling_x.X
         (lambda f: edit_config(f, hidden_size=32), r"do not fit its config\.json"),
         (lambda f: edit_config(f, hidden_size="many"), "cannot load"),
         (lambda f: edit_config(f, num_hidden_layers=3), "lack 9 parameters"),
+        (lambda f: edit_config(f, num_hidden_layers=10**7), "names 10000000 layers, and its .* 21"),
         (
             lambda f: edit_config(f, kind="Medusa heads", method="medusa"),
             "holds Medusa heads, which are no model: .* --method medusa:parts=",

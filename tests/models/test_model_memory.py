@@ -95,7 +95,8 @@ def test_whole_numbers_stay_as_they_are_stored(tmp_path: Path) -> None:
     tensors = {"packed": torch.zeros(10, dtype=torch.int8), "scales": torch.zeros(3)}
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     source = ModelSource("quantised", folder=tmp_path)
-    assert memory.bytes_needed(source, torch.bfloat16, None) == 10 + 3 * 2
+    stored = memory.stored_tensors(source, None)
+    assert memory.bytes_needed(stored, torch.bfloat16) == 10 + 3 * 2
 
 
 def test_what_is_not_known_is_not_judged(tiny: Path, room: Callable[[int | None], None]) -> None:
@@ -104,7 +105,7 @@ def test_what_is_not_known_is_not_judged(tiny: Path, room: Callable[[int | None]
     room(0)
     load_causal_lm(str(tiny), device_map="cpu")  # the map may say more than one device
     nowhere = ModelSource("owner/never-seen", repo="owner/never-seen")
-    assert memory.bytes_needed(nowhere, torch.float32, None) is None
+    assert memory.bytes_needed(memory.stored_tensors(nowhere, None), torch.float32) is None
     assert memory._free_on(torch.device("meta")) is None
 
 

@@ -237,6 +237,17 @@ def check_config(name: str, config: PreTrainedConfig) -> None:
         )
 
 
+def check_layers(name: str, config: PreTrainedConfig, stored: int) -> None:
+    """Raise ModelError for more layers than there are tensors, if any are known: to make millions
+    of them would take hours, only to find that they have no weights."""
+    layers = getattr(config.get_text_config(decoder=True), "num_hidden_layers", 0)
+    if layers > stored > 0:
+        raise ModelError(
+            f"the config.json of {name} names {layers} layers, and its weights are only {stored} "
+            "tensors: correct num_hidden_layers there, or download both again"
+        )
+
+
 def check_complete(
     name: str, model: PreTrainedModel, missing: Collection[str], unexpected: Collection[str]
 ) -> None:

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline.defaults import DEFAULT_MODEL
 from paceline.errors import ModelError
 from paceline.models.description_cache import described
-from paceline.models.explain import check_complete, check_config, check_folder, explained
+from paceline.models.explain import (
+    check_complete,
+    check_config,
+    check_folder,
+    check_layers,
+    explained,
+)
 from paceline.models.fingerprint import fingerprint
 from paceline.models.gguf_file import GgufFile
-from paceline.models.memory import bytes_needed, check_memory
+from paceline.models.memory import bytes_needed, check_memory, stored_tensors
 from paceline.models.placement import placement
 from paceline.models.progress import ProgressCallback, ignore_progress, loading, muted
 from paceline.models.source import ModelSource, resolve
@@ -82,9 +88,11 @@ def _load(source: ModelSource, hub: dict[str, Any], options: dict[str, Any]) -> 
 
     config = AutoConfig.from_pretrained(source.location, trust_remote_code=False, **hub)
     check_config(source.name, config)
+    stored = stored_tensors(source, hub["revision"])
+    check_layers(source.name, config, len(stored))
     place = _single_place(options)
     if place is not None:
-        needed = bytes_needed(source, options["dtype"], hub["revision"])
+        needed = bytes_needed(stored, options["dtype"])
         check_memory(source, needed, options["dtype"], place)
     model, report = AutoModelForCausalLM.from_pretrained(
         source.location,

@@ -7,6 +7,7 @@ estimate would refuse models that can run.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,21 +88,27 @@ def free_memory(root: Path = Path("/")) -> int | None:
     return max(0, min(known)) if known else None
 
 
-def bytes_needed(source: ModelSource, dtype: torch.dtype, revision: str | None) -> int | None:
-    """Bytes that a model's safetensors files take in memory; None if no such files are found."""
-    files, needed = weight_files(source, revision), 0
-    for file in files:
+def stored_tensors(source: ModelSource, revision: str | None) -> dict[str, dict[str, Any]]:
+    """What a model's safetensors files say of their tensors; {} if no such files are found."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in weight_files(source, revision):
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             if length > _LONGEST_HEADER:
                 raise ModelError(f"the weights {file} are damaged: download or copy them again")
-            header: dict[str, Any] = parse_json(stream.read(length))
-        header.pop("__metadata__", None)
-        for tensor in header.values():
-            begin, end = tensor["data_offsets"]
-            converted = tensor["dtype"] in _CONVERTED
-            needed += math.prod(tensor["shape"]) * dtype.itemsize if converted else end - begin
-    return needed if files else None
+            found |= parse_json(stream.read(length))
+    found.pop("__metadata__", None)
+    return found
+
+
+def bytes_needed(tensors: Mapping[str, dict[str, Any]], dtype: torch.dtype) -> int | None:
+    """Bytes that stored tensors take in memory; None if there are none."""
+    needed = 0
+    for tensor in tensors.values():
+        begin, end = tensor["data_offsets"]
+        converted = tensor["dtype"] in _CONVERTED
+        needed += math.prod(tensor["shape"]) * dtype.itemsize if converted else end - begin
+    return needed if tensors else None
 
 
 def _free_on(device: torch.device) -> int | None:
