@@ -79,6 +79,15 @@ def test_the_frequencies_of_a_llama_are_those_it_was_trained_with(tmp_path: Path
     assert {**LLAMA3, "rope_theta": 500000.0}.items() <= rope_of(model.config).items()
 
 
+def test_a_llama_by_the_name_of_another_family_is_a_llama(tmp_path: Path) -> None:
+    def named(name: str) -> dict[str, Any]:
+        return config_of(tmp_path, lambda writer: writer.add_name(name)).to_dict() | {
+            "_model_name_or_path": ""
+        }
+
+    assert named("mistral") == named("any")
+
+
 def test_factors_that_are_not_understood_are_refused(tmp_path: Path) -> None:
     strange = {**LLAMA3, "high_freq_factor": 8.0}
     with pytest.raises(ModelError, match="scales rotary frequencies in an unknown way"):

@@ -25,7 +25,7 @@ from paceline.models.gguf_file import GgufFile
 from paceline.models.progress import ProgressCallback, ignore_progress
 
 _RECORD = "paceline.json"
-_FORMAT = 5  # increased whenever descriptions of the same file change
+_FORMAT = 6  # increased whenever descriptions of the same file change
 _MOST_HASHES = 128
 _DIGITS = 32
 _PARTS = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}

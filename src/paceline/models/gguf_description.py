@@ -70,7 +70,7 @@ def describe_gguf(file: Path, target: Path) -> None:
     Takes seconds: the vocabulary is read word by word. Raises ModelError for a file without one,
     and whatever transformers does.
     """
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import AutoConfig, GenerationConfig, LlamaConfig
 
     with muted():
         opened = GgufFile(file)
@@ -83,6 +83,11 @@ def describe_gguf(file: Path, target: Path) -> None:
         # Before transformers, which lists the layers of some families one by one.
         check_layers(opened, opened.integer(f"{opened.architecture}.block_count") or 0)
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+        if (opened.architecture, config.model_type) == ("llama", "mistral"):
+            # By the file's name alone, with a window that the file does not have.
+            said = config.to_dict().items()
+            own = {key: value for key, value in said if key not in ("model_type", "sliding_window")}
+            config = LlamaConfig(**own)
         restore_settings(config, opened)
         config.save_pretrained(target)
         stops = stop_ids(opened, config.eos_token_id)
