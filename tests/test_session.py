@@ -452,8 +452,12 @@ def test_prompts_whose_meaning_is_clear(given: Any, meant: Any) -> None:
     assert session.store is not None and len(session.store.kept) == (given is HI)  # type: ignore[attr-defined]
 
 
+NO_TEXTS = [[HI, {**HI, "content": said}] for said in (b"hi", [b"hi"], 0)]
+
+
 @pytest.mark.parametrize(
-    "prompt", [None, 5, 2.5, [2.5], {}, {"input_ids": [5]}, [HI, "x"], [[5]], b"hi"]
+    "prompt",
+    [None, 5, 2.5, [2.5], {}, {"input_ids": [5]}, [HI, "x"], [[5]], b"hi", *NO_TEXTS],
 )
 def test_what_is_no_prompt_fails_alone(prompt: Any) -> None:
     session = toy_session(store=Memory())

@@ -19,8 +19,8 @@ Reference = str | Sequence[int]
 """A text that the output may resemble, or its token ids, also as an array."""
 
 _NO_PROMPT = (
-    "a prompt must be a text, messages with a role and content, or token ids: for several prompts "
-    "use generate_batch"
+    "a prompt must be a text, messages with a role and a text as content, or token ids: for several "
+    "prompts use generate_batch"
 )
 _NO_REFERENCES = "references must be texts or lists of token ids: put even a single one into a list"
 
@@ -34,10 +34,8 @@ def parts_of(prompt: Prompt) -> tuple[str, list[Message], list[int]]:
     if isinstance(prompt, str):
         return prompt, [], []
     items: list[Any] = [prompt] if isinstance(prompt, Mapping) else _items(prompt, _NO_PROMPT)
-    if items and isinstance(items[0], Mapping):
-        messages = [item for item in items if isinstance(item, Mapping) and "role" in item]
-        if len(messages) == len(items):
-            return "", messages, []
+    if items and all(map(_is_message, items)):
+        return "", items, []
     return "", [], _token_ids(items, _NO_PROMPT)
 
 
@@ -68,6 +66,16 @@ def query_of(prompt: Prompt) -> str:
     # because long queries are searched by their two ends, and encoders read the beginning. A system
     # message would make all its conversations look alike.
     return text or "\n".join(said for said in reversed(contents) if isinstance(said, str))
+
+
+def _is_message(item: Any) -> bool:
+    """Whether it has a role and, if any content, text or parts; templates would write the Python
+    notation of bytes or numbers."""
+    if not isinstance(item, Mapping) or "role" not in item:
+        return False
+    content = item.get("content")
+    parts = content if isinstance(content, list | tuple) else [content]
+    return content is None or all(isinstance(part, str | Mapping) for part in parts)
 
 
 def _items(given: Any, wanted: str) -> list[Any]:
