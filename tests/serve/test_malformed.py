@@ -280,13 +280,27 @@ def test_other_ways_to_go_wrong(served: Live) -> None:
     refused(served.http.post(CHAT, json={"model": "x" * 300_000}), (413,))
     refused(served.http.post(CHAT, json={"model": "other", "messages": USER}), (404,))
     refused(served.http.get("/v1/models/../../etc/passwd"), (404,))
-    refused(served.http.get("/v1/embeddings"), (404,))
     refused(served.http.post(f"{CHAT}/", json={}), (404,))  # no redirect, see `create_app`
-    refused(served.http.get(CHAT), (405,))
-    refused(served.http.delete("/v1/models"), (405,))
     refused(served.http.post("/tokenize", json={}))
     refused(served.http.post("/tokenize", json={"prompt": "a", "messages": USER}))
     refused(served.http.post("/detokenize", json={"tokens": [1 << 20]}))
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings", "/v1/messages", "/api/chat"])
+def test_another_api_leads_to_this_one(served: Live, path: str) -> None:
+    """Several clients ask for the first unless told otherwise."""
+    answer = served.http.post(path, json={})
+    refused(answer, (404,))
+    assert CHAT in answer.text
+
+
+def test_another_method_leads_to_the_right_one(served: Live) -> None:
+    for answer, right in (
+        (served.http.get(CHAT), "POST"),
+        (served.http.delete("/v1/models"), "GET"),
+    ):
+        refused(answer, (405,))
+        assert right in answer.json()["error"]["message"]
 
 
 def test_the_server_still_works(served: Live) -> None:

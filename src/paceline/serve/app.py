@@ -40,6 +40,11 @@ from paceline.serve.ticket import Order
 from paceline.session import Session
 
 _CLIENT_LEFT = 499
+_NOT_HERE = (
+    "there is nothing at this address: texts are written at POST /v1/chat/completions and "
+    "/v1/completions"
+)
+"""Several clients ask for embeddings, or speak OpenAI's newer API unless told otherwise."""
 
 R = TypeVar("R", bound=TextRequest)
 _Answer = Callable[[Request], Awaitable[Response]]
@@ -235,7 +240,7 @@ async def _page_file(name: str, kind: str, request: Request) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        reasons = {404: "there is nothing at this address", 405: "use another method here"}
+        reasons = {404: _NOT_HERE, 405: f"use {(error.headers or {}).get('Allow')} here"}
         reason = reasons.get(error.status_code, "this request cannot be served")
         error = ApiError(error.status_code, reason, headers=error.headers)
     return shown(error).response
