@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +114,16 @@ def test_actors_find_what_a_method_names(tmp_path: Path, monkeypatch: pytest.Mon
         assert anywhere(same) == same
 
 
-def test_ctrl_c_leaves_a_file_that_goes_on(command: Command, tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "hint"),
+    [
+        (signal.SIGINT, 130, "interrupted: repeat the command to continue"),
+        (signal.SIGTERM, 143, ""),
+    ],
+)
+def test_an_interrupted_batch_leaves_a_file_that_goes_on(
+    command: Command, tiny: Path, tmp_path: Path, number: int, code: int, hint: str
+) -> None:
     asked, output, whole = (tmp_path / name for name in ("in", "out", "whole"))
     count = 24
     write_requests(asked, "tiny", count, max_tokens=40, ignore_eos=True)
@@ -120,15 +131,52 @@ def test_ctrl_c_leaves_a_file_that_goes_on(command: Command, tiny: Path, tmp_pat
     running = Forked(["paceline", *words, "--output", output], stderr=subprocess.PIPE, text=True)
     while running.poll() is None and not (output.exists() and output.stat().st_size):
         time.sleep(0.005)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     _, said = running.communicate(timeout=60)
-    assert running.returncode == 130, said
-    assert "interrupted: repeat the command to continue" in said
+    assert running.returncode == code, said
+    assert hint in said
     assert "Traceback" not in said
     assert 0 < len(results(output)) < count
     assert command(*words, "--output", output).code == 0
     assert command(*words, "--output", whole).code == 0
     assert results(output) == results(whole)
+
+
+class _Object:
+    pass
+
+
+def test_sigterm_ends_a_batch_even_where_errors_are_ignored(
+    command: Command, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in callbacks of weak references, of which asyncio has many."""
+    stopped = list[bool]()
+
+    def terminate(_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        for _ in range(9):  # the handler is called between steps
+            pass
+
+    async def work(*_: object) -> None:
+        gone = _Object()
+        watched = weakref.ref(gone, terminate)
+        del gone
+        try:
+            await asyncio.sleep(2)
+        finally:
+            stopped.append(watched() is None)
+        stopped.append(False)
+
+    monkeypatch.setattr("paceline.serve.batch_run.run_batch", work)
+    asked, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write_requests(asked, "tiny", 1)
+    words = ["batch", "--input", asked, "--output", output, "--model", tiny, "--method", "plain"]
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert command(*words).code == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == [True]
 
 
 @pytest.mark.model

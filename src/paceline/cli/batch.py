@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import signal
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Any
 
 import typer
 
@@ -96,7 +98,32 @@ def _here(given: AnswersOf) -> Iterator[Answer]:
     )
     session.budget = given.budget
     server = batch_server(session, given.names, given.max_batch)
-    yield lambda path, results: asyncio.run(run_batch(server, read_lines(path), results))
+    yield lambda path, results: _until_terminated(run_batch(server, read_lines(path), results))
+
+
+def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work; SIGTERM cancels it, as Ctrl-C does. An error raised where the signal arrives
+    could be lost: in the callback of a weak reference, of which there are many, all are ignored."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def do() -> None:
+        loop, doing = asyncio.get_running_loop(), asyncio.ensure_future(work)
+
+        def terminate(number: int, frame: FrameType | None) -> None:
+            signal.signal(number, signal.SIG_DFL)  # a second one kills
+            loop.call_soon_threadsafe(doing.cancel)
+
+        if before is not signal.SIG_IGN:
+            signal.signal(signal.SIGTERM, terminate)
+        try:
+            await doing
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    try:
+        asyncio.run(do())
+    except asyncio.CancelledError:
+        raise SystemExit(128 + signal.SIGTERM) from None
 
 
 def _answer_all(answer: Answer, path: Path, results: Results, total: int, known: int) -> None:
