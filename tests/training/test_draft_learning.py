@@ -120,6 +120,14 @@ def test_what_cannot_be_said_is_a_miss() -> None:
     assert found["top5"] == found["top1"]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_draft_may_say_a_single_token(dtype: torch.dtype) -> None:
+    """Whose scores have no spread of their own."""
+    base = new_model("llama", dtype=dtype)
+    for token in (0, 17):
+        assert cut(base, [0, 2], torch.tensor([token])).config.num_hidden_layers == 2
+
+
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(UsageError, match="leave out --vocabulary or --standalone"):
         DraftSettings(vocabulary=5, standalone=True)

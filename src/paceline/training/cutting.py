@@ -119,7 +119,7 @@ def _gap(
     vocabulary: torch.Tensor | None,
 ) -> float:
     """How far the draft's scores are from the base's with its other layers skipped, relative to
-    the spread of the base's."""
+    the spread of all the base's: those of a few tokens may hardly differ."""
     size = base.config.vocab_size
     ids = torch.tensor([[(7 + 31 * step) % size for step in range(_TRIAL_TOKENS)]])
     ids = ids.to(base.get_input_embeddings().weight.device)
@@ -131,8 +131,11 @@ def _gap(
         expected = base(ids, use_cache=False).logits[0].float()
     with narrow_windows(draft.config), mixed_precision(base):
         found = draft(ids, use_cache=False).logits[0].float()
-    said = slice(None) if vocabulary is None else vocabulary.to(found.device)
-    error, spread = differences(found[:, said], expected[:, said])
+    _, spread = differences(expected, expected)
+    if vocabulary is not None:
+        found, expected = (each[:, vocabulary.to(each.device)] for each in (found, expected))
+        spread = spread * (len(vocabulary) / size) ** 0.5  # as of that many tokens
+    error, _ = differences(found, expected)
     return float((error / spread.clamp(min=1e-6)).max())
 
 
