@@ -110,12 +110,7 @@ class Generation:
         check_capabilities(self.drafter, target)
         self._vocab_size = target.vocab_size
         self._chains_only = TREES not in target.capabilities
-        if not _within(self.prompt, target.vocab_size):
-            wrong = next(token for token in self.prompt if not 0 <= token < target.vocab_size)
-            raise UsageError(
-                f"the prompt holds token {wrong} but the model's vocabulary ends at "
-                f"{target.vocab_size}: the tokenizer belongs to another model"
-            )
+        check_prompt(self.prompt, target.vocab_size)
         # Tokens that the model does not have cannot be guesses.
         self.references = [one for one in self.references if _within(one, target.vocab_size)]
         if target.max_context is not None:
@@ -208,6 +203,16 @@ class Generation:
         """Abort the text, for an error or an interruption."""
         self.error = self.error or error
         self.stopping.reason = self.stopping.reason or cut_off_reason(error)
+
+
+def check_prompt(prompt: Sequence[int], vocab_size: int) -> None:
+    """Raise UsageError for a prompt with tokens that the model does not have."""
+    if not _within(prompt, vocab_size):
+        wrong = next(token for token in prompt if not 0 <= token < vocab_size)
+        raise UsageError(
+            f"the prompt holds token {wrong} but the model's vocabulary ends at {vocab_size}: the "
+            "tokenizer belongs to another model"
+        )
 
 
 def _within(tokens: Sequence[int], vocab_size: int) -> bool:

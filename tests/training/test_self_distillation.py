@@ -255,6 +255,14 @@ def test_a_prompt_that_the_chat_template_rejects_is_named(
     )
 
 
+def test_a_prompt_with_tokens_that_the_model_lacks_is_named(tmp_path: Path, prompts: Path) -> None:
+    session = toy_session(fingerprint=MODEL)
+    session.tokenizer.add_tokens([" 7?"])
+    files, asking = read_prompt_files([prompts]), Asking(max_new_tokens=12)
+    with pytest.raises(UsageError, match=r"line 8, prompt prompts/7: the prompt holds token 257 "):
+        self_distillation.make_data(session, files, 10**9, tmp_path / "data", asking)
+
+
 def test_two_processes_do_not_write_to_one_folder(tmp_path: Path, prompts: Path) -> None:
     out = tmp_path / "data"
     out.mkdir()

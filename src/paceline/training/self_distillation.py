@@ -17,6 +17,7 @@ from typing import Any
 
 from paceline.drafters import make_drafter
 from paceline.errors import UsageError
+from paceline.generation import check_prompt
 from paceline.loop import Generation, decode
 from paceline.models.cache import hash_file
 from paceline.prompts import Conversation, PromptRecord
@@ -68,7 +69,8 @@ def answer_batch(
     is sampled, so nothing depends on what was answered before.
     on_tokens: called with the count of new tokens as they come.
 
-    Raises UsageError, naming the prompt, if it cannot be encoded or the chat template rejects it.
+    Raises UsageError, naming the prompt, if it cannot be encoded, the chat template rejects it, or
+    it holds tokens that the model does not have.
     """
     template = session.tokenizer.chat_template
     conversations = [Answered(each, template, number) for number, each in enumerate(records, first)]
@@ -95,7 +97,9 @@ def answer_batch(
 
 def _encoded(session: Session, one: Answered) -> list[int]:
     try:
-        return session.encode(one.ask())
+        ids = session.encode(one.ask())
+        check_prompt(ids, session.target.vocab_size)
+        return ids
     except UsageError as error:
         record = one.record
         raise UsageError(f"{record.where}, prompt {record.id}: {error}") from error
