@@ -146,6 +146,22 @@ def test_texts_left_out_for_want_of_room_are_counted(
     )
 
 
+def test_texts_too_short_to_guess_in_are_counted(tmp_path: Path) -> None:
+    make(tmp_path / "data", prompt_file(tmp_path, 24), max_new_tokens=20)
+    records = [{"id": f"text-{i}", "prompt": "abcdef"[: i % 6 + 1]} for i in range(60)]
+    source = TextSource(
+        [TrainingData(tmp_path / "data")], read_prompt_files([written(tmp_path, records)])
+    )
+    found = Dataset.of(source, SETTINGS, byte_tokenizer())
+    there = [i for i in range(60) if share_of(f"text-{i}") >= SETTINGS.validation + SETTINGS.test]
+    short = sum(i % 6 < 3 for i in there)
+    assert len(found.reads) == len(there) - short and short > 0
+    assert found.left_out == (
+        f"of {len(there)} texts to be read, {short} are left out: with fewer than 4 tokens there "
+        "is nothing to guess"
+    )
+
+
 def test_licences_of_texts_that_are_only_read_are_counted(tmp_path: Path) -> None:
     _, source = read(tmp_path, None)
     assert source.licences == {"MIT": 8, "unknown": 24 + 1}

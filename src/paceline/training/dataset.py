@@ -227,15 +227,22 @@ def _read_into(
 ) -> str:
     """Add the pieces, each of at most `most` tokens, of texts that are only read, up to the limit;
     returns `Dataset.left_out`."""
+    short = 0
     for number, record in enumerate(records):
         room, pieces = _MOST_READ - len(reads), _pieces(record, tokenizer, most)
+        short += not pieces
         reads += pieces[:room]
         if len(pieces) > room:
             return (
                 f"of {len(records)} texts to be read, {len(records) - number} are left out in "
                 f"whole or in part: {_MOST_READ} pieces of {most} tokens are the most"
             )
-    return ""
+    if not short:
+        return ""
+    return (
+        f"of {len(records)} texts to be read, {short} are left out: with fewer than {_SHORTEST} "
+        "tokens there is nothing to guess"
+    )
 
 
 def _pieces(record: PromptRecord, tokenizer: PreTrainedTokenizerBase, most: int) -> list[Text]:
