@@ -52,7 +52,7 @@ def test_a_folder_is_finished_by_its_record(tmp_path: Path) -> None:
     with described(record, "parts") as about:
         assert about == {"count": 1}
     other = pytest.raises(
-        ModelError, match=r"record\.json does not describe heads \(it has another"
+        ModelError, match=r"record\.json does not describe heads \(it has .*\): name another folder"
     )
     with other, described(record, "heads"):
         pytest.fail("it is of another kind")

@@ -109,7 +109,9 @@ def described(record: Path, kind: str, what: str = "") -> Iterator[dict[str, Any
             raise ValueError("it has another format or kind")
         yield about
     except (KeyError, TypeError, ValueError, ModelError) as error:
-        raise ModelError(f"{record} does not describe {what or kind} ({error})") from error
+        raise ModelError(
+            f"{record} does not describe {what or kind} ({error}): name another folder"
+        ) from error
 
 
 def has_record(record: Path, other: str) -> bool:
