@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME = "elsewhere"
@@ -112,16 +111,21 @@ def _is_here(device: Any) -> bool:
 
 
 def _run(operator: Any, args: Any, kwargs: Any) -> Any:
+    flat: list[Any] = []
+
+    def inner(each: Any) -> Any:
+        flat.append(each)
+        return _inner(each)
+
     # Inner tensors are never inference tensors: a view of one could not be wrapped.
     with torch.inference_mode(False), torch.no_grad():
-        flat, structure = pytree.tree_flatten((args, kwargs))
+        inner_args, inner_kwargs = _changed(inner, args), _changed(inner, kwargs)
         wrapped = {id(each.inner): each for each in flat if isinstance(each, Elsewhere)}
         made_here = _made_here(operator, args, flat)
         if wrapped and operator not in _COPIES:
             _check_devices(operator, args, flat)
         if made_here and any(isinstance(each, torch.Generator) for each in flat):
             raise RuntimeError(f"{operator} on {DEVICE} with a generator on the CPU")
-        inner_args, inner_kwargs = pytree.tree_unflatten([_inner(each) for each in flat], structure)
         found = operator(*inner_args, **inner_kwargs)
 
         def outer(each: Any) -> Any:
@@ -130,7 +134,16 @@ def _run(operator: Any, args: Any, kwargs: Any) -> Any:
             # An operator in place returns what it was given.
             return wrapped[id(each)] if id(each) in wrapped else Elsewhere(each)
 
-        return pytree.tree_map(outer, found)
+        return _changed(outer, found)
+
+
+def _changed(change: Callable[[Any], Any], given: Any) -> Any:
+    """What operators are given and give, each part changed; pytrees take several times as long."""
+    if isinstance(given, tuple | list):
+        return type(given)([_changed(change, each) for each in given])
+    if isinstance(given, dict):
+        return {name: _changed(change, each) for name, each in given.items()}
+    return change(given)
 
 
 def _made_here(operator: Any, args: Any, flat: list[Any]) -> bool:
