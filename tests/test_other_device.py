@@ -72,9 +72,7 @@ def test_devices_must_not_be_mixed(device: str) -> None:
 
 
 @pytest.mark.parametrize("method", [*MODEL_FREE, *PARTS, "ppd"])
-def test_methods_write_the_text_of_the_cpu(
-    device: str, method: str, of_the_cpu: list[int]
-) -> None:
+def test_methods_write_the_text_of_the_cpu(device: str, method: str, of_the_cpu: list[int]) -> None:
     assert text(CausalLMTarget(new_model("llama").to(device), check=False), method) == of_the_cpu
 
 
