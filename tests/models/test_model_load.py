@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -28,6 +26,7 @@ from fake_models import (
     sha256,
 )
 from gguf_files import save_gguf
+from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
@@ -594,27 +593,20 @@ def test_a_spoilt_gguf_file_is_one_sentence(tmp_path: Path, keep: int) -> None:
     assert "\n" not in str(caught.value)
 
 
-_LOAD_CACHED = """
-from paceline.models import load_causal_lm
-model, tokenizer, mark = load_causal_lm("owner/name", device="cpu", local_files_only=True)
-print(type(model).__name__, len(tokenizer), mark)
-"""
-
-
-def test_a_model_in_the_hubs_cache_loads_offline(tiny: Path, tmp_path: Path) -> None:
+def test_a_model_in_the_hubs_cache_loads_offline(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = tmp_path / "models--owner--name"
     shutil.copytree(tiny, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
-    done = subprocess.run(
-        [sys.executable, "-c", _LOAD_CACHED],
-        env=os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["LlamaForCausalLM", "10", load(str(tiny)).fingerprint]
+    # What the variables of these names are read into.
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    model, tokenizer, mark = load("owner/name", local_files_only=True)
+    assert (type(model).__name__, len(tokenizer)) == ("LlamaForCausalLM", 10)
+    assert mark == load(str(tiny)).fingerprint
 
 
 @pytest.mark.model
