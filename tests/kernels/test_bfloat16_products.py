@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -52,6 +53,15 @@ def in_tiles(matrix: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 SUMS = {"BF16_DOT": in_order, "BF16_TILES": in_tiles}
+
+
+@cache
+def summed(count: int, outputs: int, inputs: int, format: str) -> torch.Tensor:
+    """What all tiers make of `some`."""
+    weight, rows = some(count, outputs, inputs)
+    return SUMS[format](weight, rows.bfloat16().float())
+
+
 every_format = pytest.mark.parametrize("format", BF16_PRODUCTS)
 
 
@@ -63,7 +73,7 @@ def test_products_are_those_of_rounded_rows(
     weight, rows = some(13, outputs, inputs)
     bias = torch.arange(float(outputs))
     found = in_floats(weight, format).product(rows, bias)
-    assert torch.equal(found, SUMS[format](weight, rows.bfloat16().float()) + bias)
+    assert torch.equal(found, summed(13, outputs, inputs, format) + bias)
 
 
 @every_format
@@ -73,8 +83,8 @@ def test_other_processors_make_the_same_products(tier: str, format: str, emulate
     for outputs, inputs in SIZES:
         weight, rows = some(45, outputs, inputs)
         matrix = in_floats(weight, format)
-        wanted = SUMS[format](weight, rows.bfloat16().float())
-        for count in (1, 2, 15, 16, 17, 32, 33, 45):
+        wanted = summed(45, outputs, inputs, format)
+        for count in (1, 2, 15, 17, 45):
             assert torch.equal(product(emulated, matrix, rows[:count]), wanted[:count])
 
 
