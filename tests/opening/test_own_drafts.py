@@ -73,8 +73,15 @@ def said(host: Host) -> list[int]:
     return text
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
-@pytest.mark.parametrize(("own_head", "some"), [(False, SOME), (True, None)])
+@pytest.mark.parametrize(
+    ("family", "own_head", "some"),
+    [
+        ("llama", False, SOME),
+        ("llama", True, None),
+        ("gemma3", False, SOME),
+        ("gpt2", True, None),
+    ],
+)
 def test_the_next_start_opens_neither_draft_nor_base(
     root: Path,
     opened: list[Path],
@@ -147,8 +154,15 @@ def test_what_no_longer_fits_its_base_is_made_again(
     assert len(opened) == 2
 
 
-@pytest.mark.parametrize("options", [{}, {"weights": "packed"}, {"dtype": "bfloat16"}])
-@pytest.mark.parametrize("own_head", [False, True])
+@pytest.mark.parametrize(
+    ("options", "own_head"),
+    [
+        ({}, False),
+        ({}, True),
+        ({"weights": "packed"}, False),
+        ({"dtype": "bfloat16"}, True),
+    ],
+)
 def test_a_draft_moves_nothing_of_its_base(
     root: Path, tmp_path: Path, options: dict[str, Any], own_head: bool
 ) -> None:
