@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +88,23 @@ def scores(target: CausalLMTarget) -> torch.Tensor:
 # ---- losslessness ----
 
 
+@cache
+def shared_host(weights: str) -> tuple[CausalLMTarget, Host]:
+    return host_of(weights=weights)
+
+
+@cache
+def plain_text(weights: str, prompt: tuple[int, ...], sampler: Sampler) -> list[int]:
+    return naive_stream(host_of(weights=weights)[0], prompt, 24, sampler)
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("weights", ["packed", "native"])
 def test_two_texts_at_once_are_those_of_plain_decoding(
     weights: str, method: str, sampler: Sampler
 ) -> None:
-    target, host = host_of(weights=weights)
+    target, host = shared_host(weights)
     prompts = some_prompt(17), some_prompt(11, seed=1)
     drafters = [make_drafter(method, host) for _ in prompts]
     generations = [
@@ -102,7 +113,7 @@ def test_two_texts_at_once_are_those_of_plain_decoding(
     ]
     play(target, generations, 8)
     for prompt, generation in zip(prompts, generations):
-        assert generation.output == naive_stream(target, prompt, 24, sampler)
+        assert generation.output == plain_text(weights, tuple(prompt), sampler)
 
 
 @pytest.mark.parametrize(
