@@ -24,6 +24,7 @@ class WatchedDrafter(Drafter):
         self.where = where
         self._drafter = drafter
         self._vocab_size = vocab_size
+        self._rounds = 0
 
     def _call(self, verb: str, *given: Any) -> Any:
         try:
@@ -62,8 +63,9 @@ class WatchedDrafter(Drafter):
         )
 
     def propose(self, budget: int) -> Tree:
-        """Forward, and check the tree; as a planner may, ask for several sizes."""
-        for asked in (budget // 2, budget):
+        """Forward, and check the tree; as a planner may, ask for several sizes now and then."""
+        self._rounds += 1
+        for asked in (budget // 2, budget)[self._rounds % 2 :]:
             tree: Tree = self._call("propose", asked)
             require(
                 len(tree) <= asked,
