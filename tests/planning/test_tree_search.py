@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.planning.tables import VICUNA, tables
 
@@ -83,7 +83,8 @@ def test_the_official_search_finds_them_too(size: int) -> None:
     ]
 
 
-@given(table=tables(max_distances=3), size=st.integers(2, 10), floor=st.integers(0, 1))
+@given(table=tables(max_distances=3), size=st.integers(2, 8), floor=st.integers(0, 1))
+@settings(max_examples=50)
 def test_no_combination_is_better(table: AcceptanceTable, size: int, floor: int) -> None:
     tree = build_tree(table, size, floor)
     ranges = [range(1, size // (1 + floor) + 1)] * table.distances
