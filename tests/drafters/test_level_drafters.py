@@ -256,7 +256,7 @@ CALLED = {
     [
         (method, "llama", config, *how)
         for method, (configs, ways) in CALLED.items()
-        for config, how in product(configs, ways)
+        for config, how in [*product(configs[:1], ways), *product(configs[1:], ways[1:3])]
     ]
     + [(method, "gemma3", {}, {"depth": 3, "ranks": 3}, 0.0) for method in CALLED],
     ids=str,
@@ -278,7 +278,7 @@ def test_a_draft_in_one_call_is_the_draft_level_by_level(
         assert isinstance(drafter._levels, CalledLevels) == (weights == "fastest")
         noted = Noted(drafter)
         for length, budget in ((3, 3), (7, 30), (30, 1), (40, 200)):
-            text = Generation(some_prompt(length), noted, Stopping(12), sampler)
+            text = Generation(some_prompt(length), noted, Stopping(7), sampler)
             play(target, [text], budget=budget)
         seen.append(noted.seen)
     assert len(seen[0]) > 20
