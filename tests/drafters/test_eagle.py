@@ -53,7 +53,7 @@ def test_it_proposes_what_its_module_says_of_the_whole_text(
     target = CausalLMTarget(tiny_model(name), check=False)
     weights = "fastest" if whole else "native"
     noted = Noted(eagle_on(target, ranks=4, beam=beam, least=0.0, depth=4, weights=weights))
-    play(target, [Generation(some_prompt(9), noted, Stopping(16))], budget=60)
+    play(target, [Generation(some_prompt(9), noted, Stopping(10))], budget=60)
     model, compared = eagle_on(target, weights="native")._model, 0
     assert not len(noted.seen[0][1])  # nothing was read yet
     for text, tree in noted.seen[1:-4]:
