@@ -66,9 +66,9 @@ def test_all_that_a_perfect_draft_model_says_is_accepted_at_any_temperature(
 ) -> None:
     for draft in ("twin", "padded"):
         drafter = toy_drafter(draft, inner, length=4, branches=0)
-        output, rounds, _ = generate(ToyTarget(), drafter, PROMPT, 50, sampler=sampler)
-        assert output == plain(sampler)
-        assert [len(round.tree) for round in rounds] == [4] * 10
+        output, rounds, _ = generate(ToyTarget(), drafter, PROMPT, 25, sampler=sampler)
+        assert output == plain(sampler)[:25]
+        assert [len(round.tree) for round in rounds] == [4] * 5
         assert all(len(round.path.nodes) == 4 for round in rounds)
 
 
@@ -76,9 +76,9 @@ def test_a_perfect_draft_model_may_be_a_model_of_transformers() -> None:
     model = tiny_model("llama", "sdpa", F64)
     for sampler in SAMPLERS:
         target, small = (CausalLMTarget(model, check=False) for _ in range(2))
-        expected = naive_stream(target, some_prompt(17), 20, sampler)
+        expected = naive_stream(target, some_prompt(17), 10, sampler)
         drafter = Speculative(Host(target), draft=Host(small), length=4, branches=0)
-        output, rounds, _ = generate(target, drafter, some_prompt(17), 20, sampler=sampler)
+        output, rounds, _ = generate(target, drafter, some_prompt(17), 10, sampler=sampler)
         assert output == expected
         assert all(len(round.path.nodes) == len(round.tree) == 4 for round in rounds)
 
@@ -195,9 +195,9 @@ def test_positions_beyond_a_draft_models_embeddings_are_never_read() -> None:
     """Learned positions end there: one beyond would be an index out of range."""
     model = tiny_model("gpt2", "sdpa", F64)
     small = CausalLMTarget(new_model("gpt2", "sdpa", F64, n_positions=32), check=False)
+    expected = naive_stream(CausalLMTarget(model, check=False), some_prompt(25), 20)
     for inner in ("plain", "anpd", "pld"):
         target = CausalLMTarget(model, check=False)
-        expected = naive_stream(target, some_prompt(25), 20)
         drafter = Speculative(Host(target), draft=Host(small), inner=inner)
         assert generate(target, drafter, some_prompt(25), 20)[0] == expected
 
@@ -221,15 +221,15 @@ def test_tokens_that_the_draft_model_does_not_have_never_reach_it() -> None:
     target = CausalLMTarget(tiny_model("llama", "sdpa", F64), check=False)
     small = CausalLMTarget(new_model("llama", "sdpa", F64, vocab_size=40), check=False)
     rng = random.Random(0)
-    for seed in range(6):
+    for seed in range(4):
         prompt = [rng.randrange(40) for _ in range(9)]
         sampler = Sampler(seed=seed, temperature=0.8 * (seed % 2))
-        expected = naive_stream(target, prompt, 20, sampler)
+        expected = naive_stream(target, prompt, 14, sampler)
         references = [[*expected, 50, 60], [token % 40 for token in expected]]
         for inner in ("anpd", "llma"):
             drafter = Speculative(Host(target), draft=Host(small), inner=inner)
             output, _, _ = generate(
-                target, drafter, prompt, 20, sampler=sampler, references=references
+                target, drafter, prompt, 14, sampler=sampler, references=references
             )
             assert output == expected
 
@@ -257,9 +257,9 @@ def test_a_model_of_transformers_need_not_be_able_to_say_all_tokens(weights: str
     small = CausalLMTarget(model, preparation=preparation)
     target = CausalLMTarget(tiny_model("llama", "sdpa", torch.float32), check=False)
     for sampler in SAMPLERS:
-        expected = naive_stream(target, some_prompt(17), 20, sampler)
+        expected = naive_stream(target, some_prompt(17), 10, sampler)
         drafter = Speculative(Host(target), draft=Host(small), length=4, branches=2)
-        output, rounds, _ = generate(target, drafter, some_prompt(17), 20, sampler=sampler)
+        output, rounds, _ = generate(target, drafter, some_prompt(17), 10, sampler=sampler)
         assert output == expected
         assert all(token % 3 for round in rounds for token in round.tree.tokens)
         assert stats_of(rounds).drafted
@@ -284,9 +284,10 @@ NESTED = [
 ]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS[:3])
+@pytest.mark.parametrize(
+    ("draft", "sampler"), [("near", GREEDY), ("stranger", SAMPLERS[1]), ("near", SAMPLERS[2])]
+)
 @pytest.mark.parametrize("inner", NESTED)
-@pytest.mark.parametrize("draft", ["near", "stranger"])
 def test_the_text_is_that_of_plain_decoding_however_deep_drafters_are_nested(
     draft: str, inner: str, sampler: Sampler
 ) -> None:
@@ -314,12 +315,12 @@ def test_the_text_is_that_of_plain_decoding_however_deep_drafters_are_nested(
 def test_prompt_tokens_draft_for_a_draft_model(name: str, sampler: Sampler) -> None:
     target = CausalLMTarget(tiny_model(name, "sdpa", F64), check=False)
     small = CausalLMTarget(tiny_model("llama", "sdpa", F64), check=False)
-    expected = naive_stream(target, some_prompt(17), 16, sampler)
+    expected = naive_stream(target, some_prompt(17), 11, sampler)
     for prompt_tokens, epts in ((1, 1), (3, 2)):
         parts = saved_parts(prompt_tokens, epts, vocab=VOCAB)
         inner = f"ppd:parts={parts},size=12"
         drafter = Speculative(Host(target), draft=Host(small, "toy"), inner=inner, length=4)
-        output, rounds, _ = generate(target, drafter, some_prompt(17), 16, sampler=sampler)
+        output, rounds, _ = generate(target, drafter, some_prompt(17), 11, sampler=sampler)
         assert output == expected
         assert all(token < VOCAB for round in rounds for token in round.tree.tokens)
 
