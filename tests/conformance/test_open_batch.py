@@ -250,7 +250,7 @@ PLANNERS: dict[str, Callable[[], Planner]] = {
 
 
 @given(st.lists(ACTIONS, max_size=16), st.sampled_from(sorted(PLANNERS)))
-@settings(max_examples=250)
+@settings(max_examples=120)
 def test_texts_that_come_and_go_are_those_that_each_is_alone(
     actions: list[tuple[str, int]], planner: str
 ) -> None:
@@ -261,7 +261,7 @@ def test_texts_that_come_and_go_are_those_that_each_is_alone(
 
 
 @given(st.lists(ACTIONS, max_size=30), st.sampled_from(sorted(PLANNERS)), st.integers(0, 999))
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_a_crowd_is_no_different(actions: list[tuple[str, int]], planner: str, seed: int) -> None:
     """As many texts as there may be, which are joined by others where some leave."""
     schedule = Schedule(PLANNERS[planner]())
@@ -272,7 +272,7 @@ def test_a_crowd_is_no_different(actions: list[tuple[str, int]], planner: str, s
 
 
 @given(st.lists(ACTIONS, max_size=20))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_closing_a_batch_leaves_no_slot_open(actions: list[tuple[str, int]]) -> None:
     schedule = Schedule(FixedBudget(5))
     for verb, seed in actions:
