@@ -91,7 +91,7 @@ def test_chains_say_what_rounds_say(name: str, sampler: Sampler) -> None:
     certain = some_prompt(20)
     for text in texts:
         text.start(TextStart(certain, sampler=sampler))
-    for _ in range(12):
+    for _ in range(7):
         most, end = rng.randrange(1, 9), some_end(rng, len(texts[0].guesses))
         for text in texts:
             text.guess(most, end)

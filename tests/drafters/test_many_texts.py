@@ -17,7 +17,7 @@ from paceline.sampling import Sampler
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 
-TEXTS, MOST = 40, 20
+TEXTS, MOST = 24, 20
 
 
 def small_toy(sharpness: float = 2.0) -> ToyTarget:
