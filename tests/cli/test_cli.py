@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from paceline.cli.common import interruptible, print_table
 from paceline.cli.show import print_stream
 from paceline.errors import ModelError
 from paceline.models import ModelStore, load_causal_lm
-from paceline.session import Chunk, Completion
+from paceline.session import Chunk, Completion, Session
 from paceline.stats import Stats
 from paceline.tables import Table
 
@@ -125,10 +126,14 @@ def untemplated(tiny: Path) -> Path:
     return folder
 
 
+@cache
+def _plain_session(folder: Path) -> Session:
+    return paceline.load(str(folder), "plain")
+
+
 def greedy(folder: Path, messages: Sequence[dict[str, str]] | str, count: int) -> str:
     """What the library writes, to compare with what the command prints."""
-    session = paceline.load(str(folder), "plain")
-    return session.generate(messages, max_new_tokens=count).text
+    return _plain_session(folder).generate(messages, max_new_tokens=count).text
 
 
 def asked(*texts: str) -> list[dict[str, str]]:
@@ -509,7 +514,7 @@ def test_generate_reads_standard_input_as_it_stands(command: Command, tiny: Path
         piped = command("generate", "-", *words, stdin=text)
         assert piped.out == greedy(tiny, text, 12) + "\n"
         assert command("generate", *words, "--", text).out == piped.out
-        assert command("generate", "-", *words, stdin=f"\ufeff{text}").out == piped.out
+    assert command("generate", "-", *words, stdin=f"\ufeff{text}").out == piped.out
 
 
 def test_generate_answers_a_file_of_prompts(command: Command, tiny: Path, tmp_path: Path) -> None:
@@ -944,12 +949,15 @@ def test_an_error_while_loading_stays_what_it_is() -> None:
         raise ImportError
 
 
-def test_a_reader_that_has_enough_is_no_error(tiny: Path) -> None:
-    process = start("-m", "paceline", "generate", "hello", "-m", tiny, "-n", 3000)
-    assert process.stdout is not None
-    assert len(read(process, 5)) == 5
+@pytest.mark.parametrize("name", ["generate", "models"])
+def test_a_reader_that_has_enough_is_no_error(name: str, tiny: Path) -> None:
+    if name == "generate":
+        process = fork("generate", "hello", "-m", tiny, "-n", 3000)
+        assert len(read(process, 5)) == 5
+    else:  # to the end of Python itself, which writes what is left
+        process = start("-m", "paceline", "models", "list")
+    assert process.stdin is not None and process.stdout is not None
     process.stdout.close()
-    assert process.stdin is not None
     process.stdin.close()
     assert process.stderr is not None
     err = process.stderr.read().decode()
@@ -984,8 +992,9 @@ def test_a_full_disk_is_one_sentence(words: list[str], tmp_path: Path) -> None:
     assert said.decode().strip() == "error: cannot write: No space left on device"
 
 
-def test_without_a_network_a_hub_model_is_one_sentence() -> None:
-    process = start("-m", "paceline", "generate", "hi", "-m", "nobody/nothing", HF_HUB_OFFLINE="1")
+def test_without_a_network_a_hub_model_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # as the variable does
+    process = fork("generate", "hi", "-m", "nobody/nothing")
     out, err = finish(process)
     assert (process.returncode, out) == (2, "")
     assert "error: cannot reach the model hub to get nobody/nothing" in err
