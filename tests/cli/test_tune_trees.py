@@ -15,8 +15,9 @@ from paceline.planning import curve_store, measure
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Few passes, and a cache folder of our own."""
+    """Few passes, little to measure bandwidth with, and a cache folder of our own."""
     monkeypatch.setattr(measure, "WIDTHS", (1, 4, 8, 12, 16))
+    monkeypatch.setattr(measure, "_BUFFER_BYTES", 1 << 22)
     monkeypatch.setattr(curve_store, "cache_root", lambda: tmp_path / "cache")
 
 
