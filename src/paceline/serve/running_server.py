@@ -94,7 +94,8 @@ def bound_socket(host: str, port: int) -> socket.socket:
         raise UsageError("the host is empty: name one, such as 127.0.0.1, or 0.0.0.0 for any")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with _listening_on(f"{host}:{port}"), ExitStack() as unless_bound:
-        bound = unless_bound.enter_context(socket.socket(family))
+        # asyncio sets TCP_NODELAY only where the protocol is named.
+        bound = unless_bound.enter_context(socket.socket(family, proto=socket.IPPROTO_TCP))
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _probe_silent_peers(bound)
         bound.bind((host, port))
