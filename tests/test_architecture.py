@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -74,10 +74,18 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of the file, from the outside inwards."""
+    return tuple(ast.walk(parsed(path)))
+
+
+@cache
 def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def room_of(path: Path) -> str:
     """The folder, or the module's own name at the top: "drafters", "tree", "__init__"."""
     return path.relative_to(ROOT).with_suffix("").parts[0]
@@ -91,7 +99,7 @@ def imported(path: Path) -> tuple[tuple[str, int], ...]:
 
 def _imported(path: Path) -> Iterator[tuple[str, int]]:
     package = ["paceline", *path.relative_to(ROOT).parts[:-1]]
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -99,32 +107,45 @@ def _imported(path: Path) -> Iterator[tuple[str, int]]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield base, node.lineno
             yield from ((f"{base}.{alias.name}", node.lineno) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and name_called(node) == "import_module":
             argument = node.args[0]
             if isinstance(argument, ast.Constant):
                 yield str(argument.value), node.lineno
 
 
+def name_called(call: ast.Call) -> str | None:
+    """Without what it is an attribute of."""
+    return getattr(call.func, "attr", getattr(call.func, "id", None))
+
+
+@cache
 def module_of(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(["paceline", *parts]).removesuffix(".__init__")
 
 
+KNOWN = {module_of(path) for path in MODULES}
+
+
 def modules_imported(path: Path) -> set[str]:
     """Modules of paceline that the file imports; of a package, what it takes from the package's own
     file counts as that file."""
-    modules = {module_of(each) for each in MODULES}
     package = ["paceline", *path.relative_to(ROOT).parts[:-1]]
     found: set[str] = set()
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             named = {f"{base}.{alias.name}" for alias in node.names}
-            found |= named & modules | ({base} if named - modules else set())
-    return found & modules - {module_of(path)}
+            found |= named & KNOWN | ({base} if named - KNOWN else set())
+    return found & KNOWN - {module_of(path)}
+
+
+@cache
+def is_room(name: str) -> bool:
+    return (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file()
 
 
 def rooms_imported(path: Path) -> Iterator[tuple[str, str]]:
@@ -133,12 +154,11 @@ def rooms_imported(path: Path) -> Iterator[tuple[str, str]]:
         parts = module.split(".")
         if parts[0] == "paceline" and len(parts) > 1:
             where = f"{name_of(path)}:{line} imports {module}"
-            is_room = (ROOT / parts[1]).is_dir() or (ROOT / f"{parts[1]}.py").is_file()
-            yield (parts[1] if is_room else "__init__"), where
+            yield (parts[1] if is_room(parts[1]) else "__init__"), where
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
+def functions(of: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in of:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -266,8 +286,9 @@ def test_only_the_command_line_prints() -> None:
         f"{name_of(path)}:{node.lineno}"
         for path in MODULES
         if room_of(path) not in ("cli", "__main__")
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+        for node in nodes(path)
+        if isinstance(node, ast.Call)
+        if isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
     assert found == []
 
@@ -276,7 +297,7 @@ def test_no_code_of_strangers_is_run() -> None:
     """`trust_remote_code=True` runs whatever a model's repository holds."""
     found = []
     for path in MODULES:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             trusted = isinstance(node, ast.keyword) and node.arg == "trust_remote_code"
             if trusted and not (isinstance(node.value, ast.Constant) and node.value.value is False):
                 found.append(f"{name_of(path)}:{node.value.lineno}")
@@ -293,18 +314,23 @@ def classes() -> dict[str, list[ast.ClassDef]]:
     """Those of paceline, by name."""
     found: dict[str, list[ast.ClassDef]] = {}
     for path in MODULES:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(node)
     return found
+
+
+@cache
+def described(of: ast.ClassDef) -> set[str]:
+    """The methods that say what they do."""
+    return {each.name for each in functions(ast.walk(of)) if ast.get_docstring(each)}
 
 
 def inherited_description(of: ast.ClassDef, method: str) -> bool:
     """Whether a class above this one describes the method."""
     names = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in of.bases]
     return any(
-        any(each.name == method and ast.get_docstring(each) for each in functions(above))
-        or inherited_description(above, method)
+        method in described(above) or inherited_description(above, method)
         for name in names
         for above in classes().get(name, [])
         if above is not of
@@ -335,7 +361,7 @@ def test_files_and_functions_fit_into_a_head() -> None:
         lines = len(path.read_text(encoding="utf-8").splitlines())
         if lines > FILE_LINES:
             found.append(f"{path.name} has {lines} lines")
-        for function in functions(parsed(path)):
+        for function in functions(nodes(path)):
             length = (function.end_lineno or function.lineno) - function.lineno + 1
             length -= docstring_lines(function)
             if length > FUNCTION_LINES:
@@ -347,7 +373,7 @@ def test_functions_take_few_parameters() -> None:
     found = {
         f"{name_of(path)} {function.name}"
         for path in MODULES
-        for function in functions(parsed(path))
+        for function in functions(nodes(path))
         if len(function.args.args) + len(function.args.kwonlyargs) > PARAMETERS
     }
     assert found == OPENERS
