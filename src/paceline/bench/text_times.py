@@ -12,6 +12,8 @@ from paceline.bench.entries import Entry
 
 _RESAMPLES = 2000
 _CONFIDENCE = 0.95
+_AT_ONCE = 1 << 18
+"""Texts drawn; all at once may be gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def speedup_interval(texts: Sequence[tuple[int, float, int, float]]) -> tuple[fl
     """
     values = np.array(texts)
     drawn = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
-    sums = np.array([values[row].sum(axis=0) for row in drawn])  # all at once may be gigabytes
+    parts = np.array_split(drawn, 1 + drawn.size // _AT_ONCE)
+    sums = np.concatenate([values[rows].sum(axis=1) for rows in parts])
     ratios = (sums[:, 0] / sums[:, 1]) / (sums[:, 2] / sums[:, 3])
     tail = (1 - _CONFIDENCE) / 2
     low, high = np.quantile(ratios, [tail, 1 - tail])
