@@ -97,11 +97,29 @@ def two_tasks() -> list[Entry]:
     ]
 
 
+def unguessed() -> list[Entry]:
+    """Of which the fewest plots are drawn."""
+    return [trial("plain", "copy/1", 4.0), trial("fast", "copy/1", 2.0)]
+
+
 def report(folder: Path) -> tuple[str, str]:
     """HTML and Markdown."""
-    page, markdown = write_report(folder)
-    assert (page, markdown) == (folder / "report.html", folder / "report.md")
-    return page.read_text(encoding="utf-8"), markdown.read_text(encoding="utf-8")
+    assert write_report(folder) == [folder / "report.html", folder / "report.md"]
+    return read(folder)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the report of `two_tasks`, to be read only."""
+    folder = tmp_path_factory.mktemp("known")
+    write(folder, two_tasks())
+    report(folder)
+    return folder
+
+
+def read(folder: Path) -> tuple[str, str]:
+    """The HTML and the Markdown that are there."""
+    return (folder / "report.html").read_text("utf-8"), (folder / "report.md").read_text("utf-8")
 
 
 def words_of(page: str) -> str:
@@ -315,9 +333,8 @@ def test_rivals_are_told_apart_and_their_texts_compared(tmp_path: Path) -> None:
     assert labels == {"anpd": "", "transformers": "other software", "llama.cpp": "other software"}
 
 
-def test_tables_hold_the_known_numbers(tmp_path: Path) -> None:
-    write(tmp_path, two_tasks())
-    _, markdown = report(tmp_path)
+def test_tables_hold_the_known_numbers(known: Path) -> None:
+    _, markdown = read(known)
     rows = [line for line in markdown.splitlines() if line.startswith("| anpd |")]
     # 500 tokens in 8 seconds; a quarter of them reads the prompt; 100 tokens in 40 rounds.
     assert re.match(r"\| anpd \| 5 \| 62\.5 \| 1\.25x \(.*\) \| 1\.25x \| ", rows[0])
@@ -354,15 +371,13 @@ def test_sources_are_shown_with_what_they_did(tmp_path: Path) -> None:
     assert "guesses by source" in words_of(page)
 
 
-def test_there_is_no_word_about_sources_where_no_method_has_any(tmp_path: Path) -> None:
-    write(tmp_path, two_tasks())
-    page, markdown = report(tmp_path)
+def test_there_is_no_word_about_sources_where_no_method_has_any(known: Path) -> None:
+    page, markdown = read(known)
     assert "by source" not in page + markdown
 
 
-def test_the_way_to_repeat_it_is_there(tmp_path: Path) -> None:
-    write(tmp_path, two_tasks())
-    page, markdown = report(tmp_path)
+def test_the_way_to_repeat_it_is_there(known: Path) -> None:
+    page, markdown = read(known)
     for text in (words_of(page), markdown):
         assert "paceline bench run copy chat --out results" in text
         for words in ("A Processor", "torch 9.9.9", "fingerprint 0123abcd", "seed 0"):
@@ -402,13 +417,12 @@ def test_the_page_is_whole_and_asks_for_nothing_elsewhere(tmp_path: Path) -> Non
     assert page.count("<svg ") == len(re.findall(r"!\[.*?\]\(plots/", markdown)) == 6
 
 
-def test_plots_are_files_of_their_own_as_well(tmp_path: Path) -> None:
-    write(tmp_path, two_tasks())
-    _, markdown = report(tmp_path)
+def test_plots_are_files_of_their_own_as_well(known: Path) -> None:
+    _, markdown = read(known)
     named = re.findall(r"\]\((plots/[^)]*\.svg)\)", markdown)
-    assert sorted(named) == sorted(f"plots/{path.name}" for path in (tmp_path / "plots").iterdir())
+    assert sorted(named) == sorted(f"plots/{path.name}" for path in (known / "plots").iterdir())
     for name in named:
-        text = (tmp_path / name).read_text(encoding="utf-8")
+        text = (known / name).read_text(encoding="utf-8")
         assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314
         assert "currentColor" in text and "#010203" not in text
         assert "prefers-color-scheme" in text
@@ -488,23 +502,23 @@ def test_a_cost_curve_joins_the_run_of_its_model(tmp_path: Path) -> None:
     assert "Reading all weights once takes 1.50 ms at 40.0 GB/s, the floor." in markdown
 
 
-@pytest.mark.parametrize("content", [b"{torn", b"[" * 100_000, b"caf\xe9", b""])
-def test_json_that_is_none_is_skipped_with_a_note(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    content: bytes,
+def test_the_command_says_where_the_report_is_and_skips_json_that_is_none_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It may be anybody's; the results are reported all the same."""
-    write(tmp_path, two_tasks())
-    (tmp_path / "other.json").write_bytes(content)
+    """Other files may be anybody's; the results are reported all the same."""
+    write(tmp_path, unguessed())
+    others = [tmp_path / f"other-{number}.json" for number in range(4)]
+    for other, content in zip(others, (b"{torn", b"[" * 100_000, b"caf\xe9", b""), strict=True):
+        other.write_bytes(content)
     monkeypatch.setattr(sys, "argv", ["paceline", "bench", "report", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
-    said = " ".join(capsys.readouterr().err.split())
-    assert said == f"{tmp_path}/other.json was skipped: it is not JSON in UTF-8"
+    written, said = capsys.readouterr()
+    assert written == f"{tmp_path}/report.html\n{tmp_path}/report.md\n"
     assert (tmp_path / "report.md").exists()
+    notes = [f"{other} was skipped: it is not JSON in UTF-8" for other in others]
+    assert " ".join(said.split()) == " ".join(notes)
 
 
 def test_a_tuning_may_begin_with_a_mark(tmp_path: Path) -> None:
@@ -513,23 +527,22 @@ def test_a_tuning_may_begin_with_a_mark(tmp_path: Path) -> None:
 
 
 def test_a_file_of_any_name_has_a_report_of_its_own(tmp_path: Path) -> None:
-    lines = [trial("plain", "copy/1", 4.0), trial("fast", "copy/1", 2.0)]
-    file = write(tmp_path, lines, "published-tiny")
-    write(tmp_path, lines, "run-other")
+    file = write(tmp_path, unguessed(), "published-tiny")
+    write(tmp_path, unguessed(), "run-other")
     page, markdown = write_report(file)
     assert page.parent == markdown.parent == tmp_path / "published-tiny"
     assert markdown.read_text("utf-8").count("### All methods") == 1
 
 
 def test_a_file_without_a_suffix_has_a_report_beside_it(tmp_path: Path) -> None:
-    file = write(tmp_path, two_tasks()).rename(tmp_path / "mine")
+    file = write(tmp_path, unguessed()).rename(tmp_path / "mine")
     page, _ = write_report(file)
     assert page.parent == tmp_path / "mine.report"
 
 
 def test_names_that_differ_in_a_sign_have_plots_of_their_own(tmp_path: Path) -> None:
     for name in ("run-a_b", "run-a-b", "run-a b"):
-        write(tmp_path, two_tasks(), name)
+        write(tmp_path, unguessed(), name)
     page, markdown = report(tmp_path)
     chapters = re.findall(r'<article id="([^"]*)"', page)
     assert len({*chapters}) == len(chapters) == 4 and "run-a-b" in chapters
@@ -545,7 +558,7 @@ def test_a_method_in_a_private_module_is_drawn(tmp_path: Path) -> None:
 
 
 def test_names_that_are_no_text_are_reported(tmp_path: Path) -> None:
-    write(tmp_path, two_tasks(), suites=["caf\udce9"])
+    write(tmp_path, unguessed(), suites=["caf\udce9"])
     page, markdown = report(tmp_path)
     assert "caf?" in page and "caf?" in markdown
 
@@ -599,14 +612,3 @@ def test_software_that_is_missing_is_named(
     with pytest.raises(UsageError) as raised:
         write_report(tmp_path)
     assert str(raised.value) == f"the report needs {package}: pip install 'paceline[bench]'"
-
-
-def test_the_command_says_where_the_report_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(tmp_path, two_tasks())
-    monkeypatch.setattr(sys, "argv", ["paceline", "bench", "report", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    assert capsys.readouterr().out == f"{tmp_path}/report.html\n{tmp_path}/report.md\n"
