@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
+from paceline import noise as noise_module
 from paceline import sampling, warping
 from paceline.errors import ModelError
 from paceline.noise import device_gumbel
@@ -42,6 +43,12 @@ def draw_on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "draws_there", lambda device: True)
 
 
+@pytest.fixture
+def little_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more noise than a test looks at, or little more."""
+    monkeypatch.setattr(noise_module, "_LEAST_NOISE", 64)
+
+
 def test_noise_depends_on_seed_and_position_alone() -> None:
     expected = noise(7, 3, 40)
     torch.manual_seed(0)
@@ -64,6 +71,7 @@ def test_a_vocabulary_larger_than_most_gets_noise_for_all_of_it() -> None:
     assert np.isfinite(noise(1, 2, (1 << 18) + 1)).all()
 
 
+@pytest.mark.usefixtures("little_noise")
 def test_noise_is_gumbel_distributed_over_tokens_and_over_positions_and_over_seeds() -> None:
     for column in (
         noise(0, 0, 5000),
@@ -79,6 +87,7 @@ def test_warping_many_rows_is_warping_each(sampler: Sampler) -> None:
     assert torch.equal(sampler.warp(logits), torch.stack([sampler.warp(row) for row in logits]))
 
 
+@pytest.mark.usefixtures("little_noise")
 @each_sampler
 def test_rows_drawn_together_are_the_rows_drawn_one_by_one(
     sampler: Sampler, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +109,7 @@ def test_rows_drawn_together_are_the_rows_drawn_one_by_one(
         sampler.over(logits, positions)(7, [0])
 
 
+@pytest.mark.usefixtures("little_noise")
 def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     logits = some_logits(1, size=6).expand(4000, 6) / 2
     sampler = Sampler(seed=11, temperature=0.7)
