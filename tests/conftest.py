@@ -51,6 +51,9 @@ def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setattr(
                 module, "cache_root", lambda: Path(os.environ.get("PACELINE_CACHE") or folder)
             )
+        # Every test that opens a model anew measures it: of eleven widths, a narrow one, one in
+        # between and the widest will do.
+        patch.setattr(curve_store, "_WIDTHS", (1, 8, 64))
         yield
 
 

@@ -139,7 +139,7 @@ def test_real_passes_of_models_with_little_room(room: int) -> None:
         assert curve is None
     else:
         assert curve is not None
-        assert curve.widths == tuple(w for w in (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64) if w < room)
+        assert curve.widths == tuple(w for w in curve_store._WIDTHS if w < room)
     target.close(target.open([0]))
 
 
