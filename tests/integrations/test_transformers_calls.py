@@ -60,10 +60,10 @@ def test_a_call_during_another_has_its_own_streamer_and_drafter(
         assert told == inner[-1].heard
 
     outer = Recorder(call)
-    told = answer(fast, PROMPT, max_new_tokens=40, streamer=outer)
-    assert told == outer.heard == answer(model, PROMPT, max_new_tokens=40)
+    told = answer(fast, PROMPT, max_new_tokens=20, streamer=outer)
+    assert told == outer.heard == answer(model, PROMPT, max_new_tokens=20)
     assert {tuple(each.heard) for each in inner} == {tuple(answer(model, OTHER, max_new_tokens=12))}
-    assert [stats.tokens for stats in fast.stats] == [40]
+    assert [stats.tokens for stats in fast.stats] == [20]
     # No streamer stays behind, which would refuse several texts.
     assert fast.generate(torch.tensor([OTHER, OTHER]), max_new_tokens=2).shape == (2, 8)
 
@@ -90,8 +90,8 @@ def test_a_drafter_does_not_guess_tokens_of_another_model(method: str) -> None:
     large, small = new_model("llama", vocab_size=200), new_model("llama", vocab_size=20)
     pace = Pace(method, budget=8)
     for model in (large, large, small):
-        told = answer(model, PROMPT, max_new_tokens=60, custom_generate=pace)
-        assert told == answer(model, PROMPT, max_new_tokens=60)
+        told = answer(model, PROMPT, max_new_tokens=24, custom_generate=pace)
+        assert told == answer(model, PROMPT, max_new_tokens=24)
 
 
 @pytest.mark.parametrize(
@@ -233,10 +233,9 @@ def test_a_model_may_change_between_calls(method: str) -> None:
     ]
     for change in (lambda: None, *changes):
         change()
+        expected = answer(model, PROMPT, max_new_tokens=24)
         for _ in range(2):
-            assert answer(fast, PROMPT, max_new_tokens=60) == answer(
-                model, PROMPT, max_new_tokens=60
-            )
+            assert answer(fast, PROMPT, max_new_tokens=24) == expected
 
 
 @pytest.mark.parametrize("method", ["speculative", "ouroboros"])

@@ -187,7 +187,7 @@ def test_a_model_that_was_checked_writes_under_autocast_too(inputs: torch.Tensor
 
 def test_few_forms_of_a_model_are_remembered() -> None:
     model, pace = new_model("llama"), Pace("anpd", budget=8)
-    for _ in range(40):
+    for _ in range(20):
         hook = model.register_forward_hook(lambda *given: None)
         model.generate(ROWS[:1], max_new_tokens=2, custom_generate=pace)
         hook.remove()
