@@ -96,10 +96,9 @@ def test_a_second_turn_reads_only_what_is_new(session: Session) -> None:
     second = session.generate(messages, max_new_tokens=4)
     read = second.prompt_tokens - second.cached_tokens
     assert read < second.prompt_tokens - first.prompt_tokens
-    fresh = paceline.load("smollm2-135m", "plain", weights="packed").generate(
-        messages, max_new_tokens=4
-    )
-    assert second.tokens == fresh.tokens
+    session.target.forget()
+    fresh = session.generate(messages, max_new_tokens=4)
+    assert fresh.cached_tokens == 0 and fresh.tokens == second.tokens
 
 
 def test_text_and_stream_agree_with_the_tokenizer(session: Session) -> None:
@@ -109,8 +108,9 @@ def test_text_and_stream_agree_with_the_tokenizer(session: Session) -> None:
     assert text == done.text == session.tokenizer.decode(done.tokens, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("sampler", [Sampler(), Sampler(seed=11, temperature=0.8)], ids=str)
-@pytest.mark.parametrize("inner", ["plain", "anpd"])
+@pytest.mark.parametrize(
+    ("inner", "sampler"), [("anpd", Sampler()), ("plain", Sampler(seed=11, temperature=0.8))]
+)
 def test_a_copy_of_few_bits_drafts_what_the_model_says(
     session: Session, prompts: dict[str, list[int]], inner: str, sampler: Sampler
 ) -> None:

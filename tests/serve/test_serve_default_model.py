@@ -64,9 +64,9 @@ def asked(place: int) -> Any:
     return [{"role": "user", "content": f"{prompts[place % len(prompts)].turns[0]} ({place})"}]
 
 
-def test_sixteen_clients_get_what_plain_decoding_says_alone(client: Any) -> None:
+def test_sixteen_clients_get_what_plain_decoding_says_alone(session: Session, client: Any) -> None:
     """Half of them greedy, half sampled; one in four a completion with n."""
-    plain = paceline.load(MODEL, "plain")
+    plain = Session(session.target, session.tokenizer, "plain", eos_ids=session.eos_ids)
 
     def ask(place: int) -> list[str]:
         order = {
