@@ -44,7 +44,6 @@ from paceline.tree import EMPTY, ROOT, Tree
 
 NAMED = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "phi"]
 WINDOWED = ["phi3", "starcoder2", "ministral3", "mixtral", "phimoe", "qwen3_moe"]
-EAGER = ["gemma3", "gpt2"]  # of whole texts; it is asked for rows of all others as well
 METHODS = ["plain", "anpd:branches=3", "lookahead"]
 
 F32, F64 = torch.float32, torch.float64
@@ -139,14 +138,9 @@ def watched(model: PreTrainedModel) -> Iterator[Passes]:
 # ---- rows and streams of every architecture ----
 
 
-@pytest.mark.parametrize(
-    ("attention", "dtype", "name"),
-    [
-        *((kind, F64, name) for kind in ("sdpa", "eager") for name in (*NAMED, *WINDOWED)),
-        *(("sdpa", F32, name) for name in NAMED),
-        *(("eager", F32, name) for name in EAGER),
-    ],
-)
+@pytest.mark.parametrize("dtype", [F32, F64])
+@each_attention
+@pytest.mark.parametrize("name", [*NAMED, *WINDOWED])
 def test_every_row_of_a_tree_is_the_row_of_the_models_own_forward(
     name: str, attention: str, dtype: torch.dtype
 ) -> None:
@@ -170,7 +164,8 @@ def test_every_row_of_a_tree_is_the_row_of_the_models_own_forward(
 
 @pytest.mark.parametrize(
     ("name", "attention"),
-    [*((name, "sdpa") for name in (*NAMED, *WINDOWED)), *((name, "eager") for name in EAGER)],
+    [*((name, kind) for name in NAMED for kind in ("sdpa", "eager"))]
+    + [(name, "sdpa") for name in WINDOWED],
 )
 def test_the_text_is_that_of_generate_with_every_drafter(name: str, attention: str) -> None:
     model = tiny_model(name, attention)
@@ -199,10 +194,8 @@ def test_a_sampled_text_is_that_of_plain_decoding_with_its_seed(name: str) -> No
             assert len(rounds) <= 3
 
 
-@pytest.mark.parametrize(
-    ("name", "attention"),
-    [*((name, "sdpa") for name in NAMED), *((name, "eager") for name in EAGER)],
-)
+@each_attention
+@pytest.mark.parametrize("name", NAMED)
 def test_the_texts_of_a_ragged_batch_are_those_that_generate_says_to_each(
     name: str, attention: str
 ) -> None:
