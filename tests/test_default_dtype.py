@@ -87,7 +87,7 @@ def test_an_accelerated_model_with_another_default_device(weights: str, rows: in
 @pytest.mark.parametrize("method", ["eagle", "chimera"])
 def test_shipped_parts_with_another_default_device(method: str) -> None:
     session = paceline.load("smollm2-135m", method, measure=False)
-    options = {"max_new_tokens": 12, "ignore_eos": True, "budget": 8}
+    options = {"max_new_tokens": 24, "ignore_eos": True, "budget": 8}
     prompt = "Why is the sky blue, and why is it red where the sun sets in the evening? " * 3
     with torch.device("meta"):
         found = session.generate(prompt, **options)
@@ -97,7 +97,7 @@ def test_shipped_parts_with_another_default_device(method: str) -> None:
 
 def written(method: str) -> paceline.Completion:
     session = paceline.load("smollm2-135m", method, measure=False)
-    return session.generate("Why is the sky blue?", max_new_tokens=12, ignore_eos=True, budget=8)
+    return session.generate("Why is the sky blue?", max_new_tokens=24, ignore_eos=True, budget=8)
 
 
 @pytest.fixture(scope="module")
