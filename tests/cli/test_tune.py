@@ -19,6 +19,7 @@ import paceline
 from paceline.cli import common, tune
 from paceline.cli.bench import shared
 from paceline.cli.tune import _bar
+from paceline.kernels.native.calls import unavailable
 from paceline.options import Options
 from paceline.planning import measure
 from paceline.planning.cost_curve import CostCurve, CostPoint
@@ -41,7 +42,7 @@ def test_it_shows_writes_and_stores_the_curve(
 ) -> None:
     path = tmp_path / "curve.json"
     code, out, err = command("tune", "-m", tiny, "--repeats", 2, "--json", path)
-    assert (code, err.strip()) == (0, "")
+    assert (code, err.strip()) == (0, "") or (code == 0 and unavailable())  # which is told
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for key in ("bandwidth_gb_per_s", "floor_milliseconds", "floor_share"):
         assert report[key] > 0
