@@ -105,6 +105,22 @@ def test_the_next_text_of_a_chat_reads_only_what_is_new(make: Made, target: Caus
         drafter.stop()
 
 
+@pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
+def test_a_text_taken_back_is_drafted_for_as_if_it_had_always_been_this_one(
+    make: Made, target: CausalLMTarget
+) -> None:
+    drafter, text = make(target), some_prompt(40)
+    drafter.start(TextStart(text))
+    drafts(drafter, target, text)
+    for again in ([*text[:36], *some_prompt(4, seed=1)], text[:30]):
+        drafter.resume(TextStart(again))
+        fresh = make(target)
+        fresh.start(TextStart(again))
+        found, expected = drafts(drafter, target, again), drafts(fresh, target, again)
+        assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
+        assert found.weights == pytest.approx(expected.weights, rel=1e-4)
+
+
 @pytest.mark.parametrize("make", [eagle, chimera])
 def test_of_a_text_not_to_be_recorded_nothing_is_kept(make: Made, target: CausalLMTarget) -> None:
     drafter, text = make(target), some_prompt(40)

@@ -150,11 +150,12 @@ def test_a_limit_among_the_criteria_replaces_that_of_generate(
     [
         lambda token: {"stopping_criteria": [EosTokenCriteria(token)]},
         lambda token: {"stopping_criteria": [EosTokenCriteria([token, 1])], "eos_token_id": 2},
+        lambda token: {"eos_token_id": [1, token]},
         lambda token: {"eos_token_id": torch.tensor([token])},
         lambda token: {"eos_token_id": torch.tensor(token)},
         lambda token: {"eos_token_id": np.int64(token)},
     ],
-    ids=["criterion", "instead of another", "tensor", "scalar", "numpy"],
+    ids=["criterion", "instead of another", "second", "tensor", "scalar", "numpy"],
 )
 def test_end_of_sequence_ids_may_come_in_any_form(
     model: PreTrainedModel, ending: Callable[[int], dict[str, Any]]
