@@ -230,7 +230,7 @@ some_texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), min_
 
 
 @pytest.mark.parametrize("slots", [4, 256])
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_after_any_history_replayed_rows_are_those_of_the_ordinary_pass(
     slots: int, recorded: object, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
