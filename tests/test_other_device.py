@@ -199,4 +199,5 @@ def test_training_is_that_of_the_cpu(
     found = load_file(root / method / "model.safetensors")
     for name, tensor in expected.tensors.items():
         # Where a gradient is nearly zero, a last bit of what was read may turn a step around.
-        assert (found[name] - tensor).abs().float().quantile(0.99) < 2e-3, name
+        differences = (found[name] - tensor).abs().float()
+        assert differences.quantile(0.99) < 2e-3 and differences.max() < 1e-2, name
