@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from paceline.generation import Generation
@@ -19,12 +19,15 @@ from paceline.testing.watched_drafter import WatchedDrafter
 
 _BUDGETS = (0, 1, 2, 7, 64)
 _TEMPERATURES = (0.0, 1.0)
-_LENGTH = 12
 _ROOMY = 512  # tokens: enough for texts that are long before their last tokens are replaced
 
 
 def check_drafter(
-    make: Callable[[], Drafter], target: Callable[[], Target] | None = None, *, seed: int = 0
+    make: Callable[[], Drafter],
+    target: Callable[[], Target] | None = None,
+    *,
+    seed: int = 0,
+    tokens: int = 20,
 ) -> None:
     """Generate texts with drafters and compare each with plain decoding.
 
@@ -32,6 +35,7 @@ def check_drafter(
     target: returns a new target with the model it drafts for, whose scores do not depend on how
     its texts are read; None for toys in memory, of 16 tokens.
     seed: of prompts and noise.
+    tokens: most new ones per text.
 
     Covers budgets of 0 to 64 nodes at temperatures 0 and 1; texts that end inside accepted paths,
     by EOS ids, limits, and the model's context; references; texts whose last tokens are replaced;
@@ -41,7 +45,8 @@ def check_drafter(
     Raises AssertionError for a text that differs, and for a drafter that raises, exceeds its
     budget, proposes unknown tokens, or modifies its inputs.
     """
-    suite = _Suite(make, ToyTarget if target is None else target, random.Random(seed))  # noqa: S311
+    rng = random.Random(seed)  # noqa: S311
+    suite = _Suite(make, ToyTarget if target is None else target, rng, tokens)
     suite.check_texts()
     suite.check_taken_back()
     suite.check_one_after_the_other()
@@ -59,10 +64,10 @@ class _Text:
     """
 
     prompt: Sequence[int]
+    limit: int
     temperature: float = 0.0
     budget: int = 64
     eos_ids: Collection[int] = ()
-    limit: int = _LENGTH
     asked: int | None = None
     references: Sequence[Sequence[int]] = ()
     steps: int | None = None
@@ -70,11 +75,12 @@ class _Text:
 
 @dataclass
 class _Suite:
-    """make, target: see `check_drafter`."""
+    """make, target: see `check_drafter`. length: of texts, in tokens."""
 
     make: Callable[[], Drafter]
     target: Callable[[], Target]
     rng: random.Random
+    length: int
 
     def __post_init__(self) -> None:
         self.reference = Reference(self.target())
@@ -92,15 +98,16 @@ class _Suite:
     def _texts(self) -> Iterator[tuple[str, _Text]]:
         """Every budget; EOS ids throughout the text, and limits; references, whatever they are."""
         for warmth in _TEMPERATURES:
-            start, stream = partial(_Text, self.prompt, warmth), self._plain(self.prompt, warmth)
+            start = partial(_Text, self.prompt, self.length, warmth)
+            stream = self._plain(self.prompt, warmth)
             for budget in _BUDGETS:
                 yield f"with a budget of {budget}", start(budget)
             for eos in stream[::3]:
                 yield f"with EOS id {eos}", start(eos_ids=(eos,))
             for limit in (1, 2, 5):
-                yield f"with {limit} new tokens", start(limit=limit)
+                yield f"with {limit} new tokens", _Text(self.prompt, limit, warmth)
             for references in ([stream], [stream[3:], [], self._tokens(9)], [[1 << 20, 1 << 21]]):
-                yield "with references", start(limit=8, references=references)
+                yield "with references", start(references=references)
 
     def check_taken_back(self) -> None:
         """A text that continues after its last tokens were replaced."""
@@ -134,8 +141,9 @@ class _Suite:
         prompts += [self.prompt[:3], self.prompt, self._tokens(1)]
         for place, prompt in enumerate(prompts):
             temperature = _TEMPERATURES[place % 2]
-            self._play(target, watched, _Text(prompt, temperature, steps=2))
-            self._play(target, watched, _Text(prompt, temperature, limit=6))
+            text = _Text(prompt, self.length, temperature)
+            self._play(target, watched, replace(text, steps=2))
+            self._play(target, watched, text)
 
     def check_together(self) -> None:
         """Drafters in a batch whose texts join and leave at any time."""
@@ -143,7 +151,7 @@ class _Suite:
         for place in range(12):
             prompt = self.prompt[: self.rng.randint(1, 30)] + self._tokens(self.rng.randint(0, 5))
             sampler = Sampler(place, self.rng.choice(_TEMPERATURES))
-            stopping = Stopping(self.rng.randint(1, _LENGTH))
+            stopping = Stopping(self.rng.randint(1, self.length))
             watched = self._watched("among other texts")
             generation = Generation(prompt, watched, stopping, sampler)
             texts[batch.add(generation)] = generation
@@ -165,7 +173,7 @@ class _Suite:
         for room in (1, 2, 7):
             watched = self._watched(f"with room for {room} tokens in the model's context")
             target = ToyTarget(max_context=len(self.prompt) + room)
-            self._play(target, watched, _Text(self.prompt, limit=room, asked=1000))
+            self._play(target, watched, _Text(self.prompt, room, asked=1000))
 
     def _play(self, target: Target, watched: WatchedDrafter, text: _Text) -> None:
         """Play a text to its end or for `steps` rounds, and compare it."""
@@ -196,7 +204,7 @@ class _Suite:
         return WatchedDrafter(self.make(), self.vocab_size, where)
 
     def _plain(self, prompt: Sequence[int], temperature: float) -> list[int]:
-        return self.reference.continued(prompt, _LENGTH, self._sampler(temperature))
+        return self.reference.continued(prompt, self.length, self._sampler(temperature))
 
     def _sampler(self, temperature: float) -> Sampler:
         return Sampler(11, temperature)
