@@ -114,15 +114,9 @@ def test_actors_find_what_a_method_names(tmp_path: Path, monkeypatch: pytest.Mon
         assert anywhere(same) == same
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "hint"),
-    [
-        (signal.SIGINT, 130, "interrupted: repeat the command to continue"),
-        (signal.SIGTERM, 143, ""),
-    ],
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_batch_leaves_a_file_that_goes_on(
-    command: Command, tiny: Path, tmp_path: Path, number: int, code: int, hint: str
+    command: Command, tiny: Path, tmp_path: Path, number: int, code: int
 ) -> None:
     asked, output, whole = (tmp_path / name for name in ("in", "out", "whole"))
     count = 24
@@ -134,7 +128,7 @@ def test_an_interrupted_batch_leaves_a_file_that_goes_on(
     running.send_signal(number)
     _, said = running.communicate(timeout=60)
     assert running.returncode == code, said
-    assert hint in said
+    assert "interrupted: repeat the command to continue" in said
     assert "Traceback" not in said
     assert 0 < len(results(output)) < count
     assert command(*words, "--output", output).code == 0
