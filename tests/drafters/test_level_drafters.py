@@ -78,6 +78,11 @@ def drafts(
     return drafter.propose(budget)
 
 
+def assert_alike(found: Tree, expected: Tree) -> None:
+    assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
+    assert found.weights == pytest.approx(expected.weights, rel=1e-4)
+
+
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
 def test_the_next_text_of_a_chat_reads_only_what_is_new(make: Made, target: CausalLMTarget) -> None:
     """And drafts as if it had read everything, with noise of its own."""
@@ -100,8 +105,7 @@ def test_the_next_text_of_a_chat_reads_only_what_is_new(make: Made, target: Caus
         assert fresh.unread() == len(text) - 1
         found, expected = drafts(drafter, target, text), drafts(fresh, target, text)
         assert drafter.unread() == 0
-        assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
-        assert found.weights == pytest.approx(expected.weights, rel=1e-4)
+        assert_alike(found, expected)
         drafter.stop()
 
 
@@ -117,8 +121,7 @@ def test_a_text_taken_back_is_drafted_for_as_if_it_had_always_been_this_one(
         fresh = make(target)
         fresh.start(TextStart(again))
         found, expected = drafts(drafter, target, again), drafts(fresh, target, again)
-        assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
-        assert found.weights == pytest.approx(expected.weights, rel=1e-4)
+        assert_alike(found, expected)
 
 
 @pytest.mark.parametrize("make", [eagle, chimera])
@@ -157,8 +160,7 @@ def test_of_a_long_prompt_only_the_end_is_read(make: Made, target: CausalLMTarge
         fresh.start(TextStart(text[first:length]))
         fresh.observe_states(states[first : length - 1])
         expected = fresh.propose(12)
-        assert (found.tokens, found.parents) == (expected.tokens, expected.parents)
-        assert found.weights == pytest.approx(expected.weights, rel=1e-4)
+        assert_alike(found, expected)
 
 
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
