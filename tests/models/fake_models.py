@@ -108,7 +108,6 @@ def save_tiny_gguf(path: Path, *, family: str = "smollm", seed: int = 0) -> Path
     writer.add_rope_dimension_count(16)
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(family)
     writer.add_token_list(tokens)

@@ -33,6 +33,7 @@ def save_small(path: Path, seed: int = 0, alignment: int = 32) -> Path:
     writer.add_float64("a.fine", 0.1)
     writer.add_string("a.text", "süß")
     writer.add_token_list(["a", "bc", "dé", ""])
+    writer.add_token_scores([0.5, 1.5, 2.5, 3.5])
     writer.add_array("a.numbers", [1, 2, 3])
     writer.add_array("a.nested", [["x"], ["y", "z"]])
     rng = np.random.default_rng(seed)
@@ -76,6 +77,23 @@ def test_a_file_is_read_as_it_was_written(tmp_path: Path, alignment: int) -> Non
         assert found.shape == tuple(reversed(tensor.shape.tolist()))
         assert found.elements == tensor.n_elements
         assert file.data(found).numpy().tobytes() == tensor.data.tobytes()
+
+
+@pytest.mark.parametrize("alignment", [32, 4096])
+def test_a_header_alone_says_the_same_of_all_but_the_vocabulary(
+    tmp_path: Path, alignment: int
+) -> None:
+    file = GgufFile(save_small(tmp_path / "m.gguf", alignment=alignment))
+    file.write_header(tmp_path / "brief.gguf", 2)
+    brief, expected = GgufFile(tmp_path / "brief.gguf"), gguf.GGUFReader(file.path)
+    assert brief.strings("tokenizer.ggml.tokens") == ["a", "bc"]
+    found = gguf.GGUFReader(brief.path)
+    assert found.fields["tokenizer.ggml.scores"].contents() == [0.5, 1.5]
+    for key, field in expected.fields.items():
+        if not key.startswith("tokenizer.ggml."):
+            assert found.fields[key].contents() == field.contents(), key
+    named = [(each.name, each.tensor_type, each.shape.tolist()) for each in expected.tensors]
+    assert named == [(each.name, each.tensor_type, each.shape.tolist()) for each in found.tensors]
 
 
 def test_given_back_pages_are_read_again(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ from paceline.models.gguf_settings import check_layers, restore_settings
 from paceline.models.progress import muted
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 _FAMILY, _WORDS = "tokenizer.ggml.pre", "tokenizer.ggml.tokens"
+_FEW = 2  # transformers reads an array of one as its element
 _STOP_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 # GGUF names one end token. Models of these families are published with a second.
@@ -70,7 +71,7 @@ def describe_gguf(file: Path, target: Path) -> None:
     Takes seconds: the vocabulary is read word by word. Raises ModelError for a file without one,
     and whatever transformers does.
     """
-    from transformers import AutoConfig, GenerationConfig, LlamaConfig
+    from transformers import GenerationConfig
 
     with muted():
         opened = GgufFile(file)
@@ -82,12 +83,7 @@ def describe_gguf(file: Path, target: Path) -> None:
             )
         # Before transformers, which lists the layers of some families one by one.
         check_layers(opened, opened.integer(f"{opened.architecture}.block_count") or 0)
-        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
-        if (opened.architecture, config.model_type) == ("llama", "mistral"):
-            # By the file's name alone, with a window that the file does not have.
-            said = config.to_dict().items()
-            own = {key: value for key, value in said if key not in ("model_type", "sliding_window")}
-            config = LlamaConfig(**own)
+        config = _config(opened, words)
         restore_settings(config, opened)
         config.save_pretrained(target)
         stops = stop_ids(opened, config.eos_token_id)
@@ -98,6 +94,25 @@ def describe_gguf(file: Path, target: Path) -> None:
         ).save_pretrained(target)
         _tokenizer(opened).save_pretrained(target)
     _list_added_tokens(target, words)
+
+
+def _config(file: GgufFile, words: int) -> PreTrainedConfig:
+    """The model's configuration, as transformers reads it, for a vocabulary of `words`."""
+    from transformers import AutoConfig, LlamaConfig
+
+    with TemporaryDirectory() as folder:
+        # Of the words only the number counts, and the reader of gguf takes long for each.
+        brief = Path(folder, "model.gguf")
+        file.write_header(brief, _FEW)
+        config = AutoConfig.from_pretrained(folder, gguf_file=brief.name)
+    if config.vocab_size == _FEW:
+        config.vocab_size = words
+    if (file.architecture, config.model_type) == ("llama", "mistral"):
+        # By the file's name alone, with a window that the file does not have.
+        said = config.to_dict().items()
+        own = {key: value for key, value in said if key not in ("model_type", "sliding_window")}
+        return LlamaConfig(**own)
+    return config
 
 
 def _list_added_tokens(folder: Path, words: int) -> None:

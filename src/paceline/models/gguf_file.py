@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Iterator
 from hashlib import sha256
+from itertools import islice
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import ModelError, readable
-from paceline.models.gguf_header import MAGIC, STRING, GgufArray, GgufHeader, GgufTensor
+from paceline.models.gguf_header import ARRAY, MAGIC, STRING, GgufArray, GgufHeader, GgufTensor
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 SETTINGS = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 """Tensors that are part of a model's configuration, see `gguf_settings`."""
 
+_VOCABULARY = "tokenizer.ggml."
 _U64 = struct.Struct("<Q")
 
 
@@ -57,12 +60,37 @@ class GgufFile:
         array = self.metadata.get(key)
         if not isinstance(array, GgufArray) or array.kind != STRING:
             return []
-        found, position = [], array.start
+        spans = self._spans(array)
+        return [self._map[start:stop].decode(errors="replace") for start, stop in spans]
+
+    def write_header(self, path: Path, most: int) -> None:
+        """Write the header alone, with at most `most` elements of each of the vocabulary's arrays.
+        Tensors are holes: zeros that take no room on most disks. Raises OSError."""
+        vocabulary = [self.metadata[key] for key in self.metadata if key.startswith(_VOCABULARY)]
+        copied = 0
+        with path.open("wb") as out:
+            for array in vocabulary:
+                if not isinstance(array, GgufArray) or array.kind == ARRAY or array.count <= most:
+                    continue
+                out.write(self._map[copied : array.start - _U64.size] + _U64.pack(most))
+                out.write(self._map[array.start : self._end(array, most)])
+                copied = array.stop
+            out.write(self._map[copied : self._header_size])
+            out.truncate(len(self._map))
+
+    def _end(self, array: GgufArray, count: int) -> int:
+        """Where the first `count` strings or numbers of an array end."""
+        if array.kind == STRING:
+            return max(stop for _, stop in islice(self._spans(array), count))
+        return array.start + (array.stop - array.start) // array.count * count
+
+    def _spans(self, array: GgufArray) -> Iterator[tuple[int, int]]:
+        """Start and end of each string of an array."""
+        position = array.start
         for _ in range(array.count):
             start = position + _U64.size
             position = start + _U64.unpack_from(self._map, position)[0]
-            found.append(self._map[start:position].decode(errors="replace"))
-        return found
+            yield start, position
 
     def integer(self, key: str) -> int | None:
         """An integer of the metadata; None if there is none."""

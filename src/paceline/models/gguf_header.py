@@ -30,7 +30,7 @@ _BESIDE = {
     "mmproj": "a projector of images or sounds",
 }
 
-STRING, _ARRAY = 8, 9
+STRING, ARRAY = 8, 9
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _NUMBERS = {
     kind: struct.Struct(f"<{code}")
@@ -40,11 +40,12 @@ _NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array of the metadata: type number, count and start of its elements."""
+    """An array of the metadata: type number and count of its elements, and where they are."""
 
     kind: int
     count: int
     start: int
+    stop: int
 
 
 Value = bool | int | float | str | GgufArray
@@ -169,7 +170,7 @@ class GgufHeader:
             return value
         if kind == STRING:
             return self._text().decode(errors="replace")
-        if kind == _ARRAY:
+        if kind == ARRAY:
             return self._array(nested + 1)
         raise self._damage(f"it has a value of the unknown type number {kind}")
 
@@ -180,13 +181,13 @@ class GgufHeader:
         kind = self._number(_U32)
         if kind in _NUMBERS:
             count = self._count("values", _NUMBERS[kind].size)
-            return GgufArray(kind, count, self._take(count * _NUMBERS[kind].size))
-        count = self._count("values", _U64.size)
-        array = GgufArray(kind, count, self.position)
+            start = self._take(count * _NUMBERS[kind].size)
+            return GgufArray(kind, count, start, self.position)
+        count, start = self._count("values", _U64.size), self.position
         if kind != STRING:
             for _ in range(count):
                 self._value(kind, nested)
-            return array
+            return GgufArray(kind, count, start, self.position)
         if count > _MOST_STRINGS:
             raise self._damage(f"it has an array of too many strings ({count})")
         position, last, read = self.position, self._size - _U64.size, _U64.unpack_from
@@ -195,7 +196,7 @@ class GgufHeader:
                 raise self._damage("it ends inside its header")
             position += _U64.size + read(self._data, position)[0]
         self._take(position - self.position)
-        return array
+        return GgufArray(kind, count, start, self.position)
 
     def _count(self, what: str, least: int) -> int:
         """A count of things that take at least `least` bytes each."""
