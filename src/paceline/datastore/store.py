@@ -30,6 +30,7 @@ MOST_TOKENS = 20_000_000
 """Default limit of an index: 160 MB."""
 
 _MOST_LOGGED = 1 << 18
+_KEPT = "datastores"  # in the cache folder
 _LOG, _MERGING = "log", ".merging"
 _PATIENCE = 30.0  # seconds to wait for another process, which may have been stopped
 
@@ -72,7 +73,12 @@ class Datastore:
     @classmethod
     def default_folder(cls, vocabulary: str) -> Path:
         """Return the default folder of a tokenizer's datastore."""
-        return cache_root() / "datastores" / vocabulary
+        return cache_root() / _KEPT / vocabulary
+
+    @classmethod
+    def any_by_default(cls) -> bool:
+        """Whether any tokenizer may have a datastore in its default folder."""
+        return (cache_root() / _KEPT).is_dir()
 
     @property
     def largest(self) -> int:

@@ -140,9 +140,14 @@ def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
     # A second one on the same folder would not see what the session adds.
     if own is not None and (not name or _absolute(name) == _absolute(own.folder)):
         return own
-    mark = "" if host.vocabulary is None else host.vocabulary()
     missing: ModelError | StoreError
-    if not mark:
+    # Before the mark, which takes a second for a large vocabulary.
+    if not name and host.finds_datastore and not Datastore.any_by_default():
+        missing = StoreError(
+            "there is no datastore of this model: build one with 'paceline datastore build', or "
+            "name a folder with datastore=FOLDER"
+        )
+    elif not (mark := "" if host.vocabulary is None else host.vocabulary()):
         missing = ModelError(
             "the tokenizer of this model is unknown, so no datastore can be checked against it: "
             "open the model with paceline.load, or do without a datastore"
