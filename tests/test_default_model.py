@@ -16,7 +16,7 @@ from paceline.stopping import Stopping
 pytestmark = pytest.mark.model
 
 METHODS = ["plain", "anpd:branches=2", "llma"]
-NEW_TOKENS = 12
+NEW_TOKENS = 10
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +27,9 @@ def session() -> Session:
 @pytest.fixture(scope="module")
 def prompts(session: Session) -> dict[str, list[int]]:
     return {
-        prompt.id: session.encode([{"role": "user", "content": prompt.turns[0][-200:]}])
+        prompt.id: session.encode([{"role": "user", "content": prompt.turns[0][-80:]}])
         for prompt in demo_prompts()
+        if prompt.id != "summary"
     }
 
 
@@ -50,22 +51,25 @@ def write(
     return [generation.output for generation in generations]
 
 
-def test_greedy_text_is_that_of_transformers(
-    session: Session, prompts: dict[str, list[int]]
-) -> None:
-    generated = {
-        name: session.target.model.generate(  # type: ignore[attr-defined]
+@pytest.fixture(scope="module")
+def greedy(session: Session, prompts: dict[str, list[int]]) -> list[list[int]]:
+    """What transformers writes, prompt by prompt."""
+    return [
+        session.target.model.generate(  # type: ignore[attr-defined]
             torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False
         )[0, len(prompt) :].tolist()
-        for name, prompt in prompts.items()
-    }
-    alone, *together = prompts
+        for prompt in prompts.values()
+    ]
+
+
+def test_greedy_text_is_that_of_transformers(
+    session: Session, prompts: dict[str, list[int]], greedy: list[list[int]]
+) -> None:
+    """One text alone, and a ragged batch."""
+    alone, *together = prompts.values()
     for method in METHODS:
-        assert write(session, method, [prompts[alone]]) == [generated[alone]], method
-        written = write(session, method, [prompts[name] for name in together])
-        assert dict(zip(together, written, strict=True)) == {
-            name: generated[name] for name in together
-        }, method
+        assert write(session, method, [alone]) == greedy[:1], method
+        assert write(session, method, together) == greedy[1:], method
 
 
 def test_sampled_text_is_that_of_plain_decoding(
@@ -76,14 +80,6 @@ def test_sampled_text_is_that_of_plain_decoding(
     plain = write(session, "plain", [prompt], sampler)
     for method in METHODS[1:]:
         assert write(session, method, [prompt], sampler) == plain, method
-
-
-def test_a_ragged_batch_is_its_texts_one_by_one(
-    session: Session, prompts: dict[str, list[int]]
-) -> None:
-    several = list(prompts.values())[:3]
-    single = [write(session, "plain", [prompt])[0] for prompt in several]
-    assert write(session, "anpd", several) == single
 
 
 def test_a_second_turn_reads_only_what_is_new(session: Session) -> None:
@@ -108,27 +104,26 @@ def test_text_and_stream_agree_with_the_tokenizer(session: Session) -> None:
     assert text == done.text == session.tokenizer.decode(done.tokens, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize(
-    ("inner", "sampler"), [("anpd", Sampler()), ("plain", Sampler(seed=11, temperature=0.8))]
-)
 def test_a_copy_of_few_bits_drafts_what_the_model_says(
-    session: Session, prompts: dict[str, list[int]], inner: str, sampler: Sampler
+    session: Session, prompts: dict[str, list[int]], greedy: list[list[int]]
 ) -> None:
-    method = f"speculative:draft=self,length=4,branches=0,inner={inner}"
+    sampler = Sampler(seed=11, temperature=0.8)
     several = list(prompts.values())[:2]
-    generations = [
-        Generation(
-            prompt,
-            make_drafter(method, session.host),
-            Stopping(NEW_TOKENS, session.eos_ids),
-            sampler,
-        )
-        for prompt in several
-    ]
-    drafted = accepted = 0
-    for round in decode(session.target, generations):
-        drafted, accepted = drafted + len(round.tree), accepted + len(round.path.nodes)
-    plain = [write(session, "plain", [prompt], sampler)[0] for prompt in several]
-    assert [generation.output for generation in generations] == plain
-    # Two layers of this model, trained for it, are right less than four times in ten.
-    assert accepted / drafted > 0.6
+    sampled = write(session, "plain", several, sampler)
+    for inner, chosen, plain in (("anpd", Sampler(), greedy[:2]), ("plain", sampler, sampled)):
+        method = f"speculative:draft=self,length=4,branches=0,inner={inner}"
+        generations = [
+            Generation(
+                prompt,
+                make_drafter(method, session.host),
+                Stopping(NEW_TOKENS, session.eos_ids),
+                chosen,
+            )
+            for prompt in several
+        ]
+        drafted = accepted = 0
+        for round in decode(session.target, generations):
+            drafted, accepted = drafted + len(round.tree), accepted + len(round.path.nodes)
+        assert [generation.output for generation in generations] == plain
+        # Two layers of this model, trained for it, are right less than four times in ten.
+        assert accepted / drafted > 0.6, accepted / drafted
