@@ -12,8 +12,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+import paceline
 from paceline.models import cache
 from paceline.planning import curve_store
+from paceline.session import Session
 from tests.shared_folder import shared_folder
 
 # Tiny models are slower on several threads than on one; and tests may share few cores.
@@ -55,6 +57,12 @@ def curves_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # between and the widest will do.
         patch.setattr(curve_store, "_WIDTHS", (1, 8, 64))
         yield
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Session:
+    """The default model with its default method, as it is loaded; nobody changes it."""
+    return paceline.load("smollm2-135m")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from paceline.loop import DEFAULT_BUDGET, Generation, decode
 from paceline.protocols import Drafter, Planner, Target
 from paceline.records import Round, TextStart
 from paceline.sampling import GREEDY, Sampler
+from paceline.session import Session
 from paceline.stats import Stats
 from paceline.stopping import Stopping
 from paceline.tree import EMPTY, ROOT, Tree
@@ -31,6 +32,11 @@ def naive_stream(
         target.close(slot)
         text.append(sampler.draw(rows[0], text))
     return text[len(prompt) :]
+
+
+def on_its_model(session: Session, method: str) -> Session:
+    """Another session on the same target."""
+    return Session(session.target, session.tokenizer, method, eos_ids=session.eos_ids)
 
 
 def cut(

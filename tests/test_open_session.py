@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import torch
 
-import paceline
 from paceline import shared_batch
 from paceline.drafters import Plain
 from paceline.errors import UsageError
@@ -27,6 +26,7 @@ from paceline.session import Session, Stream
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 from paceline.text import OutputText
+from tests.helpers import on_its_model
 from tests.tiny import byte_tokenizer, toy_session
 
 METHODS = ["plain", "anpd", "llma", "pld", "lookahead", "jacobi"]
@@ -645,8 +645,8 @@ def test_a_processor_that_cannot_be_copied_serves_one_text_alone() -> None:
 
 
 @pytest.fixture(scope="module")
-def default() -> Session:
-    return paceline.load("smollm2-135m", method="anpd")
+def default(default_model: Session) -> Session:
+    return on_its_model(default_model, "anpd")
 
 
 @pytest.mark.model

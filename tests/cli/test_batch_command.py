@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from tests.cli.running import Command
 from tests.forked import Forked
+from tests.helpers import on_its_model
 
-import paceline
 from paceline.cli.batch_ray import _anywhere
 from paceline.serve.batch_lines import AnswersOf
+from paceline.session import Session
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 
@@ -174,7 +175,9 @@ def test_sigterm_ends_a_batch_even_where_errors_are_ignored(
 
 
 @pytest.mark.model
-def test_a_batch_on_the_default_model(command: Command, tmp_path: Path) -> None:
+def test_a_batch_on_the_default_model(
+    command: Command, tmp_path: Path, default_model: Session
+) -> None:
     """With `auto`, six texts together: each is the one that plain decoding writes alone."""
     asked, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     questions = ["Name three rivers.", "Repeat: one two three one two three one two"]
@@ -191,7 +194,7 @@ def test_a_batch_on_the_default_model(command: Command, tmp_path: Path) -> None:
             file.write(json.dumps({"custom_id": f"{place}", **record}) + "\n")
     done = command("batch", "--input", asked, "--output", output)
     assert done.code == 0, done.err
-    session = paceline.load("smollm2-135m", "plain")
+    session = on_its_model(default_model, "plain")
     found = results(output)
     for place in range(6):
         alone = session.chat(

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from tests.helpers import on_its_model
 
-import paceline
 from paceline.constraints import Constraint
+from paceline.session import Session
 
 pytest.importorskip("llguidance", reason="needs paceline[constraints]")
 jsonschema = pytest.importorskip("jsonschema")
@@ -55,8 +56,7 @@ SCHEMAS = {
 }
 
 
-def answers(method: str) -> list[Any]:
-    session = paceline.load("smollm2-135m", method)
+def answers(session: Session) -> list[Any]:
     return [
         session.chat(
             prompt,
@@ -70,8 +70,8 @@ def answers(method: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def plain() -> list[Any]:
-    return answers("plain")
+def plain(default_model: Session) -> list[Any]:
+    return answers(on_its_model(default_model, "plain"))
 
 
 def test_answers_follow_their_schemas(plain: list[Any]) -> None:
@@ -83,8 +83,10 @@ def test_answers_follow_their_schemas(plain: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("method", ["anpd", "auto"])
-def test_every_method_writes_the_json_of_plain_decoding(method: str, plain: list[Any]) -> None:
-    drafted = answers(method)
+def test_every_method_writes_the_json_of_plain_decoding(
+    method: str, plain: list[Any], default_model: Session
+) -> None:
+    drafted = answers(on_its_model(default_model, method) if method == "anpd" else default_model)
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert [one.finish_reason for one in drafted] == [one.finish_reason for one in plain]
     assert sum(one.stats.rounds for one in drafted) < sum(one.stats.rounds for one in plain)

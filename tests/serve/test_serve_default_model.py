@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from tests.helpers import on_its_model
 from tests.serve.live import Live, live, wait_for
 
-import paceline
 from paceline.prompts import demo_prompts
 from paceline.session import Session
 
@@ -19,7 +19,7 @@ openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.model
 
 MODEL = "smollm2-135m"
-TOKENS = 16
+TOKENS = 10
 TOOL_TEMPLATE = (
     "{% if tools %}<|im_start|>system\nTools: {{ tools | tojson }}. To call one write <tool_call>"
     "\n{\"name\": …, \"arguments\": …}\n</tool_call>.<|im_end|>\n{% endif %}"
@@ -43,13 +43,8 @@ TOOLS: Any = [
 
 
 @pytest.fixture(scope="module")
-def session() -> Session:
-    return paceline.load(MODEL, "auto")
-
-
-@pytest.fixture(scope="module")
-def served(session: Session) -> Iterator[Live]:
-    with live(session, names=[MODEL]) as running:
+def served(default_model: Session) -> Iterator[Live]:
+    with live(default_model, names=[MODEL]) as running:
         yield running
 
 
@@ -61,12 +56,16 @@ def client(served: Live) -> Iterator[Any]:
 
 def asked(place: int) -> Any:
     prompts = list(demo_prompts())
-    return [{"role": "user", "content": f"{prompts[place % len(prompts)].turns[0]} ({place})"}]
+    return [
+        {"role": "user", "content": f"{prompts[place % len(prompts)].turns[0][-80:]} ({place})"}
+    ]
 
 
-def test_sixteen_clients_get_what_plain_decoding_says_alone(session: Session, client: Any) -> None:
+def test_sixteen_clients_get_what_plain_decoding_says_alone(
+    default_model: Session, client: Any
+) -> None:
     """Half of them greedy, half sampled; one in four a completion with n."""
-    plain = Session(session.target, session.tokenizer, "plain", eos_ids=session.eos_ids)
+    plain = on_its_model(default_model, "plain")
 
     def ask(place: int) -> list[str]:
         order = {
@@ -133,8 +132,9 @@ def test_json_of_a_schema_with_and_without_drafts(client: Any) -> None:
     assert set(found) == {"name", "age"}
 
 
-def test_a_tool_is_called_with_and_without_drafts(session: Session, client: Any) -> None:
-    before, session.tokenizer.chat_template = session.tokenizer.chat_template, TOOL_TEMPLATE
+def test_a_tool_is_called_with_and_without_drafts(default_model: Session, client: Any) -> None:
+    tokenizer = default_model.tokenizer
+    before, tokenizer.chat_template = tokenizer.chat_template, TOOL_TEMPLATE
     try:
         order = {
             "model": MODEL,
@@ -148,7 +148,7 @@ def test_a_tool_is_called_with_and_without_drafts(session: Session, client: Any)
         fast = client.chat.completions.create(**order)
         off = client.chat.completions.create(**order, extra_body={"paceline": {"method": "off"}})
     finally:
-        session.tokenizer.chat_template = before
+        tokenizer.chat_template = before
     (call,) = fast.choices[0].message.tool_calls
     assert call.function.name == "weather"
     assert "city" in json.loads(call.function.arguments)
