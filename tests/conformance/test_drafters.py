@@ -120,7 +120,7 @@ def drafter_named(name: str, story: Sequence[int], seed: int = 0) -> Drafter:
 
 @pytest.mark.parametrize("name", METHOD_VARIANTS)
 def test_every_method_keeps_the_contract_of_drafters(name: str) -> None:
-    check_drafter(lambda: toy_drafter(name), tokens=12)
+    check_drafter(lambda: toy_drafter(name), tokens=8)
 
 
 @pytest.mark.parametrize("budget", [0, 1, 2, 7, 64])
