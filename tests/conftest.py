@@ -16,6 +16,7 @@ import paceline
 from paceline.models import cache
 from paceline.planning import curve_store
 from paceline.session import Session
+from tests.forked import start_fork_server
 from tests.shared_folder import shared_folder
 
 # Tiny models are slower on several threads than on one; and tests may share few cores.
@@ -35,6 +36,7 @@ def pytest_collection_finish() -> None:
     """What was imported stays: collecting garbage, and counting tensors, need not look at it."""
     gc.collect()
     gc.freeze()
+    start_fork_server()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -10,26 +10,44 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
+from multiprocessing import forkserver, get_context
 from multiprocessing.context import BaseContext
 from typing import Any, AnyStr, TextIO
+from unittest.mock import patch
 
-__all__ = ["Forked", "untouched_process"]
+__all__ = ["Forked", "start_fork_server", "untouched_process"]
 
 _INHERITED = -1
 """Stands for a stream that is none of the pipes."""
 _DESCRIPTORS = 4096
 
 
-_IMPORTED = ("tests.training.methods_training", "transformers.models.llama.modeling_llama")
-
-
 def untouched_process() -> BaseContext:
     """Makes processes for what a fork of the tests cannot do: torch forbids gradients after gradients
     of the parent. They are forks of one that has imported everything and computed nothing."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload([*_IMPORTED])
-    return context
+    return get_context("forkserver")
+
+
+def start_fork_server() -> None:
+    """Fork the process that `untouched_process` forks; to be called before anything is computed."""
+    if sys.platform == "linux":
+        with patch("multiprocessing.util.spawnv_passfds", _serve_forks):
+            forkserver.ensure_running()
+
+
+def _serve_forks(_: object, words: Sequence[str], passed: Sequence[int]) -> int:
+    """What multiprocessing would start as a new Python with these words."""
+    if child := os.fork():
+        return child
+    try:
+        low = 3
+        for descriptor in [*sorted(passed), _DESCRIPTORS]:
+            os.closerange(low, descriptor)
+            low = descriptor + 1
+        _open_streams()
+        exec(words[-1], {})  # noqa: S102
+    finally:
+        os._exit(1)
 
 
 class Forked(subprocess.Popen[AnyStr]):
@@ -65,8 +83,7 @@ def _run(words: list[str], env: Mapping[str, str] | None, streams: Sequence[int]
             if stream != _INHERITED:
                 os.dup2(stream, place)
         os.closerange(3, _DESCRIPTORS)  # a pipe that stays open here has no end for its reader
-        sys.stdin, sys.stdout = _stream(0, "r"), _stream(1, "w")
-        sys.stderr = _stream(2, "w", buffering=1, errors="backslashreplace")
+        _open_streams()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         logging.getLogger().handlers.clear()
@@ -83,6 +100,12 @@ def _run(words: list[str], env: Mapping[str, str] | None, streams: Sequence[int]
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def _open_streams() -> None:
+    """Python's own, not those of pytest."""
+    sys.stdin, sys.stdout = _stream(0, "r"), _stream(1, "w")
+    sys.stderr = _stream(2, "w", buffering=1, errors="backslashreplace")
 
 
 def _stream(place: int, mode: str, **how: Any) -> TextIO:
