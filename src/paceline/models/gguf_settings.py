@@ -9,12 +9,11 @@ from __future__ import annotations
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from paceline.errors import ModelError
 from paceline.models.gguf_file import GgufFile
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedConfig
 
 _LLAMA3 = {
@@ -139,6 +138,7 @@ def _head_size(config: PreTrainedConfig) -> int:
 
 def _restore_llama3(config: PreTrainedConfig, rope: dict[str, Any], file: GgufFile) -> None:
     """The settings from which the file's factors follow."""
+    import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     factors = _numbers(file, "rope_freqs.weight")
@@ -180,6 +180,8 @@ def _scaling(config: PreTrainedConfig, file: GgufFile) -> dict[str, Any]:
 
 
 def _numbers(file: GgufFile, name: str) -> torch.Tensor:
+    import torch
+
     tensor = file.tensors.get(name)
     if tensor is None or tensor.type != "F32":
         raise _unusable(file, f"lacks {name} in float32")
