@@ -113,9 +113,9 @@ def test_a_checkpoint_is_gone_on_with(
 
 
 def test_killed_at_random_moments(data: Path, whole: Path, tmp_path: Path) -> None:
-    """While the target reads, and between steps."""
+    """While the target reads, and between steps, after a checkpoint."""
     chance, out = random.Random(7), tmp_path / "killed"
-    moments = [chance.randint(20, 200), chance.randint(900, 1500)]
+    moments = [chance.randint(20, 200), chance.randint(2000, 2600)]
     assert killed_at(moments, train, data, out, "chimera", tmp_path / "cache") == 2
     assert lasting(out) == lasting(whole)
 
