@@ -12,7 +12,6 @@ graphs that choose the next tokens on the device, and writes the same kind of fo
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -25,8 +24,8 @@ import torch
 from torch.nn import functional as F
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from common import options
-from paceline.errors import PacelineError, UsageError
+from common import options, run_script
+from paceline.errors import UsageError
 from paceline.kernels.cuda_graph import Repeated, on_device, recorder_for
 from paceline.machine import describe_run
 from paceline.models import load_causal_lm
@@ -222,9 +221,6 @@ def main() -> None:
         rows=512, max_new_tokens=256, longest_prompt=1024, turns=int | None, temperature=0.0, seed=0,
         device=str | None, dtype=str | None,
     )  # fmt: skip
-    counts = given.rows, given.max_new_tokens, given.longest_prompt, given.turns, given.most_prompts
-    if min(count for count in counts if count is not None) < 1:
-        raise UsageError("rows, turns, prompts, new tokens and prompt length must be at least 1")
     if not 0 <= given.temperature < inf:
         raise UsageError(f"the temperature must be at least 0, got {given.temperature}")
     with held(given.out):
@@ -267,8 +263,4 @@ def answer_all(given: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except PacelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_script(main)

@@ -17,13 +17,15 @@ from typing import Any
 import torch
 
 import paceline
-from common import options, write
+from common import options, run_script, write
 from paceline.bench.memory import held, peak_meter
+from paceline.bench.trial import PLAIN
+from paceline.drafters import check_method
 from paceline.options import Options
 from paceline.prompts import read_prompts
 
 TASKS, DIFFERENT, MARKS = ("humaneval", "gsm8k", "cnndm", "wmt16_deen"), 200, (10, 100, 200, 400)
-METHODS = ["plain", "ppd", "medusa", "chimera", "eagle", "speculative", "ouroboros", "auto"]
+METHODS = [PLAIN, "ppd", "medusa", "chimera", "eagle", "speculative", "ouroboros", "auto"]
 
 
 def watch(model: str, data: Path, method: str) -> dict[str, Any]:
@@ -38,10 +40,17 @@ def watch(model: str, data: Path, method: str) -> dict[str, Any]:
     return {"name": method, "bytes": found, "peak": peak()}
 
 
-if __name__ == "__main__":
+def main() -> None:
     chosen = options(__doc__, data=Path, json=Path, model="smollm2-135m", methods=METHODS)
+    methods = dict.fromkeys([PLAIN, *chosen.methods])  # the first is what others are compared with
+    for method in methods:
+        check_method(method)  # before an hour of work
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as fresh:
-        rows = list(fresh.map(watch, repeat(chosen.model), repeat(chosen.data), chosen.methods))
+        rows = list(fresh.map(watch, repeat(chosen.model), repeat(chosen.data), methods))
     for row in rows:
         row["of_plain"] = row["bytes"][0] / rows[0]["bytes"][0] - 1
     write(chosen.json, {"model": chosen.model, "marks": MARKS, "methods": rows})
+
+
+if __name__ == "__main__":
+    run_script(main)

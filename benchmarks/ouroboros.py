@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import paceline
-from common import options, write
+from common import check_names, options, run_script, write
 from ouroboros_runs import Contender, Text, play_all
+from paceline.cli.common import check_writable
 from paceline.prompts import Conversation, read_prompts
 from paceline.session import Session
 
@@ -83,6 +84,7 @@ def read_texts(session: Session, study: Study, given: Namespace) -> list[Text]:
     """The first turns of the first prompts of every task, task by task."""
     texts = []
     chosen = study.tasks if given.tasks is None else given.tasks.split(",")
+    check_names("task", chosen, study.tasks)
     for task in filter(chosen.__contains__, study.tasks):
         for record in read_prompts(given.data / f"{task}.jsonl", given.limit or study.limit):
             ids = session.encode(Conversation(record, session.tokenizer.chat_template).ask())
@@ -95,8 +97,7 @@ def side_by_side(study: Study, session: Session, given: Namespace) -> Report:
     """Methods on the same texts, in turns, whatever their orders of these; --runs times from
     scratch, and the sums."""
     methods = study.contenders
-    if strangers := {*(given.only)} - {*methods}:
-        sys.exit(f"no contender {', '.join(sorted(strangers))}: there are {', '.join(methods)}")
+    check_names("contender", given.only, methods)
     texts = read_texts(session, study, given)
     longest = given.max_new_tokens or study.tokens
     places = orders([text.record.task for text in texts], given.seed)
@@ -137,10 +138,7 @@ def main() -> None:
         weights="auto", dtype=str | None, tasks=str | None, only=list[str], limit=int | None, runs=1,
         max_new_tokens=int | None, seed=0, again=False,
     )  # fmt: skip
-    if given.runs < 1:
-        sys.exit("--runs must be at least 1")
-    if given.study not in (*STUDIES, "all"):
-        sys.exit(f"no study {given.study}: there are {', '.join((*STUDIES, 'all'))}")
+    check_names("study", [given.study], [*STUDIES, "all"])
     loaded = {"weights": given.weights, "dtype": given.dtype}
     session = paceline.load(given.model, "plain", **loaded, measure=True)
     info = session.target.describe()
@@ -149,6 +147,7 @@ def main() -> None:
         if path.exists() and not given.again:
             print(f"{path} is there already: --again measures it again", file=sys.stderr)
             continue
+        check_writable(path)
         print(name, file=sys.stderr, flush=True)
         found = side_by_side(STUDIES[name], session, given)
         about = {"study": name, "model": given.model, "weights": given.weights}
@@ -156,4 +155,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -22,7 +22,7 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, PreTrainedModel
 
 import paceline
-from common import options, write
+from common import options, run_script, write
 from paceline.models import load_causal_lm
 from paceline.planning.measure import PassTimes, curve_of, measure_floor, time_passes
 from paceline.protocols import Target
@@ -149,4 +149,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

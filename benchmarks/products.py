@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from common import options, write
+from common import check_names, options, run_script, write
 from paceline.kernels.blocks import BlockMatrix, bytes_per_row
 from paceline.kernels.linear import PackedLinear
 from paceline.kernels.native.calls import kernels
@@ -98,8 +98,10 @@ def measured(made: Sized, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     given = options(__doc__, json=Path, formats=",".join(FORMATS), repeats=7)
+    names = given.formats.split(",")
+    check_names("format", names, FORMATS)
     makers: dict[str, Callable[[], Sized]] = {
-        **{name: partial(in_blocks, name) for name in given.formats.split(",")},
+        **{name: partial(in_blocks, name) for name in names},
         "torch packed float32": packed,
         "torch int4": of_torch_in_4_bits,
     }
@@ -112,4 +114,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

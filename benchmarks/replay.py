@@ -20,7 +20,6 @@ that the recordings left out.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,13 +29,15 @@ from typing import Any
 
 import torch
 
-from common import options, write
+from common import options, run_script, write
 from paceline.bench.traces import Recording, read_traces
 from paceline.bench.trial import PLAIN, Request
 from paceline.cli.bench.shared import split_methods
-from paceline.cli.common import print_table
+from paceline.cli.common import print_table, read_text
 from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.drafters import Host, make_drafter
+from paceline.errors import UsageError
+from paceline.json_files import parse_json
 from paceline.loop import Generation, decode
 from paceline.models import load_tokenizer
 from paceline.options import Options
@@ -208,14 +209,23 @@ def result(found: Mapping[str, Mapping[str, tuple[float, Stats]]]) -> dict[str, 
     return results
 
 
+def read_curve(path: Path) -> CostCurve:
+    """The curve of a file of `paceline tune --json`. Raises UsageError for any other file."""
+    text = read_text(path, "file")
+    try:
+        return CostCurve.from_records(parse_json(text)["curve"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} holds no curve: name a file of 'paceline tune --json'") from error
+
+
 def main() -> None:
     """Read the arguments, replay, print, write."""
     given = options(
         __doc__, traces=Path, json=Path, names=["all"], model="smollm2-135m", curve=CURVE, methods="",
         sources=False, limit=24, tokens=256, system=Path | None,
     )  # fmt: skip
-    curve = CostCurve.from_records(json.loads(given.curve.read_text(encoding="utf-8"))["curve"])
-    system = given.system.read_text(encoding="utf-8") if given.system else None
+    curve = read_curve(given.curve)
+    system = read_text(given.system, "file") if given.system else None
 
     def recordings(limit: int | None) -> list[Recording]:
         return read_traces(given.names, given.traces, limit, 0, system)
@@ -244,4 +254,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

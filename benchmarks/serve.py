@@ -32,8 +32,9 @@ from typing import Any
 
 import httpx
 
-from common import options, write
+from common import check_names, options, run_script, write
 from paceline.bench.comparison import in_turns
+from paceline.errors import UsageError
 from paceline.prompts import PromptRecord, read_prompts
 
 KINDS = {
@@ -128,7 +129,7 @@ def asks_from(given: Namespace) -> list[Ask]:
         short = [one for row in rows for one in row
                  if one is not None and len(one.turns[0]) <= given.longest_prompt]  # fmt: skip
         if not short:
-            raise SystemExit(f"{given.data} has no prompts of the kind {kind}")
+            raise UsageError(f"{given.data} has no prompts of the kind {kind}")
         piles.append((kind, short))
     found = []
     for seed in range(given.pool):
@@ -242,14 +243,12 @@ def main() -> None:
         kinds=",".join(KINDS), max_tokens=48, longest_prompt=1200, greedy=False, leaving=0.0,
     )  # fmt: skip
     given.kinds, given.at_once = given.kinds.split(","), given.at_once.split(",")
-    if not {*given.kinds} <= {*KINDS}:
-        raise SystemExit(f"--kinds takes some of {','.join(KINDS)}, joined by commas")
-    counts = *given.at_once, str(given.pool), str(given.repeats)
-    if not all(each.isdecimal() and int(each) for each in counts):
-        raise SystemExit("--at-once (such as 1,4,16), --pool and --repeats take numbers from 1 on")
+    check_names("kind of --kinds", given.kinds, KINDS)
+    if not all(each.isdecimal() and int(each) for each in given.at_once):
+        raise UsageError("--at-once takes numbers from 1 on, such as 1,4,16")
     given.at_once = [int(each) for each in given.at_once]
     if not given.server:
-        raise SystemExit("name at least one --server")
+        raise UsageError("name at least one --server")
     asks = asks_from(given)
     rows = rows_of(given.server, asyncio.run(study(given.server, asks, given)), given.kinds)
     write(given.json, {"requests": len(asks), "repeats": given.repeats, "rows": rows})
@@ -261,4 +260,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -80,7 +80,7 @@ def test_what_is_wrong_is_said(data: Path) -> None:
 @pytest.mark.parametrize("words", [("--kinds", "poem"), ("--pool", "0"), ("--repeats", "0")])
 def test_settings_that_ask_nothing_are_named(data: Path, words: tuple[str, str]) -> None:
     code, said, _ = run(data, "--server", "x=http://127.0.0.1:9=m", *words)
-    assert code == 1 and words[0] in said and "Traceback" not in said
+    assert code == 2 and words[0] in said and "Traceback" not in said
 
 
 def test_all_but_a_twentieth_wait_no_longer_than_the_percentile(
