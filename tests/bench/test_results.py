@@ -345,8 +345,8 @@ def test_a_damaged_first_line_is_not_to_be_deleted(
     path.write_bytes(b"".join([first, b"\x00\n", undisturbed.partition(b"\n")[2]]))
     for act in (lambda: read_results(path), lambda: ResultFile(path, HEADER, resume=True)):
         message = refusal(act)
-        assert f"{path}: its first line, which describes the run, is damaged" in message
-        assert "restore it from a copy, or choose another --out" in message
+        assert f"{path}: its first line does not describe a run of 'paceline bench'" in message
+        assert "restore it from a copy, or name another file or folder" in message
         assert "delete" not in message
 
 

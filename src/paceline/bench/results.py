@@ -103,8 +103,8 @@ def _parse(path: Path, number: int, line: str, first: bool) -> dict[str, Any]:
     except ValueError as error:
         if first:  # without it nobody knows what the others are results of
             raise UsageError(
-                f"{path}: its first line, which describes the run, is damaged: restore it from a "
-                "copy, or choose another --out"
+                f"{path}: its first line does not describe a run of 'paceline bench': restore it "
+                "from a copy, or name another file or folder"
             ) from error
         raise UsageError(
             f"{path}, line {number} is damaged: delete the line and continue with --resume"
