@@ -86,6 +86,8 @@ def _run(words: list[str], env: Mapping[str, str] | None, streams: Sequence[int]
         _open_streams()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
         logging.getLogger().handlers.clear()
         if env is not None:
             os.environ.clear()

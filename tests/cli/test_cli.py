@@ -813,13 +813,19 @@ def test_ctrl_c_ends_generate_with_what_there_is(tiny: Path, tmp_path: Path) -> 
     assert "Traceback" not in err
 
 
-def test_sigterm_ends_generate_and_keeps_what_there_is(tiny: Path, tmp_path: Path) -> None:
+ENDINGS = [one for name in ("SIGTERM", "SIGHUP") if (one := getattr(signal, name, None))]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_signal_ends_generate_and_keeps_what_there_is(
+    tiny: Path, tmp_path: Path, ending: signal.Signals
+) -> None:
     path = tmp_path / "result.json"
     process = fork("generate", "hello", "-m", tiny, "-n", 4000, "--json", path)
     began = read(process, 3)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(ending)
     _, err = finish(process)
-    assert process.returncode == 143
+    assert process.returncode == 128 + ending
     (record,) = read_json(path)
     assert record["text"].startswith(began)
     assert record["finish_reason"] == "interrupted"

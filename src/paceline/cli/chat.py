@@ -35,6 +35,7 @@ def chat(
     options, references = request.options(), opening.texts()
     common.check_stdin()
     common.check_writable(output.json_file, opening, kept)
+    common.end_with_terminal()
     first = _opening(opening)
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     session.options = session.options.with_(**options)

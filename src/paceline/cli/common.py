@@ -61,6 +61,14 @@ def on_interrupt(hint: str) -> Iterator[None]:
         raise
 
 
+def end_with_terminal() -> None:
+    """From now on a terminal that is closed ends the command as SIGTERM does, which writes what there
+    is; by default it would take all of it. Whoever ignores hang-ups, as `nohup` does, still does."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is signal.SIG_DFL:
+        signal.signal(hangup, signal.getsignal(signal.SIGTERM))
+
+
 def open_to_measure(model: str, method: str, **more: Any) -> Session:
     """`open_session` without the model's own datastore, which may hold answers to these very
     prompts."""

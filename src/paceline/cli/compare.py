@@ -32,6 +32,7 @@ def compare(
     names = contenders.names()
     records = _records(prompts)
     common.check_writable(json_file, prompts, contenders)
+    common.end_with_terminal()
     session = common.open_to_measure(model, "plain", measure=True, **vars(machine))
     made = contenders.made(names, session, model, machine)
     from paceline.bench.comparison import Comparison

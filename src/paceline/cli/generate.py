@@ -77,6 +77,7 @@ def generate(
     options = request.options(stop=stop, constraint=constrained.constraint())
     records, references = prompts.records(), prompts.texts()
     common.check_writable(output.json_file, prompts, constrained, kept)
+    common.end_with_terminal()
     session = common.open_session(choice.model, choice.chosen, **vars(kept), **vars(machine))
     console, answers = common.console(), list[dict[str, Any]]()
     try:
