@@ -1,17 +1,17 @@
-"""What benchmarks have in common: options, how they end, and how they write results."""
+"""What benchmarks have in common: options, and how they write results."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import GenericAlias, UnionType
 from typing import Any, get_args
 
+from paceline.cli import exit_code
 from paceline.cli.common import check_writable, write_json
-from paceline.errors import PacelineError, UsageError
 from paceline.machine import describe_run
 
 
@@ -35,37 +35,21 @@ def options(doc: str | None, **defaults: Any) -> Namespace:
             how |= {"type": type(given[0]), "nargs": "+"}
         elif given is False:
             how = {"action": "store_true"}
-        if how.get("type") is int and given != 0:
-            how["type"] = _count
         short = ["-n"] if name == "max_new_tokens" else []
         parser.add_argument(f"--{name.replace('_', '-')}", *short, **how)
     chosen = parser.parse_args()
+    for name, value in vars(chosen).items():
+        counts = value if isinstance(value, list) else [value]
+        if defaults[name] != 0 and any(type(count) is int and count < 1 for count in counts):
+            parser.error(f"--{name.replace('_', '-')} takes whole numbers from 1 on")
     inputs = {name: value for name, value in vars(chosen).items() if name != "json"}
     check_writable(getattr(chosen, "json", None), Namespace(**inputs))
     return chosen
 
 
-def _count(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise ArgumentTypeError(f"{text} is not a whole number from 1 on")
-    return int(text)
-
-
-def check_names(what: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Raise UsageError if one of these names is not known."""
-    if strangers := [name for name in names if name not in known]:
-        raise UsageError(f"no {what} {', '.join(strangers)}: there are {', '.join(known)}")
-
-
 def run_script(main: Callable[[], None]) -> None:
-    """Run a script; what a user can mend is one sentence and exit code 2, as with a command."""
-    try:
-        main()
-    except PacelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    """Run a script and end with its exit code, as commands do."""
+    sys.exit(exit_code(main))
 
 
 def write(path: Path, content: Mapping[str, Any], device: str = "cpu") -> None:

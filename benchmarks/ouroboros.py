@@ -26,9 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import paceline
-from common import check_names, options, run_script, write
+from common import options, run_script, write
 from ouroboros_runs import Contender, Text, play_all
 from paceline.cli.common import check_writable
+from paceline.errors import check_known
 from paceline.prompts import Conversation, read_prompts
 from paceline.session import Session
 
@@ -84,7 +85,7 @@ def read_texts(session: Session, study: Study, given: Namespace) -> list[Text]:
     """The first turns of the first prompts of every task, task by task."""
     texts = []
     chosen = study.tasks if given.tasks is None else given.tasks.split(",")
-    check_names("task", chosen, study.tasks)
+    check_known("task", study.tasks, *chosen)
     for task in filter(chosen.__contains__, study.tasks):
         for record in read_prompts(given.data / f"{task}.jsonl", given.limit or study.limit):
             ids = session.encode(Conversation(record, session.tokenizer.chat_template).ask())
@@ -97,7 +98,7 @@ def side_by_side(study: Study, session: Session, given: Namespace) -> Report:
     """Methods on the same texts, in turns, whatever their orders of these; --runs times from
     scratch, and the sums."""
     methods = study.contenders
-    check_names("contender", given.only, methods)
+    check_known("contender", methods, *given.only)
     texts = read_texts(session, study, given)
     longest = given.max_new_tokens or study.tokens
     places = orders([text.record.task for text in texts], given.seed)
@@ -138,7 +139,7 @@ def main() -> None:
         weights="auto", dtype=str | None, tasks=str | None, only=list[str], limit=int | None, runs=1,
         max_new_tokens=int | None, seed=0, again=False,
     )  # fmt: skip
-    check_names("study", [given.study], [*STUDIES, "all"])
+    check_known("study", [*STUDIES, "all"], given.study)
     loaded = {"weights": given.weights, "dtype": given.dtype}
     session = paceline.load(given.model, "plain", **loaded, measure=True)
     info = session.target.describe()

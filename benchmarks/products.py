@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from common import check_names, options, run_script, write
+from common import options, run_script, write
+from paceline.errors import check_known
 from paceline.kernels.blocks import BlockMatrix, bytes_per_row
 from paceline.kernels.linear import PackedLinear
 from paceline.kernels.native.calls import kernels
@@ -99,7 +100,7 @@ def measured(made: Sized, repeats: int) -> dict[str, Any]:
 def main() -> None:
     given = options(__doc__, json=Path, formats=",".join(FORMATS), repeats=7)
     names = given.formats.split(",")
-    check_names("format", names, FORMATS)
+    check_known("format", FORMATS, *names)
     makers: dict[str, Callable[[], Sized]] = {
         **{name: partial(in_blocks, name) for name in names},
         "torch packed float32": packed,

@@ -32,9 +32,9 @@ from typing import Any
 
 import httpx
 
-from common import check_names, options, run_script, write
+from common import options, run_script, write
 from paceline.bench.comparison import in_turns
-from paceline.errors import UsageError
+from paceline.errors import UsageError, check_known
 from paceline.prompts import PromptRecord, read_prompts
 
 KINDS = {
@@ -243,7 +243,7 @@ def main() -> None:
         kinds=",".join(KINDS), max_tokens=48, longest_prompt=1200, greedy=False, leaving=0.0,
     )  # fmt: skip
     given.kinds, given.at_once = given.kinds.split(","), given.at_once.split(",")
-    check_names("kind of --kinds", given.kinds, KINDS)
+    check_known("kind", KINDS, *given.kinds)
     if not all(each.isdecimal() and int(each) for each in given.at_once):
         raise UsageError("--at-once takes numbers from 1 on, such as 1,4,16")
     given.at_once = [int(each) for each in given.at_once]

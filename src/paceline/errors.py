@@ -6,7 +6,7 @@ Anything else that escapes is a bug.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -59,6 +59,13 @@ def writable(
         yield
     except OSError as error:
         raise kind(f"cannot write {what}: {error.strerror or error}{advice}") from error
+
+
+def check_known(what: str, known: Collection[str], *names: str) -> None:
+    """Raise UsageError for the first of these names that is not known."""
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown {what} {name!r}: use one of {', '.join(known)}")
 
 
 @contextmanager

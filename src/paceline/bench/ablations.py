@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from paceline.bench.metrics import Group, MethodSummary, Summary
 from paceline.bench.trial import PLAIN
-from paceline.errors import UsageError, writable
+from paceline.errors import UsageError, check_known, writable
 from paceline.tables import Table, markdown_table
 
 if TYPE_CHECKING:
@@ -95,8 +95,7 @@ QUANTITIES: dict[str, Callable[[MethodSummary], float]] = {
 
 def find_ablation(name: str) -> Ablation:
     """Look up an ablation. Raises UsageError for an unknown name."""
-    if name not in ABLATIONS:
-        raise UsageError(f"unknown ablation {name!r}: use one of {', '.join(ABLATIONS)}")
+    check_known("ablation", ABLATIONS, name)
     return ABLATIONS[name]
 
 

@@ -10,6 +10,8 @@ import errno
 import io
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 import typer
@@ -32,7 +34,7 @@ from paceline.cli.common import note
 from paceline.cli.flags import App
 from paceline.errors import PacelineError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "exit_code", "main"]
 
 # What typer raises for a wrong word on the command line. It exports only this subclass; the base is
 # in click or in typer itself, by version.
@@ -70,27 +72,31 @@ def _terminate(number: int, frame: object) -> None:
     sys.exit(128 + number)
 
 
-def main() -> None:
-    """Entry point of the `paceline` command."""
+def exit_code(command: Callable[[], int | None]) -> int:
+    """Run a command; 2 if there is a mistake that its user can correct, said in one sentence, and 130
+    after Ctrl-C."""
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # which would save nothing
         signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal or locale that lacks a character is no reason to lose the rest of the text.
         sys.stdout.reconfigure(errors="replace")
     try:
-        code = app(standalone_mode=False)
+        return command() or 0
     except (PacelineError, _Mistyped) as error:
         message = " ".join(str(getattr(error, "format_message", error.__str__)()).splitlines())
         if message:  # there is none after typer has printed the help of a bare `paceline`
             note(f"error: {message}", style="red")
-        code = 2
     except OSError as error:
         # Paths are used in many places; a name may be too long, or a folder inaccessible.
         if error.filename is None and error.errno != errno.ENOSPC:
             raise
         what = f"use {error.filename}" if error.filename is not None else "write"
         note(f"error: cannot {what}: {error.strerror}", style="red")
-        code = 2
     except (KeyboardInterrupt, typer.Abort):
-        code = 130
-    sys.exit(code or 0)
+        return 130
+    return 2
+
+
+def main() -> None:
+    """Entry point of the `paceline` command."""
+    sys.exit(exit_code(partial(app, standalone_mode=False)))

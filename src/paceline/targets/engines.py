@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paceline.errors import UsageError
+from paceline.errors import check_known
 from paceline.targets.cache_dtypes import CACHE_DTYPES, FLOAT32
 from paceline.targets.causal_lm import CausalLMTarget
 from paceline.targets.prepare import AUTO, check_weights, prepare
@@ -27,10 +27,8 @@ transformers-eager: the same without CUDA graphs on a GPU."""
 def check_choices(engine: str, weights: str, cache_dtype: str) -> None:
     """Raises UsageError for an unknown name."""
     check_weights(weights)
-    choices = ("engine", engine, ENGINES), ("cache dtype", cache_dtype, CACHE_DTYPES)
-    for what, name, known in choices:
-        if name not in known:
-            raise UsageError(f"unknown {what} {name!r}: use one of {', '.join(known)}")
+    check_known("engine", ENGINES, engine)
+    check_known("cache dtype", CACHE_DTYPES, cache_dtype)
 
 
 def open_target(

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, check_known
 from paceline.kernels.attention import use_grouped_attention
 from paceline.kernels.block_layers import make_packed, move_matrices
 from paceline.kernels.choice import WORTH_CHOOSING, plain_pays
@@ -54,8 +54,7 @@ multiplies such numbers, else packed; on other devices native."""
 
 def check_weights(weights: str) -> None:
     """Raises UsageError for a name that is not in `WEIGHTS`."""
-    if weights not in WEIGHTS:
-        raise UsageError(f"unknown weights {weights!r}: use one of {', '.join(WEIGHTS)}")
+    check_known("weights", WEIGHTS, weights)
 
 
 @torch.no_grad()

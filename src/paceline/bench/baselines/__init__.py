@@ -21,7 +21,7 @@ from paceline.bench.baselines.native import (
 )
 from paceline.bench.memory import measure_load
 from paceline.drafters.settings import parse_method, read_settings
-from paceline.errors import UsageError
+from paceline.errors import check_known
 
 __all__ = ["BASELINES", "Native", "check_baseline", "is_baseline", "make_baseline"]
 
@@ -62,6 +62,5 @@ def make_baseline(name: str, native: Native) -> Any:
 
 def _parse(name: str) -> Baseline:
     kind, settings = parse_method(name)
-    if kind not in BASELINES:
-        raise UsageError(f"unknown baseline {kind!r}: use one of {', '.join(BASELINES)}")
+    check_known("baseline", BASELINES, kind)
     return BASELINES[kind](**read_settings(BASELINES[kind], kind, settings))
