@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from common import options, run_script, write
-from paceline.errors import check_known
+from paceline.errors import UsageError, check_known
 from paceline.kernels.blocks import BlockMatrix, bytes_per_row
 from paceline.kernels.linear import PackedLinear
-from paceline.kernels.native.calls import kernels
+from paceline.kernels.native.calls import kernels, unavailable
 
 OUTPUTS, INPUTS, MATRICES = 8960, 1536, 12
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
@@ -101,6 +101,8 @@ def main() -> None:
     given = options(__doc__, json=Path, formats=",".join(FORMATS), repeats=7)
     names = given.formats.split(",")
     check_known("format", FORMATS, *names)
+    if reason := unavailable():
+        raise UsageError(f"no products to measure: {reason}")
     makers: dict[str, Callable[[], Sized]] = {
         **{name: partial(in_blocks, name) for name in names},
         "torch packed float32": packed,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.kernels.native import calls
 from tests.bench.checkout import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -67,3 +68,12 @@ def test_what_is_wrong_is_one_sentence(
     *_, last = capsys.readouterr().err.splitlines()
     assert "error: " in last and said in last
     assert not (tmp_path / "new.json").exists()
+
+
+def test_products_need_the_c_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(calls, "unavailable", lambda: "it was not built")
+    words = ["--json", tmp_path / "new.json", "--formats", "Q4_0", "--repeats", 1]
+    assert ended(BENCHMARKS / "products.py", monkeypatch, *words) == 2
+    assert "no products to measure: it was not built" in capsys.readouterr().err
