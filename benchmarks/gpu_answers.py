@@ -232,16 +232,13 @@ def main() -> None:
 def answer_all(given: Namespace) -> None:
     """Answer all prompts, and write the folder."""
     files = read_prompt_files(given.prompts, given.licence)
-    model, tokenizer, fingerprint = load_causal_lm(
-        given.model, device=given.device, dtype=given.dtype
-    )
+    where = {"device": given.device, "dtype": given.dtype}
+    model, tokenizer, fingerprint = load_causal_lm(given.model, **where)
     torch.manual_seed(given.seed)
     room = given.longest_prompt + given.max_new_tokens
     context = longest_context(model.config.get_text_config())
     if context is not None and room > context:
-        raise UsageError(
-            f"the model reads {context} tokens, not {room}: reduce --longest-prompt or -n"
-        )
+        raise UsageError(f"the model reads {context} tokens: reduce --longest-prompt or -n")
     ends = stop_ids(model, tokenizer)
     answering = Answering(model.eval(), ends, given.rows, room, given.temperature)
     asked = interleave(files, given.seed)[: given.most_prompts]

@@ -26,6 +26,7 @@ from paceline.stopping import Stopping
 
 TARGET_BUDGET = 64
 """Most nodes of a fixed tree: windows of 7 columns with 5 levels and 7 phrases have 55."""
+PARTS = ("draft", "target", "commit")
 
 
 @dataclass
@@ -55,10 +56,7 @@ class Figures(Stats):
             "seconds": round(self.wall, 4),
             "tokens_per_second": over(self.tokens, self.wall),
             "tokens_per_pass": over(self.tokens, passes),
-            "shares": {
-                part: over(getattr(self, f"{part}_seconds"), self.wall)
-                for part in ("draft", "target", "commit")
-            },
+            "shares": {name: over(getattr(self, f"{name}_seconds"), self.wall) for name in PARTS},
             "ms_per_pass": over(1e3 * self.target_seconds, passes, 3),
             "ms_per_draft_pass": over(1e3 * self.draft_seconds, draft_passes, 3),
             "gained": dict(sorted(self.acceptance_histogram.items())),
@@ -144,10 +142,8 @@ class Contender:
             "planned": not self.fixed,
             "temperature": self.temperature,
             **whole.as_json(),
-            **{
-                by: {key: figures.as_json() for key, figures in self.sums[by].items()}
-                for by in ("tasks", "lengths")
-            },
+            **{by: {key: figures.as_json() for key, figures in self.sums[by].items()}
+               for by in ("tasks", "lengths")},
             "texts": {key: (each.tokens, round(each.wall, 4)) for key, each in self.sums["texts"].items()},
         }  # fmt: skip
 
@@ -168,9 +164,8 @@ def play_all(contenders: Sequence[Contender], tokens: int) -> list[dict[str, Any
         spent = perf_counter() - began
         print(f"text {place + 1} of {count}: {spent:.0f} s", file=sys.stderr, flush=True)
     plain = {one.temperature: one for one in contenders if one.method == "plain"}
-    return [
-        found for one in contenders for found in differences(one, plain[one.temperature].outputs)
-    ]
+    pairs = ((one, plain[one.temperature].outputs) for one in contenders)
+    return [found for one, outputs in pairs for found in differences(one, outputs)]
 
 
 def differences(one: Contender, plain: dict[str, list[int]]) -> list[dict[str, Any]]:

@@ -21,8 +21,9 @@ that the recordings left out.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -38,12 +39,12 @@ from paceline.datastore import PROMPT_TOKENS, Datastore
 from paceline.drafters import Host, make_drafter
 from paceline.errors import UsageError
 from paceline.json_files import parse_json
-from paceline.loop import Generation, decode
+from paceline.loop import FixedBudget, Generation, decode
 from paceline.models import load_tokenizer
 from paceline.options import Options
 from paceline.planning.cost_curve import CostCurve
 from paceline.planning.planner import MOST_NODES, TreePlanner
-from paceline.protocols import TREES, Planner
+from paceline.protocols import TREES
 from paceline.session import Session
 from paceline.stats import Stats
 from paceline.stopping import Stopping
@@ -94,26 +95,23 @@ class ReplayTarget(ToyTarget):
 
 @dataclass(frozen=True)
 class Contender:
-    """A method, what sizes its trees over all texts of a file, and whether it searches the
-    datastore of answers."""
+    """A method. budget: of every tree; None plans them, if `knows`, from what passes cost.
+    searches: whether it searches the datastore of answers."""
 
     method: str
-    sizing: Callable[[CostCurve], int | Planner] = TreePlanner
+    budget: int | None = None
     searches: bool = False
+    knows: bool = True
 
 
 def plans() -> dict[str, Contender]:
     """Fixed budgets and planned trees."""
-
-    def of_size(budget: int) -> Contender:
-        return Contender(PAPERS["anpd"], lambda curve: budget)
-
-    found = {f"anpd, {budget}": of_size(budget) for budget in (1, 3, 5, 7)}
+    found = {f"anpd, {budget}": Contender(PAPERS["anpd"], budget) for budget in (1, 3, 5, 7)}
     for method, papers in PAPERS.items():
-        found[f"{method}, as proposed"] = Contender(papers, lambda curve: MOST_NODES)
+        found[f"{method}, as proposed"] = Contender(papers, MOST_NODES)
         found[f"{method}, planned"] = Contender(method)
     found["anpd as in its paper, planned"] = Contender(PAPERS["anpd"])
-    found["anpd, planned without a curve"] = Contender("anpd", lambda curve: TreePlanner())
+    found["anpd, planned without a curve"] = Contender("anpd", knows=False)
     return found
 
 
@@ -128,10 +126,8 @@ def sources() -> dict[str, Contender]:
         "auto": Contender(f"auto:sources={own}"),
         "auto with answers": Contender(f"auto:sources={every}", searches=True),
     }
-    for name in SOURCES:
-        method = f"auto:sources={every},without={name}"
-        found[f"without {name}"] = Contender(method, searches=True)
-    return found
+    less = {name: f"auto:sources={every},without={name}" for name in SOURCES}
+    return found | {f"without {name}": Contender(less[name], searches=True) for name in less}
 
 
 def split(
@@ -169,7 +165,9 @@ def replay(
 ) -> tuple[float, Stats]:
     """Seconds of all passes, and what happened, while the texts of a file are written in order and
     what is learned is kept between them."""
-    target, sizing, stats = ReplayTarget(curve), contender.sizing(curve), Stats()
+    target, stats, budget = ReplayTarget(curve), Stats(), contender.budget
+    planner = TreePlanner(curve if contender.knows else None)
+    sizing = planner if budget is None else FixedBudget(budget)
     host = Host(target, curve=curve, datastore=known if contender.searches else None)
     for request in requests:
         generation = Generation(
@@ -198,9 +196,7 @@ def result(found: Mapping[str, Mapping[str, tuple[float, Stats]]]) -> dict[str, 
             "speedup": round(whole / sum(seconds for seconds, _ in files.values()), 4),
             "tokens_per_pass": round(stats.mean_acceptance_length, 4),
             "nodes_per_pass": round(stats.drafted / stats.rounds, 4),
-            "files": {
-                file: round(plain[file][0] / seconds, 4) for file, (seconds, _) in files.items()
-            },
+            "files": {name: round(plain[name][0] / own[0], 4) for name, own in files.items()},
             "sources": {
                 source: {key: value for key, value in asdict(did).items() if key != "seconds"}
                 for source, did in stats.sources.items()
@@ -226,17 +222,14 @@ def main() -> None:
     )  # fmt: skip
     curve = read_curve(given.curve)
     system = read_text(given.system, "file") if given.system else None
-
-    def recordings(limit: int | None) -> list[Recording]:
-        return read_traces(given.names, given.traces, limit, 0, system)
-
+    recordings = partial(read_traces, given.names, given.traces, system=system)
     session = Session(ReplayTarget(curve), load_tokenizer(given.model), PLAIN)
-    known = recordings(None) if given.sources else []
-    texts, others = split(recordings(given.limit), known, session, given.tokens)
+    known = recordings(limit=None) if given.sources else []
+    texts, others = split(recordings(limit=given.limit), known, session, given.tokens)
     contenders = sources() if given.sources else plans()
     if given.methods:
         contenders = {method: Contender(method) for method in split_methods(given.methods)}
-    contenders = {PLAIN: Contender(PLAIN, lambda curve: 0)} | contenders
+    contenders = {PLAIN: Contender(PLAIN, 0)} | contenders
     with TemporaryDirectory() as folder:
         store = Datastore(Path(folder), "any")
         store.build(answer for found in others.values() for answer in found)

@@ -243,7 +243,7 @@ def main() -> None:
         kinds=",".join(KINDS), max_tokens=48, longest_prompt=1200, greedy=False, leaving=0.0,
     )  # fmt: skip
     given.kinds, given.at_once = given.kinds.split(","), given.at_once.split(",")
-    check_known("kind", KINDS, *given.kinds)
+    check_known("--kinds", KINDS, *given.kinds)
     if not all(each.isdecimal() and int(each) for each in given.at_once):
         raise UsageError("--at-once takes numbers from 1 on, such as 1,4,16")
     given.at_once = [int(each) for each in given.at_once]

@@ -89,8 +89,7 @@ def contenders(study: str, model: str = SMALL) -> Iterator[Row]:
     shown = figures("ouroboros", "16") if study == "locality" else named
     for name in shown:
         if name != "ouroboros" or WHOLE not in named:
-            label = re.sub(r"^(\d+) phrases", r"K = \1", name)
-            yield {**named[name], "label": label}
+            yield {**named[name], "label": re.sub(r"^(\d+) phrases", r"K = \1", name)}
 
 
 def by_task(model: str, *studies: str) -> str:

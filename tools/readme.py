@@ -51,9 +51,7 @@ def filled(page: str, text: str, blocks: dict[str, str]) -> str:
 def quoted_loop() -> str:
     """The source of a round and of the loop around it, without docstrings."""
     docstring = re.compile(r'^ +""".*?"""\n', re.DOTALL | re.MULTILINE)
-    step, whole = (
-        docstring.sub("", inspect.getsource(each), count=1) for each in (Batch.step, decode)
-    )
+    step, whole = (docstring.sub("", inspect.getsource(each), 1) for each in (Batch.step, decode))
     return f"```python\nclass Batch:\n{step}\n\n{whole.strip()}\n```"
 
 

@@ -30,13 +30,10 @@ def clients(name: str) -> Iterator[dict[str, Any]]:
     off = {one["clients"]: one for one in rows(name, "rows") if one["variant"] == "off"}
     for one in rows(name, "rows"):
         base = off[one["clients"]]
-        kinds = {
-            kind: found["tokens_per_second"] / base["kinds"][kind]["tokens_per_second"]
-            for kind, found in one["kinds"].items()
-            if found["tokens_per_second"]
-        }
-        over = one["tokens_per_second"] / base["tokens_per_second"]
-        yield {**one, "over": over, "over_by": kinds}
+        speeds = {kind: found["tokens_per_second"] for kind, found in one["kinds"].items()}
+        bases = {kind: found["tokens_per_second"] for kind, found in base["kinds"].items()}
+        kinds = {kind: speed / bases[kind] for kind, speed in speeds.items() if speed}
+        yield one | {"over": one["tokens_per_second"] / base["tokens_per_second"], "over_by": kinds}
 
 
 def replayed(study: str, shown: str) -> str:

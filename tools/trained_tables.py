@@ -36,13 +36,8 @@ def points(*methods: str) -> Iterator[dict[str, Any]]:
         for model, record in trained(method).items():
             curve, each = record["loss_curve"], record["places"] / record["steps"]
             for one in curve[::-1][:: max(1, len(curve) // _CURVE_ROWS)][::-1]:
-                tops = ", ".join(f"{share:.1%}" for share in one["top1"])
-                yield {
-                    **one,
-                    "name": f"{method}, `{model}`",
-                    "places": one["step"] * each,
-                    "tops": tops,
-                }
+                more = {"tops": ", ".join(f"{share:.1%}" for share in one["top1"])}
+                yield {**one, **more, "name": f"{method}, `{model}`", "places": one["step"] * each}
 
 
 def _note(method: str, model: str, record: dict[str, Any]) -> str:
