@@ -51,7 +51,10 @@ def test_help(
             "ouroboros --data FOLDER --study fixed --limit 0",
             "--limit takes whole numbers from 1 on",
         ),
-        ("serve --json FILE --data FOLDER --kinds poem", "unknown --kinds 'poem': use one of chat, "),
+        (
+            "serve --json FILE --data FOLDER --kinds poem",
+            "unknown --kinds 'poem': use one of chat, ",
+        ),
         ("gpu_answers --model m --out FOLDER --prompts FILE --licence MIT", "cannot read"),
     ],
 )
