@@ -100,7 +100,8 @@ def _config(file: GgufFile, words: int) -> PreTrainedConfig:
     """The model's configuration, as transformers reads it, for a vocabulary of `words`."""
     from transformers import AutoConfig, LlamaConfig
 
-    with TemporaryDirectory() as folder:
+    # Windows deletes no file that is still mapped.
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         # Of the words only the number counts, and the reader of gguf takes long for each.
         brief = Path(folder, "model.gguf")
         file.write_header(brief, _FEW)
