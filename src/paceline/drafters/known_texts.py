@@ -142,7 +142,8 @@ def _opened(host: Host, name: str, needed: bool) -> Datastore | None:
         return own
     missing: ModelError | StoreError
     # Before the mark, which takes a second for a large vocabulary.
-    if not name and host.finds_datastore and not Datastore.any_by_default():
+    known = host.vocabulary is not None and host.finds_datastore
+    if known and not (name or Datastore.any_by_default()):
         missing = StoreError(
             "there is no datastore of this model: build one with 'paceline datastore build', or "
             "name a folder with datastore=FOLDER"
