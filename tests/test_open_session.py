@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import cache
 from itertools import count
 from threading import Event, Lock, Semaphore, Thread
 from time import sleep
@@ -242,6 +243,11 @@ def test_what_was_read_for_one_text_is_not_read_again_for_the_next() -> None:
     assert [each.cached_tokens for each in samples] == [len(system)] * 3
 
 
+@cache
+def _said_alone(prompt: str, temperature: float, seed: int) -> list[int]:
+    return alone(prompt, max_new_tokens=25, temperature=temperature, seed=seed)
+
+
 @each_temperature
 @each_method
 def test_threads_share_a_session(method: str, temperature: float) -> None:
@@ -259,8 +265,7 @@ def test_threads_share_a_session(method: str, temperature: float) -> None:
     with ThreadPoolExecutor(6) as pool:
         texts = list(pool.map(write, range(len(prompts))))
     for place, tokens in enumerate(texts):
-        expected = alone(prompts[place], max_new_tokens=25, temperature=temperature, seed=place)
-        assert tokens == expected
+        assert tokens == _said_alone(prompts[place], temperature, place)
     assert open_slots(session) == 0
 
 

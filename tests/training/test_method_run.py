@@ -216,7 +216,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 def test_every_variant_learns(
     data: Path, cache: Path, tmp_path: Path, method: str, settings: dict[str, Any]
 ) -> None:
-    seldom = {"steps": 24, "validate_every": 12, "checkpoint_every": 24}
+    seldom = {"steps": 12, "validate_every": 6, "checkpoint_every": 12}
     parts = train(data, tmp_path, method, cache, **seldom, **settings)
     losses = [entry["held_back_loss"] for entry in parts.record["loss_curve"]]
     assert min(losses[1:]) < losses[0]

@@ -126,7 +126,7 @@ def test_places_are_some_of_the_window_and_the_same_every_time() -> None:
     assert Ppd(base, PpdSettings(points=99)).places(batch) == int(batch.place.sum())
 
 
-STEPS = 12
+STEPS = 7
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"heads": 2, "epts": 3, "learned_weights": True},
