@@ -238,7 +238,7 @@ def answer_all(given: Namespace) -> None:
     room = given.longest_prompt + given.max_new_tokens
     context = longest_context(model.config.get_text_config())
     if context is not None and room > context:
-        raise UsageError(f"the model reads {context} tokens: reduce --longest-prompt or -n")
+        raise UsageError(f"the model reads {context}, not {room}: reduce --longest-prompt or -n")
     ends = stop_ids(model, tokenizer)
     answering = Answering(model.eval(), ends, given.rows, room, given.temperature)
     asked = interleave(files, given.seed)[: given.most_prompts]

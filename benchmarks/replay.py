@@ -95,13 +95,13 @@ class ReplayTarget(ToyTarget):
 
 @dataclass(frozen=True)
 class Contender:
-    """A method. budget: of every tree; None plans them, if `knows`, from what passes cost.
+    """A method. budget: of every tree; None plans them, from what passes cost if it `knows_costs`.
     searches: whether it searches the datastore of answers."""
 
     method: str
     budget: int | None = None
     searches: bool = False
-    knows: bool = True
+    knows_costs: bool = True
 
 
 def plans() -> dict[str, Contender]:
@@ -111,7 +111,7 @@ def plans() -> dict[str, Contender]:
         found[f"{method}, as proposed"] = Contender(papers, MOST_NODES)
         found[f"{method}, planned"] = Contender(method)
     found["anpd as in its paper, planned"] = Contender(PAPERS["anpd"])
-    found["anpd, planned without a curve"] = Contender("anpd", knows=False)
+    found["anpd, planned without a curve"] = Contender("anpd", knows_costs=False)
     return found
 
 
@@ -166,7 +166,7 @@ def replay(
     """Seconds of all passes, and what happened, while the texts of a file are written in order and
     what is learned is kept between them."""
     target, stats, budget = ReplayTarget(curve), Stats(), contender.budget
-    planner = TreePlanner(curve if contender.knows else None)
+    planner = TreePlanner(curve if contender.knows_costs else None)
     sizing = planner if budget is None else FixedBudget(budget)
     host = Host(target, curve=curve, datastore=known if contender.searches else None)
     for request in requests:
