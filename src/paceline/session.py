@@ -219,6 +219,10 @@ class Session(Encoder):
         """What to hold so that texts with this constraint begin at once; None if they cannot."""
         return self._grammars.kept(constraint)
 
+    def read_vocabulary(self) -> None:
+        """Read what constraints need of the tokenizer; see `Grammars.vocabulary`."""
+        self._grammars.vocabulary()
+
     def use_curve(self, curve: CostCurve | None) -> None:
         """Plan with the pass costs of this curve from now on; no text may be open."""
         planner = TreePlanner(curve)

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import httpx
@@ -104,6 +104,20 @@ def test_a_constraint_that_takes_too_long_is_given_up(stuck: Stuck) -> None:
         stuck.free.set()
         wait_for(lambda: held(served).status_code == 200)
         assert held(served, 1).status_code == 200
+
+
+def test_no_constraint_is_blamed_for_a_vocabulary_that_takes_long_to_read() -> None:
+    session = tool_session()
+    read = session._grammars._read_vocabulary
+
+    def slowly() -> Any:
+        sleep(0.6)
+        return read()
+
+    session._grammars._read_vocabulary = slowly  # type: ignore[method-assign]
+    with live(session) as served:
+        impatient(served, patience=0.5)
+        assert held(served).status_code == 200
 
 
 def test_a_thread_that_cannot_start_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:

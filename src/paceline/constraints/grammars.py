@@ -80,8 +80,8 @@ class Grammars:
     def matcher(self, constraint: Constraint) -> GrammarMatcher:
         """A matcher for one text, at its beginning.
 
-        Raises UsageError if llguidance is missing, the tokenizer is a slow one, or the constraint
-        cannot be satisfied or is not supported by llguidance.
+        Raises UsageError like `vocabulary`, and if the constraint cannot be satisfied or is not
+        supported by llguidance.
         """
         with self._lock:
             compiled = self._compiled.pop(constraint, None) or self._begun(constraint)
@@ -98,6 +98,16 @@ class Grammars:
             self._held[constraint] = made
             return made.copy()
 
+    def vocabulary(self) -> tuple[Any, Tokens]:
+        """What all constraints need of the tokenizer; it takes seconds the first time.
+
+        Raises UsageError if llguidance is missing or the tokenizer is a slow one.
+        """
+        with self._reading:
+            if self._known is None:
+                self._known = self._read_vocabulary()
+            return self._known
+
     def _begun(self, constraint: Constraint) -> Future[GrammarMatcher]:
         held = self._held.get(constraint)
         if held is None:
@@ -107,18 +117,15 @@ class Grammars:
         return known
 
     def _compile(self, constraint: Constraint) -> GrammarMatcher:
-        library = _llguidance()
-        with self._reading:
-            if self._known is None:
-                self._known = self._read_vocabulary()
-            vocabulary, tokens = self._known
+        vocabulary, tokens = self.vocabulary()
         try:
-            return _compiled(library, constraint, vocabulary, tokens)
+            return _compiled(_llguidance(), constraint, vocabulary, tokens)
         except ValueError as error:
             why = first_line(str(error)).replace(*_ONE_OF)
             raise UsageError(f"the {constraint.what} cannot be used: {why}") from error
 
     def _read_vocabulary(self) -> tuple[Any, Tokens]:
+        _llguidance()
         from llguidance.hf import from_tokenizer
 
         tokenizer, size = self._tokenizer, self._vocab_size

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from threading import Lock
 from time import monotonic
 
@@ -41,8 +42,8 @@ def _stuck() -> ApiError:
 
 @dataclass(eq=False)
 class _Job:
-    """A constraint to compile. began: 0 while it waits for a thread. wanted: by how many requests
-    that wait for it."""
+    """A constraint to compile. began: 0 while it waits for a thread, then `inf` until the vocabulary
+    is read, which is not the constraint's fault. wanted: by how many requests that wait for it."""
 
     work: Callable[[], object]
     began: float = 0.0
@@ -104,7 +105,7 @@ class Compiler:
                     raise bad_request(_SLOW, code="slow_constraint")
                 if left <= 0:
                     raise _stuck()
-                await asyncio.wait({waiting}, timeout=left)
+                await asyncio.wait({waiting}, timeout=min(left, self._patience))
             return waiting.result()
         finally:
             waiting.cancel()
@@ -131,17 +132,18 @@ class Compiler:
         free = self._most - sum(job.began > 0 for job in self._jobs.values())
         waiting = [(key, job) for key, job in self._jobs.items() if not job.began]
         for constraint, job in waiting[:free]:
+            job.began = inf
             try:
                 in_own_thread(partial(self._compile, constraint, job))
             except RuntimeError:  # there can be no more threads
                 del self._jobs[constraint]
                 job.end(_stuck())
-            else:
-                job.began = monotonic()
 
     def _compile(self, constraint: Constraint, job: _Job) -> None:
         outcome: object
         try:
+            self._session.read_vocabulary()
+            job.began = monotonic()
             outcome = job.work()
         except Exception as error:
             outcome = error
