@@ -13,6 +13,9 @@ from paceline.serve.tools import CallReader, ToolCall, call_grammar
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bergen"}}\n</tool_call>'
 TRICKY = '<tool_call>{"name": "say", "arguments": {"text": "a </tool_call> \\" b"}}</tool_call>'
 
+BODY = CALL.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+BLOCK = f"```json\n{BODY}\n```"
+
 Found = list[tuple[str, Any]]
 
 
@@ -66,6 +69,20 @@ CASES: dict[str, Found] = {
         WEATHER,
     ],
     f"<tool_call>\n {CALL}": [("", "<tool_call>"), WEATHER],
+    BLOCK: [WEATHER],
+    f"Let me see:\n{BLOCK}\n{BLOCK}": [("", "Let me see:"), WEATHER, WEATHER],
+    f"{BLOCK}\nDone.": [WEATHER, ("", "\nDone.")],
+    f"{CALL}\n{BLOCK}": [WEATHER, WEATHER],
+    f"{BLOCK}{CALL}": [WEATHER, WEATHER],
+    BLOCK.removesuffix("\n```"): [WEATHER],
+    BLOCK.removesuffix("`"): [WEATHER],
+    BLOCK.replace("weather", "unknown"): [("", BLOCK.replace("weather", "unknown"))],
+    BLOCK.replace("json", "js"): [("", BLOCK.replace("json", "js"))],
+    BLOCK.replace("Bergen", "```"): [("weather", {"city": "```"})],
+    '```json\n{"name": "weather"}\n```': [("", '```json\n{"name": "weather"}\n```')],
+    '```json\n["name"]\n```': [("", '```json\n["name"]\n```')],
+    f'```json\n{{"a": 1}}\n```\n{CALL}': [("", '```json\n{"a": 1}\n```'), WEATHER],
+    f'```json\n{{"name": 1}}\n{CALL}\n```': [("", '```json\n{"name": 1}'), WEATHER, ("", "\n```")],
     '<tool_call>{"a\\\\" <tool_call>': [("", '<tool_call>{"a\\\\" <tool_call>')],
 }
 
@@ -96,6 +113,8 @@ def test_text_is_not_held_back_longer_than_it_may_become_a_call() -> None:
     assert reader.feed("box>") == [" <toolbox>"]
     assert reader.feed("in a <tool_call> ") == ["in a"]
     assert reader.feed("tag") == [" <tool_call>", " tag"]
+    assert reader.feed("\n```json\n{") == []
+    assert reader.feed('"n": 1') == ["\n```json", '\n{"n": 1']
 
 
 def test_the_grammar_of_calls_compiles_and_says_what_models_are_trained_on() -> None:

@@ -4,7 +4,9 @@
     {"name": "weather", "arguments": {"city": "Bergen"}}
     </tool_call>
 
-They are read from the answer's committed text. Marks inside strings do not end a call, so a call is
+Qwen2.5-Coder writes a block of code instead, marked as JSON, against its own template.
+
+Calls are read from the answer's committed text. Marks inside strings do not end a call, so a call is
 the same however the text is cut into pieces. Anything but a call of a known function stays text, and
 may hold calls itself.
 """
@@ -15,6 +17,7 @@ import json
 import re
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
@@ -24,9 +27,32 @@ from paceline.text import CALL_MARKS
 
 OPEN, CLOSE = CALL_MARKS
 
-_NO_CALL = re.compile(r"\s*[^\s{]")
-"""After a mark, what cannot become a call."""
-_IN_STRING, _OUTSIDE = re.compile(r'\\.|"', re.DOTALL), re.compile(f'"|{CLOSE}')
+_IN_STRING = re.compile(r'\\.|"', re.DOTALL)
+_LOOKED_AT = 64
+"""Characters after a mark that show whether a call follows."""
+
+
+@dataclass(frozen=True)
+class _Notation:
+    """How a call may be written. begin: of what is between the marks, without white space. fields:
+    that a call must have."""
+
+    open: str
+    close: str
+    begin: str
+    fields: frozenset[str]
+
+    @cached_property
+    def outside(self) -> re.Pattern[str]:
+        """What to look for outside of strings."""
+        return re.compile(f'"|{self.close}')
+
+
+_NOTATIONS = (
+    _Notation(OPEN, CLOSE, "{", frozenset({"name"})),
+    # Any other block of JSON is part of an answer, which is not to be held back.
+    _Notation("```json", "```", '{"name":', frozenset({"name", "arguments"})),
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +70,7 @@ class CallReader:
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
         self._rest = ""  # not returned yet
-        self._inside = False  # whether it begins with white space and a mark
+        self._inside: _Notation | None = None  # if it begins with white space and a mark
         self._body = 0  # where the call begins, then
         self._scanned = 0
         self._in_string = False
@@ -62,64 +88,75 @@ class CallReader:
         return [*found, rest] if rest else found
 
     def _certain(self, ended: bool = False) -> Iterator[str | ToolCall]:
-        while self._inside or (yield from self._until_mark()):
-            if _NO_CALL.match(self._rest, self._body):
+        while notation := self._inside or (yield from self._until_mark()):
+            begun = "".join(self._rest[self._body : self._body + _LOOKED_AT].split())
+            if not (begun.startswith(notation.begin) or notation.begin.startswith(begun)):
                 yield self._no_call()
                 continue
-            end = self._end_of_call()
+            end = self._end_of_call(notation)
             if end is None and not ended:
                 return
             body = self._rest[self._body : end]
-            call = self._call(body[: len(body) - _begun(body, CLOSE)])
+            call = self._call(body[: len(body) - _begun(body, notation.close)], notation)
             if call is None:
                 yield self._no_call()
             else:
-                self._inside, self._rest = False, self._rest[self._body + len(body) :]
+                self._inside, self._rest = None, self._rest[self._body + len(body) :]
                 yield call
 
-    def _until_mark(self) -> Generator[str, None, bool]:
-        """The text before a mark, or before what may become one; returns whether there is one.
+    def _until_mark(self) -> Generator[str, None, _Notation | None]:
+        """The text before a mark, or before what may become one; returns the mark's notation.
         White space before a call is part of its notation."""
-        begin = self._rest.find(OPEN)
-        end = begin if begin >= 0 else len(self._rest) - _begun(self._rest, OPEN)
+        places = [(self._rest.find(each.open), each) for each in _NOTATIONS]
+        begin, found = min(
+            ((place, each) for place, each in places if place >= 0),
+            key=lambda placed: placed[0],
+            default=(-1, None),
+        )
+        partly = max(_begun(self._rest, each.open) for each in _NOTATIONS)
+        end = begin if found else len(self._rest) - partly
         said = len(self._rest[:end].rstrip())
         if said:
             yield self._rest[:said]
         self._rest = self._rest[said:]
-        self._inside, self._in_string = begin >= 0, False
-        self._body = self._scanned = begin - said + len(OPEN)
-        return self._inside
+        self._inside, self._in_string = found, False
+        if found:
+            self._body = self._scanned = begin - said + len(found.open)
+        return found
 
     def _no_call(self) -> str:
         """The mark that no call follows: it is text, and what follows may hold others."""
         said, self._rest = self._rest[: self._body], self._rest[self._body :]
-        self._inside = False
+        self._inside = None
         return said
 
-    def _end_of_call(self) -> int | None:
+    def _end_of_call(self, notation: _Notation) -> int | None:
         """The end of the call that the rest begins with; None while it is unknown."""
         rest = self._rest
-        while found := (_IN_STRING if self._in_string else _OUTSIDE).search(rest, self._scanned):
+        while found := (_IN_STRING if self._in_string else notation.outside).search(
+            rest, self._scanned
+        ):
             self._scanned = found.end()
-            if found[0] == CLOSE:
+            if found[0] == notation.close:
                 return self._scanned
             if found[0] == '"':
                 self._in_string = not self._in_string
         # A mark or an escape may end in the next piece.
-        cut = rest.endswith("\\") if self._in_string else len(CLOSE) - 1
+        cut = rest.endswith("\\") if self._in_string else len(notation.close) - 1
         self._scanned = max(self._scanned, len(rest) - cut)
         return None
 
-    def _call(self, text: str) -> ToolCall | None:
+    def _call(self, text: str, notation: _Notation) -> ToolCall | None:
         try:
             call = json.loads(text)
             name, arguments = call["name"], call.get("arguments", {})
-            if name not in self._names or not isinstance(arguments, dict):
+            known = name in self._names and notation.fields <= call.keys()
+            if not known or not isinstance(arguments, dict):
                 return None
             # Escapes stay escapes: half a character has no other form. NaN is an error.
             escaped = "\\u" in text
             return ToolCall(name, json.dumps(arguments, ensure_ascii=escaped, allow_nan=False))
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
 
