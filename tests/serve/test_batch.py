@@ -154,6 +154,15 @@ def test_answers_are_those_of_the_server(rig: Rig) -> None:
     assert text_of(found["a"])[0]["content"] == alone.text
 
 
+def test_responses_are_answered_too(rig: Rig) -> None:
+    body = {"model": MODEL, "input": "once upon", "max_output_tokens": 20, "seed": 1}
+    rig.fill(_line("a", "/v1/responses", body), chat("b"))
+    assert rig.run().tokens == 40
+    found = rig.found()
+    (item,) = found["a"]["response"]["body"]["output"]
+    assert item["content"][0]["text"] == text_of(found["b"])[0]["content"]
+
+
 def test_texts_are_written_together(rig: Rig) -> None:
     class Counting(SlowToy):
         most = 0

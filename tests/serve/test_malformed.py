@@ -286,7 +286,9 @@ def test_other_ways_to_go_wrong(served: Live) -> None:
     refused(served.http.post("/detokenize", json={"tokens": [1 << 20]}))
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings", "/v1/messages", "/api/chat"])
+@pytest.mark.parametrize(
+    "path", ["/v1/audio/speech", "/v1/embeddings", "/v1/messages", "/api/chat"]
+)
 def test_another_api_leads_to_this_one(served: Live, path: str) -> None:
     """Several clients ask for the first unless told otherwise."""
     answer = served.http.post(path, json={})

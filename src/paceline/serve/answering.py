@@ -16,6 +16,7 @@ from paceline.serve.answers import (
     metrics_of,
     usage_of,
 )
+from paceline.serve.errors import ApiError
 from paceline.serve.orders import tools_of
 from paceline.serve.schemas import ChatRequest, NamedTool, TextRequest
 from paceline.serve.ticket import News, Order, Ticket
@@ -28,7 +29,9 @@ Scores = Sequence[TokenLogprob]
 
 
 class Answer:
-    """The answer to a request. fingerprint: of model and server."""
+    """The answer to a request. fingerprint: of model and server. end_mark: the end of a stream."""
+
+    end_mark = "data: [DONE]\n\n"
 
     def __init__(
         self, request: TextRequest, ticket: Ticket, tokenizer: Tokenizer, fingerprint: str
@@ -44,7 +47,7 @@ class Answer:
             "system_fingerprint": fingerprint,
         }
         self._request, self._ticket = request, ticket
-        text: type[_Text] = _Message if chat else _Text
+        text: type[Text] = _Message if chat else Text
         orders = enumerate(ticket.orders)
         self._texts = [text(request, index, order, tokenizer) for index, order in orders]
         options = request.stream_options
@@ -53,7 +56,8 @@ class Answer:
     def whole(self, completions: Sequence[Completion]) -> Object:
         """The answer in one piece."""
         choices = [text.whole(each) for text, each in zip(self._texts, completions, strict=True)]
-        return {**self._heading, "choices": choices, **self._end(completions)}
+        end = end_of(self._request, self._ticket, completions)
+        return {**self._heading, "choices": choices, **end}
 
     def begin(self) -> list[Object]:
         """The first pieces of a stream, before any new text."""
@@ -65,26 +69,31 @@ class Answer:
 
     def end(self, completions: Sequence[Completion]) -> list[Object]:
         """The last piece of a stream, with the usage, if requested."""
-        end = self._end(completions)
+        end = end_of(self._request, self._ticket, completions)
         if not (self._with_usage or "metrics" in end):
             return []
         return [{**self._piece(), **end}]
+
+    def failed(self, error: ApiError) -> Object:
+        """The last piece of a stream that fails."""
+        return error.body
 
     def _piece(self, *choices: Object) -> Object:
         piece = {**self._heading, "object": self._kind_of_pieces, "choices": list(choices)}
         return {**piece, "usage": None} if self._with_usage else piece
 
-    def _end(self, completions: Sequence[Completion]) -> Object:
-        request, ticket = self._request, self._ticket
-        extension = request.paceline
-        predicted = request.prediction is not None or bool(extension and extension.references)
-        end: Object = {"usage": usage_of(completions, request.n or 1, predicted)}
-        if extension and extension.metrics and len(completions) == 1:
-            end["metrics"] = metrics_of(completions[0].stats, ticket)
-        return end
+
+def end_of(request: TextRequest, ticket: Ticket, completions: Sequence[Completion]) -> Object:
+    """The usage, and the metrics if they are requested."""
+    extension = request.paceline
+    predicted = request.prediction is not None or bool(extension and extension.references)
+    end: Object = {"usage": usage_of(completions, request.n or 1, predicted)}
+    if extension and extension.metrics and len(completions) == 1:
+        end["metrics"] = metrics_of(completions[0].stats, ticket)
+    return end
 
 
-class _Text:
+class Text:
     """One text of an answer: its choices. Here it goes on with a prompt, which may be repeated."""
 
     def __init__(
@@ -158,7 +167,7 @@ class _Text:
         return completion_logprobs(self._tokenizer, scores, self._places)
 
 
-class _Message(_Text):
+class _Message(Text):
     """A message of the assistant, with its tool calls."""
 
     def __init__(

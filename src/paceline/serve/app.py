@@ -28,6 +28,7 @@ from paceline.serve.errors import ApiError, bad_request, shown
 from paceline.serve.handling import Handler
 from paceline.serve.metrics import Metrics
 from paceline.serve.orders import Orders
+from paceline.serve.responses import ResponsesRequest
 from paceline.serve.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -41,10 +42,10 @@ from paceline.session import Session
 
 _CLIENT_LEFT = 499
 _NOT_HERE = (
-    "there is nothing at this address: texts are written at POST /v1/chat/completions and "
-    "/v1/completions"
+    "there is nothing at this address: texts are written at POST /v1/chat/completions, "
+    "/v1/responses and /v1/completions"
 )
-"""Several clients ask for embeddings, or speak OpenAI's newer API unless told otherwise."""
+"""Several clients ask for embeddings, or for an earlier response."""
 
 R = TypeVar("R", bound=TextRequest)
 _Answer = Callable[[Request], Awaitable[Response]]
@@ -103,6 +104,7 @@ class Server:
         orders, written = self.orders, self._written
         return [
             ("POST", "/v1/chat/completions", partial(written, ChatRequest, orders.of_chat)),
+            ("POST", "/v1/responses", partial(written, ResponsesRequest, orders.of_response)),
             ("POST", "/v1/completions", partial(written, CompletionRequest, orders.of_completion)),
             ("POST", "/tokenize", self._tokenize),
             ("POST", "/detokenize", self._detokenize),

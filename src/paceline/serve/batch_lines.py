@@ -18,7 +18,7 @@ from typing import Any
 from paceline.errors import PacelineError, UsageError, readable
 from paceline.json_files import parse_text_json
 
-URLS = ("/v1/chat/completions", "/v1/completions")
+URLS = ("/v1/chat/completions", "/v1/responses", "/v1/completions")
 """Endpoints that requests of a batch may use."""
 
 Batch = Mapping[str, Sequence[Any]]

@@ -38,7 +38,8 @@ class BatchCounts:
             self.codes[_code(outcome)] += 1
         else:
             self.answered += 1
-            self.tokens += outcome.body["usage"]["completion_tokens"]
+            usage = outcome.body["usage"]
+            self.tokens += usage.get("completion_tokens", usage.get("output_tokens"))
 
 
 class Results:

@@ -14,6 +14,7 @@ from starlette.types import Receive
 
 from paceline.json_files import parse_text_json
 from paceline.serve.errors import ApiError, bad_request, unsupported
+from paceline.serve.responses import ResponsesRequest
 from paceline.serve.schemas import ChatRequest
 from paceline.serve.settings import ServeSettings
 
@@ -56,6 +57,16 @@ values that change nothing."""
 _REFUSED_IN_CHATS = _REFUSED | {
     "add_special_tokens": ("the chat template writes all special tokens", (False,)),
 }
+_ALL = "responses are not kept: give the whole conversation as 'input'"
+_REFUSED_IN_RESPONSES = _REFUSED_IN_CHATS | {
+    "previous_response_id": (_ALL, ()),
+    "conversation": (_ALL, ()),
+    "prompt": ("prompts are not kept: use 'instructions' and 'input'", ()),
+    "messages": ("use 'input'", ()),
+    "response_format": ("use 'text.format'", ()),
+    "background": ("wait for the answer, or use 'stream'", (False,)),
+    "truncation": ("shorten the input", ("disabled",)),
+}
 
 
 async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]:
@@ -80,7 +91,9 @@ async def json_body(request: Request, settings: ServeSettings) -> dict[str, Any]
 
 def checked(shape: type[S], body: dict[str, Any]) -> S:
     """Validate the body as `shape`. Raises ApiError naming the first wrong field."""
-    refused = _REFUSED_IN_CHATS if issubclass(shape, ChatRequest) else _REFUSED
+    refused = {ChatRequest: _REFUSED_IN_CHATS, ResponsesRequest: _REFUSED_IN_RESPONSES}.get(
+        shape, _REFUSED
+    )
     for name, (instead, harmless) in refused.items():
         given = body.get(name)
         if name not in shape.model_fields and given is not None and given not in harmless:

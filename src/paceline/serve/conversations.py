@@ -19,6 +19,8 @@ _PER_TOKEN = {"messages": 1, "characters": 64}
 """Most that a token stands for on average, in any vocabulary: a longer prompt cannot fit."""
 _PIECE = 1 << 16
 """Characters of a reference that are read at once: then others take their turn."""
+_TEXTS = ("text", "refusal", "input_text", "output_text")
+"""Types of parts of a message; the last two are the Responses API's."""
 _ANY_TOOL = {"type": "function", "function": {"name": "f", "description": "f", "parameters": {}}}
 
 _Objects = Sequence[Mapping[str, Any]]
@@ -176,7 +178,7 @@ def joined_text(content: str | _Objects | None, param: str, between: str) -> str
     for part in content:
         kind = part.get("type")
         text = part.get("refusal" if kind == "refusal" else "text")
-        if kind not in ("text", "refusal"):
+        if kind not in _TEXTS:
             raise bad_request(f"{param}: parts of type {str(kind)[:40]!r} are not supported", param)
         if not isinstance(text, str):
             raise bad_request(f"{param}: a text part has no text", param)

@@ -20,6 +20,8 @@ from paceline.serve.compiler import Compiler
 from paceline.serve.engine import Engine
 from paceline.serve.errors import ApiError
 from paceline.serve.logs import log
+from paceline.serve.response_answers import ResponseAnswer
+from paceline.serve.responses import ResponsesRequest
 from paceline.serve.schemas import TextRequest
 from paceline.serve.settings import ServeSettings
 from paceline.serve.ticket import News, Order, Ticket
@@ -57,7 +59,11 @@ class Handler:
         name = request.state.request_id
         logged = asked if self.settings.log_prompts else None
         ticket = Ticket(name, orders, arrived + self.settings.time_limit, logged, arrived)
-        answer = Answer(wanted, ticket, self.tokenizer, self.fingerprint)
+        answer: Answer | ResponseAnswer
+        if isinstance(wanted, ResponsesRequest):
+            answer = ResponseAnswer(wanted, ticket, self.tokenizer, self.fingerprint)
+        else:
+            answer = Answer(wanted, ticket, self.tokenizer, self.fingerprint)
         # Here, not in the engine's thread, which writes other texts meanwhile. Their constraints
         # are equal.
         compiling = self.compiler.compiled(orders[0], ticket.deadline)
@@ -77,7 +83,7 @@ class Handler:
         return await asyncio.to_thread(lambda: JSONResponse(answer.whole(completions)))
 
     async def _pieces(
-        self, ticket: Ticket, answer: Answer, heard: Sequence[News]
+        self, ticket: Ticket, answer: Answer | ResponseAnswer, heard: Sequence[News]
     ) -> AsyncIterator[str]:
         """The server-sent events of a stream, with a comment wherever there are none for long.
         heard: the first news, if there are any yet."""
@@ -98,9 +104,10 @@ class Handler:
                 heard = await ticket.heard(said + _SILENCE - monotonic())
             for piece in answer.end(await ticket.completed()):
                 yield _event(piece)
-            yield "data: [DONE]\n\n"
+            if answer.end_mark:
+                yield answer.end_mark
         except ApiError as error:
-            yield _event(error.body)
+            yield _event(answer.failed(error))
 
     def _finish(self, ticket: Ticket) -> None:
         """Release the request in the engine, whatever its outcome, and log it."""
@@ -138,4 +145,5 @@ class _Events(StreamingResponse):
 
 def _event(piece: dict[str, Any]) -> str:
     # In ASCII: to many readers of lines, a line also ends at U+0085, U+2028 and U+2029.
-    return f"data: {json.dumps(piece)}\n\n"
+    name = f"event: {piece['type']}\n" if "type" in piece else ""
+    return f"{name}data: {json.dumps(piece)}\n\n"

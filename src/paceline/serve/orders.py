@@ -13,7 +13,8 @@ from paceline.errors import UsageError
 from paceline.messages import Reference
 from paceline.options import Options
 from paceline.serve.conversations import Reader, joined_text
-from paceline.serve.errors import bad_request, unsupported
+from paceline.serve.errors import ApiError, bad_request, unsupported
+from paceline.serve.responses import ResponsesRequest, renamed
 from paceline.serve.schemas import (
     NO_LIMIT,
     ChatRequest,
@@ -80,6 +81,13 @@ class Orders:
         }
         self._check_count(request, 1)
         return self._orders(request, [(prompt, "")], changes, chat=True)
+
+    def of_response(self, request: ResponsesRequest) -> list[Order]:
+        """The answer to what would be a conversation in a chat."""
+        try:
+            return self.of_chat(request.as_chat())
+        except ApiError as error:
+            raise renamed(error) from error
 
     def of_completion(self, request: CompletionRequest) -> list[Order]:
         """The `n` continuations of each prompt."""

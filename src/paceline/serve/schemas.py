@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 _T = TypeVar("_T")
-_List = Annotated[list[_T], Field(fail_fast=True)]
+ListOf = Annotated[list[_T], Field(fail_fast=True)]
 """Only the first wrong item counts: a body has room for millions, and each would be explained."""
 
 Token = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -26,36 +26,36 @@ def _check_limit(limit: int) -> int:
     return limit
 
 
-_Limit = Annotated[int, Field(lt=1 << 31), AfterValidator(_check_limit)]
+Limit = Annotated[int, Field(lt=1 << 31), AfterValidator(_check_limit)]
 
 
-class _Shape(BaseModel):
+class Shape(BaseModel):
     """Base of all shapes: strict, so no value is converted to another type."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
 
 
-class StreamOptions(_Shape):
+class StreamOptions(Shape):
     """include_usage: add a last chunk with the number of tokens."""
 
     include_usage: bool | None = None
 
 
-class Prediction(_Shape):
+class Prediction(Shape):
     """A text that the answer may resemble."""
 
     type: Literal["content"]
-    content: str | _List[dict[str, Any]]
+    content: str | ListOf[dict[str, Any]]
 
 
-class JsonSchema(_Shape):
+class JsonSchema(Shape):
     """A named schema, as in `response_format`."""
 
     name: str = ""
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class ResponseFormat(_Shape):
+class ResponseFormat(Shape):
     """What the answer must be: any text, any JSON object, or JSON that follows a schema.
 
     schema_: where llama.cpp and its clients have the schema, with either kind of JSON.
@@ -66,30 +66,30 @@ class ResponseFormat(_Shape):
     schema_: dict[str, Any] | None = Field(None, alias="schema")
 
 
-class StructuredOutputs(_Shape):
+class StructuredOutputs(Shape):
     """vLLM's field: exactly one of these."""
 
     json_: dict[str, Any] | None = Field(None, alias="json")
     regex: str | None = None
-    choice: _List[str] | None = None
+    choice: ListOf[str] | None = None
     grammar: str | None = None
     json_object: Literal[True] | None = None
 
 
-class Extension(_Shape):
+class Extension(Shape):
     """This server's extensions.
 
     references: texts that the answer may resemble. method: the server's own, or "off". metrics:
     request drafting metrics. sources: request the drafter of each piece of text.
     """
 
-    references: _List[str] | None = None
+    references: ListOf[str] | None = None
     method: str | None = None
     metrics: bool | None = None
     sources: bool | None = None
 
 
-class TextRequest(_Shape):
+class TextRequest(Shape):
     """What chat and completion requests have in common."""
 
     model: str
@@ -104,8 +104,8 @@ class TextRequest(_Shape):
     frequency_penalty: _Penalty | None = None
     logit_bias: dict[str, Any] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    stop: str | _List[str] | None = None
-    max_tokens: _Limit | None = None
+    stop: str | ListOf[str] | None = None
+    max_tokens: Limit | None = None
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -121,18 +121,18 @@ class TextRequest(_Shape):
         return self.max_tokens
 
 
-class Message(_Shape):
+class Message(Shape):
     """One message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | _List[dict[str, Any]] | None = None
+    content: str | ListOf[dict[str, Any]] | None = None
     name: str | None = None
-    tool_calls: _List[dict[str, Any]] | None = None
+    tool_calls: ListOf[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     function_call: Any = None
 
 
-class Function(_Shape):
+class Function(Shape):
     """A function that the model may call. parameters: its JSON schema."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
@@ -141,20 +141,20 @@ class Function(_Shape):
     strict: bool | None = None
 
 
-class Tool(_Shape):
+class Tool(Shape):
     """A tool that the model may use; functions are the only kind."""
 
     type: Literal["function"]
     function: Function
 
 
-class FunctionName(_Shape):
+class FunctionName(Shape):
     """A function by name."""
 
     name: str
 
 
-class NamedTool(_Shape):
+class NamedTool(Shape):
     """The one tool that must be called."""
 
     type: Literal["function"]
@@ -164,12 +164,12 @@ class NamedTool(_Shape):
 class ChatRequest(TextRequest):
     """The body of `/v1/chat/completions`."""
 
-    messages: Annotated[_List[Message], Field(min_length=1)]
-    max_completion_tokens: _Limit | None = None
+    messages: Annotated[ListOf[Message], Field(min_length=1)]
+    max_completion_tokens: Limit | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[_List[Tool], Field(max_length=128)] | None = None
+    tools: Annotated[ListOf[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
@@ -182,25 +182,25 @@ class ChatRequest(TextRequest):
 class CompletionRequest(TextRequest):
     """The body of `/v1/completions`."""
 
-    prompt: str | _List[str] | _List[Token] | _List[_List[Token]]
+    prompt: str | ListOf[str] | ListOf[Token] | ListOf[ListOf[Token]]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     response_format: ResponseFormat | None = None
 
 
-class TokenizeRequest(_Shape):
+class TokenizeRequest(Shape):
     """The body of `/tokenize`: a prompt or messages."""
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[_List[Message], Field(min_length=1)] | None = None
-    tools: _List[Tool] | None = None
+    messages: Annotated[ListOf[Message], Field(min_length=1)] | None = None
+    tools: ListOf[Tool] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
 
 
-class DetokenizeRequest(_Shape):
+class DetokenizeRequest(Shape):
     """The body of `/detokenize`."""
 
     model: str | None = None
-    tokens: _List[Token]
+    tokens: ListOf[Token]
