@@ -14,6 +14,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bergen"}}\n</too
 TRICKY = '<tool_call>{"name": "say", "arguments": {"text": "a </tool_call> \\" b"}}</tool_call>'
 
 BODY = CALL.removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+LLAMA = BODY.replace("arguments", "parameters")
 BLOCK = f"```json\n{BODY}\n```"
 
 Found = list[tuple[str, Any]]
@@ -83,6 +84,18 @@ CASES: dict[str, Found] = {
     '```json\n["name"]\n```': [("", '```json\n["name"]\n```')],
     f'```json\n{{"a": 1}}\n```\n{CALL}': [("", '```json\n{"a": 1}\n```'), WEATHER],
     f'```json\n{{"name": 1}}\n{CALL}\n```': [("", '```json\n{"name": 1}'), WEATHER, ("", "\n```")],
+    BODY: [WEATHER],
+    f" \n{BODY}": [WEATHER],
+    f"{LLAMA}; {LLAMA}": [WEATHER, WEATHER],
+    f"{BODY}\nDone; {BODY}": [WEATHER, ("", f"\nDone; {BODY}")],
+    f"[{BODY}, {LLAMA}]": [WEATHER, WEATHER],
+    f"{BODY}\n{CALL}": [WEATHER, WEATHER],
+    f"See: {BODY}": [("", f"See: {BODY}")],
+    f'[{BODY}, {{"name": 7}}]': [("", f'[{BODY}, {{"name": 7}}]')],
+    '{"name": "weather"}': [("", '{"name": "weather"}')],
+    '{"name": "Bo", "say": "{\\"["} and on': [("", '{"name": "Bo", "say": "{\\"["} and on')],
+    BODY[:-1]: [("", BODY[:-1])],
+    f"<tool_call>[{BODY}]</tool_call>": [WEATHER],
     '<tool_call>{"a\\\\" <tool_call>': [("", '<tool_call>{"a\\\\" <tool_call>')],
 }
 
@@ -107,6 +120,7 @@ def test_half_a_character_in_a_call_stays_an_escape() -> None:
 
 
 def test_text_is_not_held_back_longer_than_it_may_become_a_call() -> None:
+    assert CallReader(["weather"]).feed('{"n": 1') == ['{"n": 1']
     reader = CallReader(["weather"])
     assert reader.feed("a < b") == ["a < b"]
     assert reader.feed(" <tool") == []

@@ -1,13 +1,14 @@
-"""Tool calls as Hermes and Qwen models write them: JSON between two marks.
+"""Tool calls in an answer: JSON between two marks, as Hermes and Qwen models write them,
 
     <tool_call>
     {"name": "weather", "arguments": {"city": "Bergen"}}
     </tool_call>
 
-Qwen2.5-Coder writes a block of code instead, marked as JSON, against its own template.
+in a block of code marked as JSON (Qwen2.5-Coder), or alone at the beginning of the answer (Llama 3,
+with "parameters"; Mistral, as a list).
 
 Calls are read from the answer's committed text. Marks inside strings do not end a call, so a call is
-the same however the text is cut into pieces. Anything but a call of a known function stays text, and
+the same however the text is cut into pieces. Anything but calls of known functions stays text, and
 may hold calls itself.
 """
 
@@ -29,30 +30,36 @@ OPEN, CLOSE = CALL_MARKS
 
 _IN_STRING = re.compile(r'\\.|"', re.DOTALL)
 _LOOKED_AT = 64
-"""Characters after a mark that show whether a call follows."""
+"""Characters from the beginning of JSON that show whether it may be a call."""
+_BETWEEN = ";"
+"""Between calls of Llama 3, besides white space."""
+_BEFORE = re.compile(rf"[\s{_BETWEEN}]*")
 
 
 @dataclass(frozen=True)
 class _Notation:
-    """How a call may be written. begin: of what is between the marks, without white space. fields:
-    that a call must have."""
+    """How calls may be written: between two marks, which is nothing for JSON alone. begins: of the
+    JSON, without white space; any other is part of an answer, which is not to be held back. without:
+    the arguments of a call that has none; None if such a call is no call."""
 
     open: str
     close: str
-    begin: str
-    fields: frozenset[str]
+    begins: tuple[str, ...] = ('{"name":', '[{"name":')
+    without: dict[str, Any] | None = None
 
     @cached_property
     def outside(self) -> re.Pattern[str]:
         """What to look for outside of strings."""
-        return re.compile(f'"|{self.close}')
+        return re.compile(f'"|{self.close}' if self.close else r'["\[\]{}]')
+
+    def may_begin(self, text: str) -> bool:
+        """Whether calls may follow a mark that this text follows."""
+        begun = "".join(text.split()).lstrip(_BETWEEN)
+        return any(begun.startswith(each) or each.startswith(begun) for each in self.begins)
 
 
-_NOTATIONS = (
-    _Notation(OPEN, CLOSE, "{", frozenset({"name"})),
-    # Any other block of JSON is part of an answer, which is not to be held back.
-    _Notation("```json", "```", '{"name":', frozenset({"name", "arguments"})),
-)
+_MARKED = (_Notation(OPEN, CLOSE, ("{", "[{"), {}), _Notation("```json", "```"))
+_ALONE = _Notation("", "")
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,10 @@ class CallReader:
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
         self._rest = ""  # not returned yet
-        self._inside: _Notation | None = None  # if it begins with white space and a mark
-        self._body = 0  # where the call begins, then
+        self._inside: _Notation | None = _ALONE  # what it begins with, after white space
+        self._body = 0  # where the JSON begins, then
         self._scanned = 0
-        self._in_string = False
+        self._in_string, self._depth = False, 0
 
     def feed(self, text: str) -> list[str | ToolCall]:
         """Read another piece of the answer; returns the texts and calls now certain, in order."""
@@ -89,75 +96,97 @@ class CallReader:
 
     def _certain(self, ended: bool = False) -> Iterator[str | ToolCall]:
         while notation := self._inside or (yield from self._until_mark()):
-            begun = "".join(self._rest[self._body : self._body + _LOOKED_AT].split())
-            if not (begun.startswith(notation.begin) or notation.begin.startswith(begun)):
-                yield self._no_call()
+            may_begin = notation.may_begin(self._rest[self._body : self._body + _LOOKED_AT])
+            if not may_begin or (ended and not self._is_json_at_body()):
+                yield from self._no_call()
                 continue
-            end = self._end_of_call(notation)
+            end = self._end_of_json(notation)
             if end is None and not ended:
                 return
             body = self._rest[self._body : end]
-            call = self._call(body[: len(body) - _begun(body, notation.close)], notation)
-            if call is None:
-                yield self._no_call()
-            else:
-                self._inside, self._rest = None, self._rest[self._body + len(body) :]
-                yield call
+            calls = self._calls(body[: len(body) - _begun(body, notation.close)], notation)
+            if not calls:
+                yield from self._no_call()
+                continue
+            yield from calls
+            self._rest = self._rest[self._body + len(body) :]
+            self._begin(None if notation.close else notation, 0)
 
     def _until_mark(self) -> Generator[str, None, _Notation | None]:
         """The text before a mark, or before what may become one; returns the mark's notation.
         White space before a call is part of its notation."""
-        places = [(self._rest.find(each.open), each) for each in _NOTATIONS]
+        placed = [(self._rest.find(each.open), each) for each in _MARKED]
         begin, found = min(
-            ((place, each) for place, each in places if place >= 0),
-            key=lambda placed: placed[0],
-            default=(-1, None),
+            ((place, each) for place, each in placed if place >= 0),
+            key=lambda one: one[0],
+            default=(
+                len(self._rest) - max(_begun(self._rest, each.open) for each in _MARKED),
+                None,
+            ),
         )
-        partly = max(_begun(self._rest, each.open) for each in _NOTATIONS)
-        end = begin if found else len(self._rest) - partly
-        said = len(self._rest[:end].rstrip())
+        said = len(self._rest[:begin].rstrip())
         if said:
             yield self._rest[:said]
         self._rest = self._rest[said:]
-        self._inside, self._in_string = found, False
-        if found:
-            self._body = self._scanned = begin - said + len(found.open)
+        self._begin(found, begin - said + len(found.open) if found else 0)
         return found
 
-    def _no_call(self) -> str:
+    def _begin(self, notation: _Notation | None, body: int) -> None:
+        self._inside, self._body, self._scanned = notation, body, body
+        self._in_string, self._depth = False, 0
+
+    def _no_call(self) -> Iterator[str]:
         """The mark that no call follows: it is text, and what follows may hold others."""
         said, self._rest = self._rest[: self._body], self._rest[self._body :]
         self._inside = None
-        return said
+        if said:
+            yield said
 
-    def _end_of_call(self, notation: _Notation) -> int | None:
-        """The end of the call that the rest begins with; None while it is unknown."""
+    def _is_json_at_body(self) -> bool:
+        """Whether JSON begins there and ends somewhere. Usually fails early, where looking for its
+        end again after each of many marks would take seconds."""
+        begin = _BEFORE.match(self._rest, self._body)
+        try:
+            json.JSONDecoder().raw_decode(self._rest, begin.end() if begin else self._body)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+    def _end_of_json(self, notation: _Notation) -> int | None:
+        """The end of the JSON that the rest begins with, and of its closing mark; None while it is
+        unknown."""
         rest = self._rest
         while found := (_IN_STRING if self._in_string else notation.outside).search(
             rest, self._scanned
         ):
             self._scanned = found.end()
-            if found[0] == notation.close:
+            if self._in_string or found[0] == '"':
+                self._in_string ^= found[0] == '"'
+                continue
+            self._depth += 1 if found[0] in "{[" else -1
+            if self._depth <= 0:  # a mark closes what no bracket opened
                 return self._scanned
-            if found[0] == '"':
-                self._in_string = not self._in_string
         # A mark or an escape may end in the next piece.
-        cut = rest.endswith("\\") if self._in_string else len(notation.close) - 1
+        cut = rest.endswith("\\") if self._in_string else max(0, len(notation.close) - 1)
         self._scanned = max(self._scanned, len(rest) - cut)
         return None
 
-    def _call(self, text: str, notation: _Notation) -> ToolCall | None:
+    def _calls(self, text: str, notation: _Notation) -> list[ToolCall]:
+        """The calls that this JSON stands for; none if any of it is something else."""
         try:
-            call = json.loads(text)
-            name, arguments = call["name"], call.get("arguments", {})
-            known = name in self._names and notation.fields <= call.keys()
-            if not known or not isinstance(arguments, dict):
-                return None
-            # Escapes stay escapes: half a character has no other form. NaN is an error.
-            escaped = "\\u" in text
-            return ToolCall(name, json.dumps(arguments, ensure_ascii=escaped, allow_nan=False))
+            found = json.loads(text.strip().lstrip(_BETWEEN))
+            calls = []
+            for each in found if isinstance(found, list) else [found]:
+                arguments = each.get("arguments", each.get("parameters", notation.without))
+                if each["name"] not in self._names or not isinstance(arguments, dict):
+                    return []
+                # Escapes stay escapes: half a character has no other form. NaN is an error.
+                escaped = "\\u" in text
+                written = json.dumps(arguments, ensure_ascii=escaped, allow_nan=False)
+                calls.append(ToolCall(each["name"], written))
+            return calls
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return None
+            return []
 
 
 def call_grammar(
