@@ -126,6 +126,30 @@ def test_a_text_larger_than_what_may_be_kept_is_kept_until_the_next_one() -> Non
     assert len(cache.texts[again].cached) == 199
 
 
+@pytest.mark.parametrize("closed", [1, 2])
+def test_what_is_copied_from_stays_and_is_evicted_last(closed: int) -> None:
+    cache = Written(kept_slots=512 * (closed - 1))  # with the last one, the pool is full
+    slots = [cache.texts.open([token] * 200) for token in range(closed)]
+    for slot in slots:
+        cache.read(slot, 199)
+    for slot in slots:
+        cache.texts.close(slot)
+    cache.texts.open([*[0] * 100, 9, 9])
+    assert cache.texts.cache.slots == 512
+    again = cache.texts.open([0] * 200)
+    assert len(cache.texts[again].cached) == 199
+    cache.check()
+
+
+def test_texts_that_are_taken_over_keep_their_numbers() -> None:
+    before, after = Written(0), Written(0)
+    slot = before.texts.open([1, 2, 3])
+    before.read(slot, 2)
+    after.texts.take_over(before.texts)
+    other = after.texts.open([4])
+    assert (after.texts[slot].pending, after.texts[other].pending) == ([1, 2, 3], [4])
+
+
 def test_accepted_nodes_of_several_texts_are_gathered_together() -> None:
     cache = Written(0)
     slots = [cache.texts.open([token, token, token]) for token in (1, 2)]
