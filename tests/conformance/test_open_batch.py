@@ -141,6 +141,7 @@ class Text:
             [STORY[20:60]] if rng.random() < 0.3 else [],
             budget=rng.choice([None, None, 0, 3, 20]),
         )
+        prompt.append(0)  # its caller's own list
         self.dropped = False
         self._expect()
 
@@ -155,6 +156,7 @@ class Text:
         """The text is what it would be alone, as far as it has come."""
         said = self.generation.context[len(self.before) :]
         assert self.generation.context[: len(self.before)] == self.before
+        assert [*self.generation.prompt, *self.generation.output] == self.generation.context
         error = self.generation.error
         assert error is None or (self.fails and isinstance(error, BoomError))
         if ended and error is None and not self.dropped:
