@@ -6,7 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
+from tests.draft_hosts import Ticking
 
 from paceline.drafters.plain import Plain
 from paceline.generation import Generation
@@ -104,6 +106,17 @@ def test_the_first_round_after_a_prompt_says_that_its_time_holds_the_prompts() -
     rounds = [round for _ in range(20) for round in batch.step()]
     first, second, *_ = (round for round in rounds if round.key == key)
     assert first.first and first.prefill and not second.prefill
+    beside = [round.prefill for round in rounds if round.key != key]
+    assert beside == sorted(beside, reverse=True) and {*beside} == {True, False}
+    batch.close()
+
+
+def test_a_text_pays_for_the_prompt_that_is_read_with_its_tree() -> None:
+    batch = Batch(ToyTarget(), FixedBudget(0), Ticking(1e-3))
+    for tokens in ([3], [1, 4, 1, 5]):
+        batch.add(text(tokens))
+    short, long = batch.step()
+    assert long.seconds.target == pytest.approx(4 * short.seconds.target)
     batch.close()
 
 

@@ -300,6 +300,40 @@ def test_a_drafter_that_cannot_stop_fails_alone() -> None:
     assert second.output == REFERENCE.continued([4, 1], 2, Sampler())
 
 
+def test_a_drafter_that_cannot_propose_leaves_its_text_as_it_is() -> None:
+    batch = Batch(CountedToy(), FixedBudget(3))
+    text = Generation([3, 1], Failing(toy_drafter("anpd"), "propose", 0), Stopping(9))
+    batch.add(text)
+    assert batch.step() == [] and isinstance(text.error, BoomError)
+    assert not text.output and not batch
+
+
+def test_a_prompt_that_the_target_refuses_fails_alone() -> None:
+    """In the same pass, another text is written and a third one's prompt is read."""
+    target = CountedToy()
+    batch = Batch(target, FixedBudget(0))
+    prompts = [[3, 1], [7] * 20, [4, 1] * 10]
+    texts = [Generation(prompt, toy_drafter("plain"), Stopping(8)) for prompt in prompts]
+    first = batch.add(texts[0])
+    batch.step()
+    refused, other = map(batch.add, texts[1:])
+    score = target.score
+
+    def picky(trees: Mapping[int, Tree], prefill: Mapping[int, int]) -> dict[int, torch.Tensor]:
+        if texts[1].slot in (*trees, *prefill):
+            raise MemoryError("no room")
+        return score(trees, prefill)
+
+    target.score = picky  # type: ignore[method-assign,assignment]
+    assert [round.key for round in batch.step()] == [first]
+    assert refused not in batch and isinstance(texts[1].error, MemoryError)
+    assert other in batch and target.pending(texts[2].slot) < 19
+    while batch:
+        batch.step()
+    assert [text.error is None for text in texts] == [True, False, True]
+    assert texts[2].output == REFERENCE.continued(prompts[2], 8, Sampler())
+
+
 def test_a_commit_that_fails_ends_the_texts_of_its_round_and_no_others() -> None:
     """Whoever plays the round may wait for a text whose prompt is still being read."""
     target = CountedToy()
@@ -342,7 +376,7 @@ def test_a_text_that_cannot_be_opened_again_leaves() -> None:
         def stop(self) -> None:
             stopped.append(self)
 
-    drafter, planner = Stopped(7), FixedBudget(4)
+    drafter, planner = Stopped(7), TreePlanner()
     batch = Batch(target, planner)
     key = batch.add(Generation(PROMPTS[1], drafter, Stopping(8)))
 
@@ -352,6 +386,6 @@ def test_a_text_that_cannot_be_opened_again_leaves() -> None:
     target.open = boom  # type: ignore[method-assign]
     with pytest.raises(BoomError):
         batch.rewrite(key)
-    assert not batch and stopped == [drafter] and not target.in_use
+    assert not batch and stopped == [drafter] and not target.in_use and not planner._texts
     batch.drop(key)
     batch.close()
