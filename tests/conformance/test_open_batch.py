@@ -62,22 +62,24 @@ class BoomError(BaseException):
 class Fuse:
     """Raises when it has been asked so many times; never where no number is given."""
 
-    def __init__(self, count: int | None) -> None:
-        self.count = count
+    def __init__(self, count: int | None, error: type[BaseException]) -> None:
+        self.count, self.error = count, error
 
     def burn(self) -> None:
         if self.count is not None:
             self.count -= 1
             if self.count < 0:
-                raise BoomError
+                raise self.error
 
 
 class Failing(Drafter):
     """A drafter one of whose verbs fails some time."""
 
-    def __init__(self, drafter: Drafter, verb: str, count: int) -> None:
+    def __init__(
+        self, drafter: Drafter, verb: str, count: int, error: type[BaseException] = BoomError
+    ) -> None:
         self.requires, self.sized_by = drafter.requires, drafter.sized_by
-        self.drafter, self.verb, self.fuse = drafter, verb, Fuse(count)
+        self.drafter, self.verb, self.fuse = drafter, verb, Fuse(count, error)
 
     def _do(self, verb: str, call: Callable[..., Any], *values: Any) -> Any:
         if verb == self.verb:
@@ -107,7 +109,7 @@ class Failing(Drafter):
 
 def processor(count: int) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Changes nothing, and fails at the token of that number."""
-    fuse = Fuse(count)
+    fuse = Fuse(count, BoomError)
 
     def process(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         fuse.burn()
@@ -294,7 +296,7 @@ def test_a_drafter_that_cannot_stop_fails_alone() -> None:
     second = Generation([4, 1], toy_drafter("plain"), Stopping(2))
     keys = [batch.add(first), batch.add(second)]
     assert [round.key for round in batch.step()] == keys
-    assert isinstance(first.error, BoomError)
+    assert isinstance(first.error, BoomError) and first.stopping.reason == "length"
     batch.step()
     assert second.error is None
     assert second.output == REFERENCE.continued([4, 1], 2, Sampler())
@@ -302,9 +304,10 @@ def test_a_drafter_that_cannot_stop_fails_alone() -> None:
 
 def test_a_drafter_that_cannot_propose_leaves_its_text_as_it_is() -> None:
     batch = Batch(CountedToy(), FixedBudget(3))
-    text = Generation([3, 1], Failing(toy_drafter("anpd"), "propose", 0), Stopping(9))
+    drafter = Failing(Failing(toy_drafter("anpd"), "propose", 0), "stop", 0, MemoryError)
+    text = Generation([3, 1], drafter, Stopping(9))
     batch.add(text)
-    assert batch.step() == [] and isinstance(text.error, BoomError)
+    assert batch.step() == [] and isinstance(text.error, BoomError), "what went wrong first"
     assert not text.output and not batch
 
 
