@@ -144,7 +144,7 @@ class Generation:
         most = self.stopping.remaining - 1
         if not asked:
             return tree if self._scout is None else self._scout.forced(min(_MOST_FORCED, most))
-        if not self._chains_only and self.error is None:
+        if not self._chains_only:
             return self.attempt(lambda: self.drafter.complete(tree).clip(most), tree)
         return tree
 
