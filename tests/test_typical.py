@@ -38,16 +38,19 @@ def test_the_longest_path_of_likely_guesses_wins(tree: Tree, seed: int, epsilon:
     tree = tree.merge()  # the twin of a sibling is never walked
     logits = torch.randn(len(tree) + 1, 4, generator=torch.Generator().manual_seed(seed)) * 2
     typical = Typical(epsilon, math.sqrt(epsilon))
+    sampler = replace(WARM, presence_penalty=1.5, prompt_tokens=2)
     walked = {ROOT: 0}
     for node, parent in enumerate(tree.parents):
-        if parent in walked and likely(logits[parent + 1], tree.tokens[node], typical):
+        row = logits[parent + 1].clone()
+        row[[*{*token_path(tree, parent)}]] -= 1.5
+        if parent in walked and likely(row, tree.tokens[node], typical):
             walked[node] = walked[parent] + 1
-    path = typical_walk(tree, logits, WARM, [1, 2], Stopping(50), typical)
+    path = typical_walk(tree, logits, sampler, [1, 2], Stopping(50), typical)
     assert len(path.nodes) == max(walked.values())
     last = path.nodes[-1] if path.nodes else ROOT
     assert path.nodes == tree.path_to(last)
     text = [1, 2, *token_path(tree, last)]
-    assert path.tokens == (*text[2:], WARM.draw(logits[last + 1], text))
+    assert path.tokens == (*text[2:], sampler.draw(logits[last + 1], text))
 
 
 def test_of_equally_long_paths_the_likelier_one_is_taken() -> None:

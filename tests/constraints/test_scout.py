@@ -102,6 +102,9 @@ def test_forced_tokens_are_guesses_of_a_source_of_their_own() -> None:
     assert [source.name for source in rounds[0].sources] == [GRAMMAR]
     assert rounds[0].proposers(0) == (GRAMMAR,)
     assert text.stopping.reason == "stop"
+    short = held(Silent(), Automaton([*LINE, {}]), limit=4)
+    short.fit(ToyTarget())
+    assert short.complete(EMPTY).tokens == (0, 1, 2), "nothing beyond the limit"
 
 
 def test_plain_decoding_and_a_budget_of_nothing_guess_nothing() -> None:
@@ -259,18 +262,21 @@ def test_a_matcher_that_fails_ends_its_text_alone() -> None:
 
 
 def test_stop_conditions_hear_what_is_drawn_and_nothing_else() -> None:
-    heard: list[int] = []
+    heard, too = list[int](), list[int]()
     matcher = Automaton([*LINE, {}])
 
     def third(token: int) -> bool:
         heard.append(token)
         return len(heard) == 3
 
-    text = Generation(
-        PROMPT, Silent(), Stopping(LENGTH, (), [third, matcher.push]), matcher=matcher
-    )
+    def other(token: int) -> bool:
+        too.append(token)
+        return False
+
+    conditions = [third, matcher.push, other]
+    text = Generation(PROMPT, Silent(), Stopping(LENGTH, (), conditions), matcher=matcher)
     play(ToyTarget(), [text])
-    assert text.output == heard == [0, 1, 2]
+    assert text.output == heard == too == [0, 1, 2]
     assert text.stopping.reason == "stop"
 
 
