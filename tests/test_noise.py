@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,14 @@ def test_those_far_below_the_best_win_as_often_as_they_should() -> None:
     won = [noisy_argmax(scores, 1, position) for position in range(500)]
     full = [int((scores + gumbel(1, position, SIZE)).argmax()) for position in range(500)]
     assert won == full and 0 < won.count(0) < 400
+
+
+@given(st.integers(-(2**66), 2**66), st.integers(0, 10**9))
+def test_a_seed_has_the_same_noise_in_every_release(seed: int, position: int) -> None:
+    raw = np.random.Philox(key=seed % 2**128, counter=position << 64).random_raw(3)
+    uniform = [((int(each) >> 12) + 0.5) / 2**52 for each in raw]
+    expected = [-math.log(-math.log(each)) for each in uniform]
+    assert gumbel(seed, position, 3) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("score", [-np.inf, np.inf, np.nan])
