@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.draft_hosts import Ticking
 
 from paceline.drafters.plain import Plain
 from paceline.generation import Generation
@@ -17,6 +16,7 @@ from paceline.prompt_reading import begin_alike
 from paceline.stopping import Stopping
 from paceline.targets.toy import ToyTarget
 from paceline.tree import Tree
+from tests.draft_hosts import Ticking
 
 DRAW = random.Random(1)
 SYSTEM = DRAW.choices(range(16), k=40)

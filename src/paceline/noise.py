@@ -77,10 +77,8 @@ def _noise_of(bits: np.ndarray) -> np.ndarray:
 @lru_cache(_KEPT)
 def _bits(seed: int, position: int, size: int) -> np.ndarray:
     """52 random bits for each token [size] uint64. Shared: do not write to it."""
-    seed = index(seed)  # numpy's integers overflow below
-    # As arrays: numpy would turn a list of large numbers into floats.
-    key = np.array([seed % 2**64, seed // 2**64 % 2**64], dtype=np.uint64)
-    counter = np.array([0, position, 0, 0], dtype=np.uint64)
-    bits: np.ndarray = np.random.Philox(key=key, counter=counter).random_raw(size)
+    # Numbers of Python: numpy's integers would overflow.
+    generator = np.random.Philox(key=index(seed) % 2**128, counter=index(position) << 64)
+    bits: np.ndarray = generator.random_raw(size)
     bits >>= np.uint64(64 - _BITS)
     return bits
