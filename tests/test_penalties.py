@@ -111,7 +111,8 @@ def test_the_order_is_bias_then_repetition_then_the_rest() -> None:
 
 def test_a_bias_of_a_token_that_a_draft_model_does_not_know_is_nothing_to_it() -> None:
     row = torch.tensor([1.0, 0.0])
-    assert Sampler(logit_bias=((1, 3.0), (77, 9.0))).draw(row, [0]) == 1
+    beyond = ((len(row), 9.0), (77, 9.0))
+    assert Sampler(logit_bias=((1, 3.0), *beyond)).draw(row, [0]) == 1
     sampler = Sampler(presence_penalty=2.0, frequency_penalty=2.0)
     assert sampler.draw(row, [0, 99, 99]) == 1
 
