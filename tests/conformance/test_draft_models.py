@@ -150,7 +150,7 @@ class EndsFirst:
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if END in input_ids[0, len(PROMPT) :].tolist():
-            raise ValueError("the text has ended")
+            raise LookupError("the text has ended")
         return scores
 
 
