@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
@@ -51,12 +51,25 @@ def test_half_a_character_is_never_released() -> None:
     assert output.release() == []
     output.push(second)
     assert [(piece.token, piece.text) for piece in output.release()] == [(1, "é")]
+    output.push(first)
+    output.finish()
+    assert [(piece.token, piece.text) for piece in output.release()] == [(2, "�")]
+
+
+@pytest.mark.parametrize("count", range(62, 70))
+def test_a_character_after_a_long_run_of_broken_ones_is_whole(count: int) -> None:
+    first, second = TOKENIZER("é").input_ids
+    ids = [*[first] * count, second]
+    output, released = feed(ids)
+    assert output.text == "".join(released) == TOKENIZER.decode(ids)
 
 
 @given(
     st.text(alphabet="ab", max_size=20),
     st.lists(st.text(alphabet="ab", min_size=1, max_size=4), min_size=1, max_size=3),
 )
+@example("ab", ["b", "ab"])
+@example("aaab", ["aab"])
 def test_text_ends_before_the_first_stop_string(text: str, stop: list[str]) -> None:
     output, released = feed(TOKENIZER(text).input_ids, tuple(stop))
     # The first to be complete wins; of those complete at once, the one that begins first.
