@@ -374,3 +374,12 @@ def test_a_file_damaged_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is damaged"):
         pool.save(path, 10)
     assert path.read_text() == "damaged"
+
+
+def test_phrases_end_in_what_is_new_up_to_its_last_token_and_are_counted() -> None:
+    pool = PhrasePool(4)
+    pool.add_text([1, 2, 3], [4, 5], 2)
+    assert dict(pool) == {2: ((3, 4),), 3: ((4, 5),)}
+    pool.add(2, (9, 9))
+    pool.replace(2, (3, 4), (9, 9))
+    assert dict(pool)[2] == ((9, 9),) and len(pool) == 2
