@@ -153,6 +153,13 @@ def test_log_probabilities_in_both_shapes(served: Live) -> None:
     assert all(top[token] == logprob and 2 <= len(top) <= 3 for token, logprob, top in told)
 
 
+def test_a_token_that_ends_a_text_has_no_log_probability(served: Live) -> None:
+    end = {str(served.server.session.tokenizer.eos_token_id): 100}
+    answer = served.chat(logprobs=True, max_tokens=4, logit_bias=end).json()
+    assert answer["usage"]["completion_tokens"] == 1
+    assert answer["choices"][0]["logprobs"]["content"] == []
+
+
 def test_tokens_by_themselves_keep_their_bytes(served: Live) -> None:
     tokenizer = served.server.session.tokenizer
     ids = served.server.session.encode("å")
