@@ -101,6 +101,9 @@ def test_records_bring_back_the_same_curve(curve: CostCurve) -> None:
         [{"width": "one", "context": 8, "milliseconds": 1.0}],
         [{"width": float("inf"), "context": 8, "milliseconds": 1.0}],
         [{"width": 1, "context": 8, "milliseconds": float("nan")}],
+        [{"width": 1, "context": 8, "milliseconds": 1e-300}],
+        [{"width": 1, "context": 8, "milliseconds": 1e300}],
+        [{"width": width, "context": 8, "milliseconds": 1.0} for width in (1, 1 << 31)],
         None,
     ],
 )

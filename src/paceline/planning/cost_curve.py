@@ -15,6 +15,8 @@ from math import isfinite
 from typing import Any
 
 _LOOK = 16
+_WIDEST, _LEAST, _MOST = 1 << 16, 1e-6, 1e9
+"""Rows and milliseconds of a record: beyond them a planner would want all memory, or overflow."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,9 @@ class CostCurve:
             ]
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"these are not the records of a cost curve: {error!r}") from error
+        for point in points:
+            if point.width > _WIDEST or not _LEAST <= point.milliseconds <= _MOST:
+                raise ValueError(f"{point} was never measured")
         return cls(tuple(points))
 
     def _nearest(self, context: int | None) -> int:
