@@ -33,7 +33,7 @@ _LOOKED_AT = 64
 """Characters from the beginning of JSON that show whether it may be a call."""
 _BETWEEN = ";"
 """Between calls of Llama 3, besides white space."""
-_BEFORE = re.compile(rf"[\s{_BETWEEN}]*")
+_BEFORE = re.compile(rf"[\s{_BETWEEN}]*({{(?={{))?")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Notation:
 
     open: str
     close: str
-    begins: tuple[str, ...] = ('{"name":', '[{"name":')
+    begins: tuple[str, ...] = ('{"name":', '[{"name":', '{{"name":')
     without: dict[str, Any] | None = None
 
     @cached_property
@@ -174,7 +174,10 @@ class CallReader:
     def _calls(self, text: str, notation: _Notation) -> list[ToolCall]:
         """The calls that this JSON stands for; none if any of it is something else."""
         try:
-            found = json.loads(text.strip().lstrip(_BETWEEN))
+            text = text.strip().lstrip(_BETWEEN)
+            if text.startswith("{{") and text.endswith("}}"):
+                text = text[1:-1]  # as Qwen's template shows calls by mistake
+            found = json.loads(text)
             calls = []
             for each in found if isinstance(found, list) else [found]:
                 arguments = each.get("arguments", each.get("parameters", notation.without))
