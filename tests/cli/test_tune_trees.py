@@ -67,7 +67,10 @@ def test_where_no_prompt_fits_nothing_is_measured(
     ("words", "message"),
     [
         (("--verify",), "add --method ppd"),
-        (("--method", "anpd"), "nothing to tune for anpd, whose trees are sized"),
+        (
+            ("--method", "anpd"),
+            "nothing to tune for anpd: every setting is given, or its trees are sized",
+        ),
         (("--method", "pdp"), "did you mean ppd"),
         (("--method", "ppd:size=8,width=8"), "a size or a width, not both"),
         (("--method", "ppd"), "there are no prompt tokens for this model"),

@@ -215,7 +215,7 @@ def test_errors_have_their_classes(served: Live, client: Any) -> None:
     assert bad.value.param == "temperature"
     with pytest.raises(openai.NotFoundError):
         client.embeddings.create(model=MODEL, input="x")
-    with live(tool_session(), keys=["correct-horse"]) as locked:
+    with live(tool_session(), keys=["correct-horse"], names=[MODEL, MODEL]) as locked:
         with (
             openai.OpenAI(base_url=f"{locked.url}/v1", api_key="wrong", max_retries=0) as other,
             pytest.raises(openai.AuthenticationError),

@@ -129,7 +129,7 @@ def _files(name: str, folder: Path | None) -> list[Path]:
             "a JSONL file"
         )
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder: name the one with the suites with --data")
+        raise UsageError(f"{folder} is not a folder: name the one with the JSONL files")
     if name == ALL:
         found = _all_in(folder)
         if not found:

@@ -138,8 +138,8 @@ def _study(method: str | None, tried: _Tried) -> SettingsStudy | TreeStudy | Non
             )
         return SettingsStudy(method)
     raise UsageError(
-        f"there is nothing to tune for {method}, whose trees are sized while it decodes: leave "
-        "out --method to measure what passes cost"
+        f"there is nothing to tune for {method}: every setting is given, or its trees are sized while "
+        "it decodes; leave out --method to measure what passes cost"
     )
 
 

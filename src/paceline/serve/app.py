@@ -81,7 +81,7 @@ class Server:
         keys: Sequence[str] = (),
         hosts: frozenset[str] | None = None,
     ) -> None:
-        self.session, self.names, self.settings = session, list(names), settings
+        self.session, self.names, self.settings = session, [*dict.fromkeys(names)], settings
         self.keys, self.hosts = keys, hosts
         self.metrics = Metrics(self.names[0], self._load)
         self.engine = Engine(session, settings, self.metrics)
