@@ -95,6 +95,8 @@ CASES: dict[str, Found] = {
     '{"name": "weather"}': [("", '{"name": "weather"}')],
     '{"name": "Bo", "say": "{\\"["} and on': [("", '{"name": "Bo", "say": "{\\"["} and on')],
     f"{{{BODY}}}": [WEATHER],
+    f"{CALL}\n": [WEATHER],
+    f"{BODY} \n": [WEATHER],
     f"<tool_call>{{{BODY}}}": [WEATHER],
     f"{{{BODY}": [("", f"{{{BODY}")],
     BODY[:-1]: [("", BODY[:-1])],

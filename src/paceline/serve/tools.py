@@ -77,6 +77,7 @@ class CallReader:
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
         self._rest = ""  # not returned yet
+        self._called = False
         self._inside: _Notation | None = _ALONE  # what it begins with, after white space
         self._body = 0  # where the JSON begins, then
         self._scanned = 0
@@ -89,10 +90,10 @@ class CallReader:
 
     def finish(self) -> list[str | ToolCall]:
         """The rest, after the answer's end: a call that lacks only its closing mark, or part of it,
-        still counts."""
+        still counts. White space after calls is not text."""
         found = list(self._certain(ended=True))
         rest, self._rest = self._rest, ""
-        return [*found, rest] if rest else found
+        return [*found, rest] if rest and not (self._called and rest.isspace()) else found
 
     def _certain(self, ended: bool = False) -> Iterator[str | ToolCall]:
         while notation := self._inside or (yield from self._until_mark()):
@@ -109,6 +110,7 @@ class CallReader:
                 yield from self._no_call()
                 continue
             yield from calls
+            self._called = True
             self._rest = self._rest[self._body + len(body) :]
             self._begin(None if notation.close else notation, 0)
 
