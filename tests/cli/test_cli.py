@@ -306,6 +306,14 @@ def test_standard_input_without_text_is_refused(command: Command, stdin: bytes) 
     assert "error: the prompt is " in result.err
 
 
+def test_what_is_no_text_hears_which_coding_is_expected(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "the prompt is not UTF-8 text" in command("generate", "-", stdin=b"caf\xe9").err
+    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
+    assert "the prompt is not ASCII text" in command("generate", "\udcc3\udca9").err
+
+
 def test_empty_words_are_refused(command: Command) -> None:
     for words, expected in (
         (("generate", "hi", "--stop", ""), "a stop string is empty"),

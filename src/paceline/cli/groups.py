@@ -130,7 +130,11 @@ class Prompts(References):
             text = sys.stdin.read().removeprefix(common.MARK) if read else str(self.prompt)
             text.encode()  # undecodable bytes on the command line arrive as lone surrogates
         except UnicodeError as error:
-            raise UsageError("the prompt is not UTF-8 text: convert it first") from error
+            coding = sys.stdin.encoding if read else sys.getfilesystemencoding()
+            raise UsageError(
+                f"the prompt is not {coding.upper()} text, which this system expects: convert it, or "
+                "set PYTHONUTF8=1 if it is UTF-8"
+            ) from error
         except OSError as error:
             raise UsageError(f"cannot read the prompt: {error.strerror or error}") from error
         if not text.strip():
