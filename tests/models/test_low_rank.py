@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_files import save_gguf
-from tests.c_library import needs_library
+from tests.c_library import needs_library, without_library
 from tests.saved_drafts import save_draft
 from tests.tiny_models import new_model, some_prompt
 from torch import nn
 from transformers import FalconConfig, FalconForCausalLM, PreTrainedModel
 
 from paceline.errors import ModelError, UsageError
+from paceline.kernels import block_layers, choice
 from paceline.kernels.native.calls import kernels
+from paceline.kernels.token_table import has_rows
 from paceline.models import load_causal_lm
 from paceline.models.draft_folder import DraftRecord, open_draft
 from paceline.models.draft_model import head_tensors, own_tensors
@@ -116,6 +118,21 @@ def test_a_packed_output_head_is_one_sentence(tmp_path: Path) -> None:
     base.lm_head.weight = None
     with pytest.raises(ModelError, match="reads the output head of its model, which was packed"):
         open_draft(tmp_path, base, "mark")
+
+
+def test_without_the_library_rows_of_a_packed_head_are_those_of_the_embeddings(
+    tmp_path: Path,
+) -> None:
+    base = new_model("llama", tie_word_embeddings=True)
+    draft = cut(base, LAYERS, SOME)
+    expected = scores(draft)
+    record = DraftRecord("mark", "a test's model", LAYERS, len(SOME))
+    save_draft(tmp_path, draft.config, own_tensors(draft, base), record, {})
+    with without_library(choice), without_library(block_layers):
+        prepare(base, "packed")
+    assert not has_rows(base.get_output_embeddings())
+    found = scores(open_draft(tmp_path, base, "mark"))
+    assert torch.equal(found[:, SOME], expected[:, SOME])
 
 
 @pytest.mark.parametrize("prepared", [False, True])

@@ -134,7 +134,7 @@ def assemble(
     draft.name_or_path = draft.config.name_or_path = place
     for name, module in lent.items():
         draft.set_submodule(name, module)
-    draft.set_submodule(head, _head(base, tensors))
+    draft.set_submodule(head, _head(base, tensors, config.tie_word_embeddings))
     return draft.eval()
 
 
@@ -177,8 +177,9 @@ def _load(
     return model
 
 
-def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
-    """A draft's output head: the base's, or some of its rows."""
+def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor], tied: bool) -> nn.Module:
+    """A draft's output head: the base's, or some of its rows; those of a packed one are among the
+    embeddings, where these are `tied` to it."""
     whole: Any = base.get_output_embeddings()
     if VOCABULARY not in tensors:
         if type(whole) is not nn.Linear or hasattr(whole, "_hf_hook"):
@@ -187,10 +188,11 @@ def _head(base: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> nn.Modu
         return _linear(whole.weight, whole.bias)
     like = part_of_table(base)
     tokens = tensors[VOCABULARY].to(like.device, torch.int64)
+    stored = base.get_input_embeddings() if tied and not has_rows(whole) else whole
     if _ROWS in tensors:
         rows = tensors[_ROWS]
-    elif has_rows(whole):
-        rows = rows_of(whole, tokens)[:, : whole.in_features]
+    elif has_rows(stored):
+        rows = rows_of(stored, tokens)[:, : whole.in_features]
     else:
         raise ModelError(
             "the draft model reads the output head of its model, which was packed: load the model "
