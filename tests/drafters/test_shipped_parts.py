@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.c_library import needs_library
 
 import paceline
 from paceline.drafters import make_drafter
@@ -82,6 +83,7 @@ def test_of_trained_sources_the_one_with_the_longest_chains_is_asked(plain: Sess
     assert named.source_names == ("anpd", "eagle", "medusa")
 
 
+@needs_library  # without it, nothing is kept
 def test_a_start_with_all_sources_opens_no_model(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
