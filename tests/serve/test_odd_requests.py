@@ -459,15 +459,17 @@ def test_vanished_clients_are_noticed_and_all_parts_of_an_answer_leave_at_once()
         accepted = asyncio.get_running_loop().create_future()
         with bound_socket("127.0.0.1", 0) as listening:
             server = await asyncio.start_server(
-                lambda _, writer: accepted.set_result(writer.get_extra_info("socket")),
-                sock=listening,
+                lambda _, writer: accepted.set_result(writer), sock=listening
             )
             async with server:
-                await asyncio.open_connection(*listening.getsockname())
-                connection = await accepted
+                _, client = await asyncio.open_connection(*listening.getsockname())
+                writer = await accepted  # one that nobody keeps closes its connection
+                connection = writer.get_extra_info("socket")
                 assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
                 # Or the second part would wait until the first is confirmed, often 40 ms later.
                 assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                for each in (client, writer):
+                    each.close()
 
     asyncio.run(accept_one())
 
