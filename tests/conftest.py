@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: the first example of a test pays for imports and caches.
-settings.register_profile("paceline", deadline=None)
+settings.register_profile("paceline", deadline=None, max_examples=60)
 settings.load_profile("paceline")
 
 
