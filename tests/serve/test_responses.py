@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from tests.serve.live import MODEL, Live, SlowToy, live, tool_session
+from tests.tiny import byte_tokenizer
+
+from paceline.records import TokenLogprob
+from paceline.serve.response_items import Items
+from paceline.serve.responses import ResponsesRequest
+from paceline.serve.schemas import ChatRequest
+from paceline.serve.ticket import News
+from paceline.serve.tools import CLOSE, OPEN
+from paceline.stats import Stats
+from paceline.stream import Chunk, Completion
 
 openai = pytest.importorskip("openai")
 
@@ -50,7 +61,10 @@ def events(served: Live, **fields: Any) -> list[dict[str, Any]]:
 
 def test_a_response_says_what_the_chat_says(served: Live, client: Any) -> None:
     given = {"model": MODEL, "instructions": "be brief", "max_output_tokens": 20}
-    answer = client.responses.create(**given, input="once upon", extra_body={"seed": 1})
+    scored: Any = ["message.output_text.logprobs"]
+    answer = client.responses.create(
+        **given, input="once upon", extra_body={"seed": 1}, include=scored
+    )
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "once upon"}]
     chat = served.http.post(
         "/v1/chat/completions",
@@ -62,11 +76,12 @@ def test_a_response_says_what_the_chat_says(served: Live, client: Any) -> None:
     assert (answer.status, answer.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert answer.instructions == "be brief"
     assert answer.output[0].status == "incomplete"
+    assert len(answer.output[0].content[0].logprobs) == 20
 
 
 def test_the_events_of_a_stream_build_up_the_answer(served: Live, client: Any) -> None:
     fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    whole = respond(served, **fields).json()
+    whole = respond(served, top_logprobs=2).json()
     found = events(served, **fields)
     kinds = [each["type"].removeprefix("response.") for each in found]
     assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
@@ -79,6 +94,7 @@ def test_the_events_of_a_stream_build_up_the_answer(served: Live, client: Any) -
     assert logprobs == item["content"][0]["logprobs"] == found[-4]["logprobs"]
     assert len(logprobs) == 20
     assert len(logprobs[0]["top_logprobs"]) == 2
+    assert {*found[-2]} == {"type", "sequence_number", "output_index", "item"}
     assert last["output"] == [found[-2]["item"]] == [{**item, "id": last["output"][0]["id"]}]
     assert last["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
     with client.responses.stream(
@@ -133,10 +149,12 @@ def test_a_conversation_is_read_as_in_a_chat(served: Live) -> None:
         },
         {"type": "function_call", "id": "fc_1", **call},
         {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        {"type": "function_call", **call, "name": "say"},
+        {"type": "function_call_output", "call_id": "c1", "output": "said"},
     ]
     function = {"name": "weather", "arguments": call["arguments"]}
     messages = [
-        {"role": "system", "content": "be brief"},
+        {"role": "developer", "content": "be brief"},
         {"role": "user", "content": "weather?"},
         {
             "role": "assistant",
@@ -144,8 +162,18 @@ def test_a_conversation_is_read_as_in_a_chat(served: Live) -> None:
             "tool_calls": [{"id": "c1", "type": "function", "function": function}],
         },
         {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "rain"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {**function, "name": "say"}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "name": "say", "content": "said"},
     ]
     chat = {"model": MODEL, "messages": messages, "max_tokens": 20, "seed": 1}
+    asked = ResponsesRequest.model_validate({"model": MODEL, "input": given}).as_chat()
+    assert asked.messages == ChatRequest.model_validate(chat).messages
     expected = served.http.post("/v1/chat/completions", json=chat).json()
     answer = respond(served, given).json()
     text = expected["choices"][0]["message"]["content"]
@@ -158,10 +186,14 @@ def test_text_of_a_schema_and_predictions(served: Live, client: Any) -> None:
     answer = client.responses.create(model=MODEL, input="weather?", text={"format": form})
     assert json.loads(answer.output_text)["city"] in ("Oslo", "Bergen")
     assert answer.text.format.schema_ == WEATHER["parameters"]
-    wanted = {"temperature": 0, "max_output_tokens": 60}
-    text = respond(served, **wanted).json()["output"][0]["content"][0]["text"]
+    wanted: dict[str, Any] = {"temperature": 0, "max_output_tokens": 60}
+    said = respond(served, **wanted).json()
+    assert (said["temperature"], said["top_p"], said["parallel_tool_calls"]) == (0, 1, True)
+    text = said["output"][0]["content"][0]["text"]
     prediction = {"type": "content", "content": text}
-    found = respond(served, prediction=prediction, paceline={"metrics": True}, **wanted).json()
+    wanted |= {"max_tokens": 60, "max_output_tokens": None, "paceline": {"metrics": True}}
+    found = respond(served, prediction=prediction, **wanted).json()
+    assert found["max_output_tokens"] == 60
     assert found["output"][0]["content"][0]["text"] == text
     details, drafts = found["usage"]["output_tokens_details"], found["metrics"]
     accepted, rejected = (details[f"{each}_prediction_tokens"] for each in ("accepted", "rejected"))
@@ -173,6 +205,47 @@ def test_a_stream_that_fails_says_so() -> None:
         found = events(served, max_output_tokens=4000, ignore_eos=True)
     assert [found[-1]["type"], found[-1]["response"]["status"]] == ["response.failed", "failed"]
     assert "1 s" in found[-1]["response"]["error"]["message"]
+
+
+CALLED = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+
+
+def new_items(**fields: Any) -> Items:
+    """Of an answer with log-probabilities."""
+    request = ResponsesRequest.model_validate({"model": MODEL, "input": "a", **fields})
+    order: Any = SimpleNamespace(options=SimpleNamespace(logprobs=0))
+    return Items(request, order, byte_tokenizer())
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": [WEATHER], "tool_choice": "none"}])
+def test_without_calls_no_text_is_held_back(fields: dict[str, Any]) -> None:
+    (*_, delta) = new_items(**fields).pieces(News(0, [Chunk(OPEN, False)]))
+    assert delta["delta"] == OPEN
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([], [("", [])]),
+        (["a", "b"], [("ab", [0, 1])]),
+        (["a", ""], [("a", [0, 1])]),  # half a character
+        (["a", f"\n{OPEN}", CALLED, CLOSE, "b"], [("a", [0]), CALLED, ("b", [4])]),
+        ([OPEN, CALLED, CLOSE], [CALLED]),
+    ],
+)
+def test_tokens_of_calls_are_in_no_message(pieces: Sequence[str], expected: list[Any]) -> None:
+    items, found = new_items(tools=[WEATHER]), list[Any]()
+    for place, piece in enumerate(pieces):
+        items.pieces(News(0, [Chunk(piece, False, logprobs=(TokenLogprob(10, place),))]))
+    items.pieces(News(0, completion=Completion("", [], "eos", Stats(), 1)))
+    for item in items.finished:
+        if item["type"] == "message":
+            (part,) = item["content"]
+            found.append((part["text"], [each["logprob"] for each in part["logprobs"]]))
+        else:
+            assert item["name"] == "weather"
+            found.append(f'{{"name": "weather", "arguments": {item["arguments"]}}}')
+    assert found == expected
 
 
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "rain"}

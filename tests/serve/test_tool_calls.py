@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.serve.schemas import Tool
-from paceline.serve.tools import CallReader, ToolCall, call_grammar
+from paceline.serve.tools import CLOSE, OPEN, CallReader, ToolCall, call_grammar
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bergen"}}\n</tool_call>'
 TRICKY = '<tool_call>{"name": "say", "arguments": {"text": "a </tool_call> \\" b"}}</tool_call>'
@@ -43,7 +43,7 @@ CASES: dict[str, Found] = {
     CALL: [WEATHER],
     f"Let me see.\n{CALL}": [("", "Let me see."), WEATHER],
     f"{CALL}\n{CALL}": [WEATHER, WEATHER],
-    TRICKY: [("say", {"text": 'a </tool_call> " b'})],
+    f"{TRICKY}\nok": [("say", {"text": 'a </tool_call> " b'}), ("", "\nok")],
     CALL.removesuffix("</tool_call>"): [WEATHER],
     CALL.removesuffix("_call>"): [WEATHER],
     CALL.removesuffix("/tool_call>"): [WEATHER],
@@ -124,6 +124,12 @@ def test_half_a_character_in_a_call_stays_an_escape() -> None:
     assert json.loads(found.arguments) == {"text": "\ud83d ø"}
 
 
+def test_a_call_nested_too_deeply_to_be_read_stays_text() -> None:
+    nested = "[" * 100_000 + "]" * 100_000
+    text = f'{OPEN}{{"name": "say", "arguments": {{"text": {nested}}}}}{CLOSE}'
+    assert read([text]) == [("", text)]
+
+
 def test_text_is_not_held_back_longer_than_it_may_become_a_call() -> None:
     assert CallReader(["weather"]).feed('{"n": 1') == ['{"n": 1']
     reader = CallReader(["weather"])
@@ -152,17 +158,24 @@ def test_the_grammar_of_calls_compiles_and_says_what_models_are_trained_on() -> 
             },
         }
     )
-    grammar = call_grammar([tool], ('"<tool_call>"', '"</tool_call>"'), several=True)
-    assert llguidance.LLMatcher.validate_grammar(grammar_of(llguidance, grammar)) == ""
-    with_answer = call_grammar(
-        [tool, tool.model_copy()],
-        ("<[7]>", "<[8]>"),
-        several=False,
-        answer={"type": "object"},
-    )
-    assert llguidance.LLMatcher.validate_grammar(grammar_of(llguidance, with_answer)) == ""
+    said = {several: grammar_of(llguidance, tool, several) for several in (True, False)}
+    for several, grammar in said.items():
+        assert takes(llguidance, grammar, CALL)
+        assert takes(llguidance, grammar, f"{CALL}\n{CALL}") == several
+        assert takes(llguidance, grammar, "{}") != several
+        assert not takes(llguidance, grammar, CALL.replace('{"city": "Bergen"}', "5"))
 
 
-def grammar_of(llguidance: Any, text: str) -> str:
+def grammar_of(llguidance: Any, tool: Tool, several: bool) -> str:
+    """Of calls; of several, or of one or else of an answer that is an object."""
+    answer = None if several else {"type": "object"}
+    text = call_grammar([tool, tool], (f'"{OPEN}"', f'"{CLOSE}"'), several=several, answer=answer)
     grammar: str = llguidance.LLMatcher.grammar_from_lark(text)
     return grammar
+
+
+def takes(llguidance: Any, grammar: str, text: str) -> bool:
+    """Whether the grammar's texts are such as this one."""
+    letters = llguidance.LLTokenizer("byte")
+    matcher = llguidance.LLMatcher(letters, grammar)
+    return bool(matcher.try_consume_tokens(tokens := letters.tokenize_str(text)) == len(tokens))

@@ -213,4 +213,4 @@ def _called(said: Sequence[Mapping[str, Any]], call_id: str) -> str:
 
 
 def _nested(tool: FunctionTool) -> dict[str, Any]:
-    return {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
+    return {"type": "function", "function": tool.model_dump()}
