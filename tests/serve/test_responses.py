@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from tests.serve.live import MODEL, Live, SlowToy, live, tool_session
-from tests.tiny import byte_tokenizer
 
-from paceline.records import TokenLogprob
-from paceline.serve.response_items import Items
 from paceline.serve.responses import ResponsesRequest
 from paceline.serve.schemas import ChatRequest
-from paceline.serve.ticket import News
-from paceline.serve.tools import CLOSE, OPEN
-from paceline.stats import Stats
-from paceline.stream import Chunk, Completion
 
 openai = pytest.importorskip("openai")
 
@@ -205,47 +197,6 @@ def test_a_stream_that_fails_says_so() -> None:
         found = events(served, max_output_tokens=4000, ignore_eos=True)
     assert [found[-1]["type"], found[-1]["response"]["status"]] == ["response.failed", "failed"]
     assert "1 s" in found[-1]["response"]["error"]["message"]
-
-
-CALLED = '{"name": "weather", "arguments": {"city": "Oslo"}}'
-
-
-def new_items(**fields: Any) -> Items:
-    """Of an answer with log-probabilities."""
-    request = ResponsesRequest.model_validate({"model": MODEL, "input": "a", **fields})
-    order: Any = SimpleNamespace(options=SimpleNamespace(logprobs=0))
-    return Items(request, order, byte_tokenizer())
-
-
-@pytest.mark.parametrize("fields", [{}, {"tools": [WEATHER], "tool_choice": "none"}])
-def test_without_calls_no_text_is_held_back(fields: dict[str, Any]) -> None:
-    (*_, delta) = new_items(**fields).pieces(News(0, [Chunk(OPEN, False)]))
-    assert delta["delta"] == OPEN
-
-
-@pytest.mark.parametrize(
-    ("pieces", "expected"),
-    [
-        ([], [("", [])]),
-        (["a", "b"], [("ab", [0, 1])]),
-        (["a", ""], [("a", [0, 1])]),  # half a character
-        (["a", f"\n{OPEN}", CALLED, CLOSE, "b"], [("a", [0]), CALLED, ("b", [4])]),
-        ([OPEN, CALLED, CLOSE], [CALLED]),
-    ],
-)
-def test_tokens_of_calls_are_in_no_message(pieces: Sequence[str], expected: list[Any]) -> None:
-    items, found = new_items(tools=[WEATHER]), list[Any]()
-    for place, piece in enumerate(pieces):
-        items.pieces(News(0, [Chunk(piece, False, logprobs=(TokenLogprob(10, place),))]))
-    items.pieces(News(0, completion=Completion("", [], "eos", Stats(), 1)))
-    for item in items.finished:
-        if item["type"] == "message":
-            (part,) = item["content"]
-            found.append((part["text"], [each["logprob"] for each in part["logprobs"]]))
-        else:
-            assert item["name"] == "weather"
-            found.append(f'{{"name": "weather", "arguments": {item["arguments"]}}}')
-    assert found == expected
 
 
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "rain"}

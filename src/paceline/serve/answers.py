@@ -113,8 +113,6 @@ def completion_logprobs(
     tokenizer: Tokenizer, found: Sequence[TokenLogprob], places: Places
 ) -> dict[str, Any]:
     """Log-probabilities in the format of completions. places: of the text's tokens so far."""
-    hidden = hidden_ids(tokenizer)  # they take no place in the text
-    said = [b"" if each.token in hidden else token_bytes(tokenizer, each.token) for each in found]
     return {
         "tokens": [token_text(tokenizer, each.token) for each in found],
         "token_logprobs": [each.logprob for each in found],
@@ -125,7 +123,7 @@ def completion_logprobs(
             }
             for each in found
         ],
-        "text_offset": [places.next(token) for token in said],
+        "text_offset": places.of(tokenizer, found),
     }
 
 
@@ -145,11 +143,15 @@ class Places:
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._length = 0
 
-    def next(self, token: bytes) -> int:
-        """The place of the next token."""
-        place = self._length
-        self._length += len(self._decoder.decode(token))
-        return place
+    def of(self, tokenizer: Tokenizer, found: Sequence[TokenLogprob]) -> list[int]:
+        """The places of the next tokens."""
+        hidden = hidden_ids(tokenizer)  # they take no place in the text
+        places = list[int]()
+        for each in found:
+            places.append(self._length)
+            said = b"" if each.token in hidden else token_bytes(tokenizer, each.token)
+            self._length += len(self._decoder.decode(said))
+        return places
 
 
 def token_text(tokenizer: Any, token: int) -> str:

@@ -54,6 +54,7 @@ class Items(Text):
         self._functions = request.functions
         self._reader = CallReader(self._functions)
         self._message: _Message | None = None
+        self._fed = 0  # characters read
         self._unsaid: list[Object] = []  # log-probabilities that no event has yet
 
     def whole(self, completion: Completion) -> Object:
@@ -63,9 +64,22 @@ class Items(Text):
         return {"output": self.finished}
 
     def _more(self, text: str, scores: Scores) -> list[Object]:
-        if self._order.options.logprobs is not None:
-            self._unsaid += chat_logprobs(self._tokenizer, scores)["content"]
-        return self._events(self._reader.feed(text) if self._functions else [text])
+        if self._order.options.logprobs is None:
+            return self._read(text)
+        events: list[Object] = []
+        logprobs = chat_logprobs(self._tokenizer, scores)["content"]
+        # Token by token, since those of a call are in no message.
+        for place, logprob in zip(self._places.of(self._tokenizer, scores), logprobs):
+            before = max(0, place - self._fed)
+            events += self._read(text[:before])
+            text = text[before:]
+            self._unsaid.append(logprob)
+        return events + self._read(text)
+
+    def _read(self, text: str) -> list[Object]:
+        self._fed += len(text)
+        found = self._reader.feed(text) if self._functions else [text]
+        return self._events(found) if text else []
 
     def _last(self, completion: Completion) -> list[Object]:
         events = self._events(self._reader.finish())
