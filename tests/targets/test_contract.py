@@ -29,6 +29,7 @@ TOLERANCE = {"native sdpa": 1e-9, "native eager": 1e-4, "packed sdpa": 1e-3}
         ("gemma3", "native", "eager", False),
         ("gpt2", "native", "eager", True),
         ("gpt2", "packed", "sdpa", True),
+        ("gemma3", "packed", "sdpa", False),
     ],
 )
 def test_models_keep_the_contract_of_targets(
@@ -40,7 +41,9 @@ def test_models_keep_the_contract_of_targets(
     preparation = prepare(model, weights)
     assert (preparation.linears > 0) == (weights == "packed")
     check_target(
-        lambda: CausalLMTarget(model, preparation=preparation, check=False, static=static),
+        lambda: CausalLMTarget(
+            model, preparation=preparation, check=False, static=static, compiled=False
+        ),
         tolerance=TOLERANCE[f"{weights} {attention}"],
         schedules=1,
         steps=10,

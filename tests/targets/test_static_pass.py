@@ -24,7 +24,7 @@ from paceline.loop import Generation
 from paceline.records import Path
 from paceline.sampling import Sampler
 from paceline.stopping import Stopping
-from paceline.targets import causal_lm, layout
+from paceline.targets import causal_lm, kv_cache, layout
 from paceline.targets.layout import (
     STATIC_WIDTHS,
     PassLayout,
@@ -145,6 +145,7 @@ def test_masks_let_a_row_see_its_own_text_and_nothing_else(window: int | None) -
 def test_rows_say_which_slots_they_see(window: int | None) -> None:
     layout = three_texts()
     first, count, extra = layout.stretches(window)
+    assert count.min() >= 0
     for text, begin in zip(layout.texts, layout.firsts):
         for row in range(len(text)):
             at = begin + row
@@ -223,6 +224,10 @@ def test_the_rows_of_a_ragged_batch_are_those_of_the_ordinary_pass(
             paths = [random_path(rng, tree) for tree in forest]
             for target in targets:
                 target.commit(paths)
+        for slot in targets[0].slots:  # alone: a pass of the same shape, elsewhere in the cache
+            tree = random_tree(rng, 5)
+            static, plain = (target.score({slot: tree})[slot] for target in targets)
+            assert gap(static, plain) < 1e-5
 
 
 # Three symbols and shared beginnings: synced texts often continue, extend or cut cached ones.
@@ -265,6 +270,7 @@ def test_a_text_may_grow_over_many_sizes_of_the_cache(
     """Its storage moves, and what was captured on the old one must not be replayed."""
     choose(way, request)
     monkeypatch.setattr(causal_lm, "STATIC_ROOM", 0)
+    monkeypatch.setattr(kv_cache, "_AHEAD", 1)  # as on a GPU
     rng = random.Random(3)
     model = new_model("llama", "sdpa", F64, num_hidden_layers=2, max_position_embeddings=2048)
     targets = pair(model)
