@@ -21,6 +21,7 @@ from paceline.models.draft_model import ReducedHead
 from paceline.protocols import CHAINS, Target
 from paceline.records import TextStart
 from paceline.sampling import GREEDY, Sampler
+from paceline.targets import causal_lm
 from paceline.targets.engines import open_target
 from paceline.targets.toy import ToyTarget
 
@@ -118,11 +119,16 @@ def test_a_reduced_head_is_not_spread_over_the_vocabulary() -> None:
 
 @needs_library
 @pytest.mark.parametrize("known", [VOCAB, 20, 2])
-def test_passes_in_one_call_stay_below_what_is_known(known: int) -> None:
+def test_passes_in_one_call_stay_below_what_is_known(
+    known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Models of one family may have vocabularies of two sizes."""
     chained, single = open_target(tiny("llama reduced")), open_target(tiny("llama reduced"))
     slots = [target.open([1, 2, 3]) for target in (chained, single)]
-    found = chained.generate_chain(slots[0], 3, [4], ChainRequest(passes=5, most=3, known=known))
+    request = ChainRequest(passes=5, most=3, known=known)
+    with monkeypatch.context() as in_pieces:
+        in_pieces.setattr(causal_lm, "PREFILL_CHUNK", 3)
+        found = chained.generate_chain(slots[0], 3, [4], request)
     assert found is not None and len(found.ranked) == len(found.seconds) == 5
     new, length = [4], 3
     for ranked in found.ranked:
@@ -136,8 +142,21 @@ def test_passes_in_one_call_stay_below_what_is_known(known: int) -> None:
         length, new = length + len(new), [ranked[0][0]]
     # What was said is in the cache but for the last token: what follows is that of the whole text.
     said = [ranked[0][0] for ranked in found.ranked]
+    assert chained.pending(chained.open([1, 2, 3, 4, *said, 5])) == 1
     mine = chained.follow(slots[0], 8, said[-1:]).numbers.copy()
     assert np.array_equal(mine, single.follow(slots[1], length, new).numbers)
+
+
+@needs_library
+def test_a_chain_in_one_call_leaves_the_next_text_in_the_cache_alone() -> None:
+    target = open_target(new_model("llama", "sdpa", max_position_embeddings=1024))
+    slots = [target.open([1] * length) for length in (500, 3)]
+    for slot in slots:
+        target.follow(slot, 3, [4])
+    expected = target.follow(slots[1], 4, [8]).numbers.copy()
+    target.follow(slots[0], 4, [4] * 500)
+    target.generate_chain(slots[0], 504, [], ChainRequest(passes=40, most=1, known=VOCAB))
+    assert np.array_equal(target.follow(slots[1], 4, [8]).numbers, expected)
 
 
 @needs_library

@@ -594,6 +594,8 @@ def test_a_virtual_token_with_the_embedding_of_a_token_is_that_token(name: str) 
     target.sync([some_prompt(14)])
     (rows,) = target.score([Tree((9, 4, first, first + 1), (-1, 0, -1, 2))])
     assert gap(rows[3:], rows[1:3]) < 1e-12
+    (row,) = target.score([Tree.chain([first])])
+    assert gap(row[1:], rows[1:2]) < 1e-12
 
 
 def test_several_drafters_share_a_target(small: PreTrainedModel) -> None:

@@ -72,9 +72,10 @@ def test_drafters_see_the_outputs_of_layers_beside_others_that_see_states(
     target = open_target(model, weights="packed") if packed else new_target(model, check=False)
     watchers = [Watcher(seed, target.vocab_size) for seed in range(3)]
     watchers[1].layers, watchers[2].layers = (1,), (1, 2)
+    prompts = [some_prompt(3 + 4 * number, seed=number) for number in range(3)]
+    texts = [Generation(*each, Stopping(9)) for each in zip(prompts, watchers)]
+    play(target, texts, budget=9)
     for number, watcher in enumerate(watchers):
-        prompt = some_prompt(3 + 4 * number, seed=number)
-        play(target, [Generation(prompt, watcher, Stopping(9))], budget=9)
         assert len(watcher.seen) >= 2
         for text, states in watcher.seen[1:]:
             if number == 2:

@@ -150,6 +150,17 @@ def test_texts_that_are_taken_over_keep_their_numbers() -> None:
     assert (after.texts[slot].pending, after.texts[other].pending) == ([1, 2, 3], [4])
 
 
+def test_a_text_adopts_what_it_lacks_and_loses_nothing_to_one_that_knows_less() -> None:
+    mine, others = Written(0), Written(0)
+    slot = mine.texts.open([1, 2, 3, 4, 5, 6])
+    mine.read(slot, 3)
+    for context, known in (([1, 2, 9], 3), ([1, 2, 3, 4, 5, 7], 5)):
+        others.read(others.texts.open(context), len(context) - 1)
+        mine.texts.adopt(slot, others.texts)
+        assert len(mine.texts[slot].cached) == known
+        mine.check()
+
+
 def test_accepted_nodes_of_several_texts_are_gathered_together() -> None:
     cache = Written(0)
     slots = [cache.texts.open([token, token, token]) for token in (1, 2)]
