@@ -102,6 +102,9 @@ def test_a_stream_that_is_closed_early_keeps_what_it_has() -> None:
     assert next(stream, None) is None and open_slots(session) == 0
     stream.close()
     assert session.generate("two", max_new_tokens=9).tokens == alone("two", max_new_tokens=9)
+    unbegun = session.stream("once upon a time", max_new_tokens=9)
+    unbegun.close()
+    assert unbegun.run().tokens == [] and open_slots(session) == 0
 
 
 def test_a_stream_that_nobody_holds_gives_its_slot_back() -> None:
@@ -551,20 +554,22 @@ def test_a_text_that_an_interrupt_has_robbed_of_tokens_ends(
 
 
 class FailsToLearn(Plain):
-    """Raises in its third round."""
+    """Raises from its third round on."""
 
     rounds = 0
 
     def observe(self, round: Round) -> None:
         self.rounds += 1
-        if self.rounds == 3:
+        if self.rounds >= 3:
             raise ValueError("this drafter has failed")
 
 
 def test_a_drafter_that_fails_to_learn_is_an_error_of_its_text() -> None:
-    (done,) = toy_session(FailsToLearn).generate_batch(["one"], max_new_tokens=9)
+    session = toy_session(FailsToLearn)
+    (done,) = session.generate_batch(["one"], max_new_tokens=9)
     assert done.finish_reason == "error" and str(done.error) == "this drafter has failed"
     assert done.tokens == alone("one", max_new_tokens=9)[: len(done.tokens)]
+    session.generate("two", max_new_tokens=2)  # with another drafter
 
 
 @pytest.mark.parametrize("kind", [IndexError, BaseException])
