@@ -168,9 +168,7 @@ class GrammarMatcher(Matcher):
         """Where characters are forced that a special token has, llguidance names that token, but
         takes only ordinary ones. Where a grammar wants the token itself, it stays."""
         (only,) = np.flatnonzero(bits).tolist()
-        if only not in self._tokens.spelled or self._matcher.is_accepting():
-            return
-        if not self._takes([only]):
+        if only in self._tokens.spelled and not self._takes([only]):
             bits[only], bits[self._tokens.spelled[only][0]] = 0, 1
 
     def _check(self) -> None:
