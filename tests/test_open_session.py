@@ -102,6 +102,12 @@ def test_a_stream_that_is_closed_early_keeps_what_it_has() -> None:
     assert next(stream, None) is None and open_slots(session) == 0
     stream.close()
     assert session.generate("two", max_new_tokens=9).tokens == alone("two", max_new_tokens=9)
+    unheard = session.stream("once upon a time", max_new_tokens=3)
+    with unheard.awaited():
+        for _ in range(3):
+            session.texts.play()
+    unheard.close()
+    assert unheard.completion.finish_reason == "interrupted"
     unbegun = session.stream("once upon a time", max_new_tokens=9)
     unbegun.close()
     assert unbegun.run().tokens == [] and open_slots(session) == 0

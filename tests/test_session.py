@@ -388,6 +388,9 @@ def test_a_function_may_make_the_drafter() -> None:
     assert session.generate("once upon", max_new_tokens=20).stats.drafted > 0
 
 
+BYTES = len(byte_tokenizer())
+
+
 @pytest.mark.parametrize(
     ("prompt", "options", "words"),
     [
@@ -414,6 +417,7 @@ def test_a_function_may_make_the_drafter() -> None:
         ("x", {"logit_bias": {5.5: 1.0}}, "a token of logit_bias must be a whole number, got 5.5"),
         ("x", {"logit_bias": {"5": 1.0}}, "a token of logit_bias must be a whole number"),
         ("x", {"logit_bias": {5: None}}, "a bias of logit_bias must be a number, got None"),
+        ("x", {"logit_bias": {BYTES: 1.0}}, f"token {BYTES} but .* ends at {BYTES}"),
         ("x", {"logit_bias": [(5, 1.0)]}, "logit_bias must map token ids to numbers"),
         ("x", {"ignore_eos": "no"}, "ignore_eos must be True or False, got 'no'"),
         ("x", {"record": 1}, "record must be True or False, got 1"),

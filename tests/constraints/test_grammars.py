@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -127,10 +128,14 @@ def test_a_text_ends_where_nothing_can_follow_and_may_end_where_it_is_complete()
     eos = byte_tokenizer().eos_token_id
     done = toy_session().generate("once", constraint=Constraint.regex("ab{3}"))
     assert (done.text, done.finish_reason, len(done.tokens)) == ("abbb", "stop", 4)
-    early = toy_session().generate(
-        "once", constraint=Constraint.regex("ab*"), logit_bias={eos: 100.0}
-    )
-    assert (early.text, early.finish_reason, early.tokens[-1]) == ("a", "eos", eos)
+    for ignored in (False, True):  # never under a constraint
+        early = toy_session().generate(
+            "once",
+            constraint=Constraint.regex("ab*"),
+            logit_bias={eos: 100.0},
+            ignore_eos=ignored,
+        )
+        assert (early.text, early.finish_reason, early.tokens[-1]) == ("a", "eos", eos)
     never = toy_session().generate(
         "once", constraint=Constraint.regex("ab{50}"), logit_bias={eos: 100.0}, ignore_eos=True
     )
@@ -194,6 +199,22 @@ def test_a_tokenizer_may_know_more_than_the_model(size: int) -> None:
     matcher = Grammars(tokenizer, size, [ends]).matcher(Constraint.regex("ab*"))
     assert matcher.allowed().shape == (size,) and matcher.allowed().sum() == 1
     assert all(token < size for token in matcher.forced())
+    forced = tokenizer("aé").input_ids
+    size = max(forced)  # not known either
+    matcher = Grammars(tokenizer, size, [ends]).matcher(Constraint.regex("aé+"))
+    assert matcher.forced() == forced[: forced.index(size)]
+
+
+def test_a_constraint_that_could_not_be_read_may_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer = byte_tokenizer()
+    made = Grammars(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
+    with monkeypatch.context() as without_memory:
+        without_memory.setattr(made, "vocabulary", Mock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            made.matcher(Constraint.regex("ab*"))
+    assert made.matcher(Constraint.regex("ab*")).allowed().sum() == 1
 
 
 NO_SCHEMA: dict[str, Any] = {
