@@ -141,6 +141,7 @@ def test_a_conversation_is_read_as_in_a_chat(served: Live) -> None:
         },
         {"type": "function_call", "id": "fc_1", **call},
         {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        {"type": "function_call", **call, "call_id": "c0"},
         {"type": "function_call", **call, "name": "say"},
         {"type": "function_call_output", "call_id": "c1", "output": "said"},
     ]
@@ -158,7 +159,8 @@ def test_a_conversation_is_read_as_in_a_chat(served: Live) -> None:
             "role": "assistant",
             "content": None,
             "tool_calls": [
-                {"id": "c1", "type": "function", "function": {**function, "name": "say"}}
+                {"id": "c0", "type": "function", "function": function},
+                {"id": "c1", "type": "function", "function": {**function, "name": "say"}},
             ],
         },
         {"role": "tool", "tool_call_id": "c1", "name": "say", "content": "said"},
