@@ -34,6 +34,7 @@ _LOOKED_AT = 64
 _BETWEEN = ";"
 """Between calls of Llama 3, besides white space."""
 _BEFORE = re.compile(rf"[\s{_BETWEEN}]*({{(?={{))?")
+"""What comes before the JSON of a call; of two braces, the first one."""
 
 
 @dataclass(frozen=True)
