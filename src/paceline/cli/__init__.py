@@ -11,7 +11,7 @@ import io
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Final, cast
 
 import typer
@@ -97,6 +97,12 @@ def exit_code(command: Callable[[], int | None]) -> int:
     return 2
 
 
+@cache
+def _command() -> Callable[..., int | None]:
+    """The command line, put together from its parts."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Entry point of the `paceline` command."""
-    sys.exit(exit_code(partial(app, standalone_mode=False)))
+    sys.exit(exit_code(partial(_command(), standalone_mode=False)))
