@@ -126,6 +126,33 @@ def test_a_call_and_its_result(client: Any, choice: Any) -> None:
     assert [item.type for item in again.output] == ["message"]
 
 
+def test_functions_of_namespaces_are_called_and_other_tools_are_left_out(
+    served: Live, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    space = {"type": "namespace", "name": "met", "tools": [WEATHER, {"type": "custom"}]}
+    asked = {
+        "tools": [{"type": "web_search", "external_web_access": False}, space],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "max_output_tokens": 400,
+    }
+    with caplog.at_level("INFO", "paceline.serve"):
+        answer = respond(served, "weather?", **asked).json()
+    (call,) = answer["output"]
+    assert (call["type"], call["namespace"], call["name"]) == ("function_call", "met", "weather")
+    assert [each["name"] for each in answer["tools"]] == ["met"]
+    (said,) = [each for each in caplog.records if each.message == "tools left out"]
+    assert said.what == {"types": ["custom", "web_search"]}
+    given = [{"role": "user", "content": "weather?"}, call]
+    messages = ResponsesRequest.model_validate({"model": MODEL, "input": given}).as_chat().messages
+    assert messages[1].tool_calls is not None
+    assert messages[1].tool_calls[0]["function"]["name"] == "met.weather"
+    with client.responses.stream(
+        model=MODEL, input="weather?", tools=asked["tools"], tool_choice="required"
+    ) as helper:
+        assert helper.get_final_response().output[0].namespace == "met"
+
+
 def test_a_conversation_is_read_as_in_a_chat(served: Live) -> None:
     call = {"call_id": "c1", "name": "weather", "arguments": '{"city": "Oslo"}'}
     given = [
@@ -212,7 +239,20 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "messages": ({"messages": []}, "use 'input'"),
     "two texts": ({"n": 2}, "n: "),
     "no limit": ({"max_output_tokens": 0}, "max_output_tokens: "),
-    "other tools": ({"tools": [{"type": "web_search"}]}, "tools.0.type: "),
+    "no kind of tool": ({"tools": [{"name": "weather"}]}, "tools.0: Input should be a tool"),
+    "many tools": (
+        {"tools": [{"type": "namespace", "name": "a", "tools": [WEATHER] * 65}] * 2},
+        "128 functions in all",
+    ),
+    "a long name": (
+        {"tools": [{"type": "namespace", "name": "a" * 121, "tools": [WEATHER]}]},
+        "more than 128 letters",
+    ),
+    "two equal functions": ({"tools": [WEATHER, WEATHER]}, "the same name"),
+    "only other tools": (
+        {"tools": [{"type": "web_search"}], "tool_choice": "required"},
+        "needs 'tools' that are functions",
+    ),
     "a choice without tools": ({"tool_choice": "required"}, "needs 'tools'"),
     "no schema": ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "needs 'schema'"),
     "nothing": ({"input": []}, "input: "),

@@ -263,7 +263,7 @@ def tools_of(request: ChatRequest) -> list[Tool]:
     if choice == "none":
         return []
     if choice not in (None, "auto") and not tools:
-        raise bad_request("'tool_choice' needs 'tools'", "tool_choice")
+        raise bad_request("'tool_choice' needs 'tools' that are functions", "tool_choice")
     if isinstance(choice, NamedTool) and choice.function.name not in names:
         raise bad_request("'tool_choice' names a function that is not in 'tools'", "tool_choice")
     return tools

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from paceline.serve.answering import Object, end_of
 from paceline.serve.errors import ApiError
 from paceline.serve.response_items import BEGUN, CUT, ENDED, Items
+from paceline.serve.response_tools import OtherTool
 from paceline.serve.responses import ResponsesRequest
 from paceline.serve.ticket import News, Ticket
 from paceline.stream import Completion
@@ -96,7 +97,7 @@ def _repeated(request: ResponsesRequest) -> Object:
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": _dumped(form) if form else {"type": "text"}},
         "tool_choice": choice if isinstance(choice, str) else _dumped(choice),
-        "tools": [_dumped(tool) for tool in request.tools or []],
+        "tools": [_dumped(each) for each in request.tools or [] if not isinstance(each, OtherTool)],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": "disabled",

@@ -51,7 +51,7 @@ class Items(Text):
     def __init__(self, request: ResponsesRequest, order: Order, tokenizer: Tokenizer) -> None:
         super().__init__(request, 0, order, tokenizer)
         self.finished: list[Object] = []
-        self._functions = request.functions
+        self._functions = {each.name: each for each in request.functions}
         self._reader = CallReader(self._functions)
         self._message: _Message | None = None
         self._fed = 0  # characters read
@@ -127,15 +127,16 @@ class Items(Text):
         self._unsaid = []
         events = self._close()
         head = {"id": f"fc_{uuid4().hex}", "type": "function_call", "call_id": call.id}
-        item = {**head, "name": call.name, "arguments": call.arguments, "status": ENDED}
+        function = self._functions[call.name]
+        head |= {"namespace": function.namespace} if function.namespace else {}
+        name = function.tool.name
+        item = {**head, "name": name, "arguments": call.arguments, "status": ENDED}
         begun = {**item, "arguments": "", "status": BEGUN}
         arguments, of_item = call.arguments, {"item_id": item["id"]}
         events += [
             self._event("output_item.added", item=begun),
             self._event("function_call_arguments.delta", **of_item, delta=arguments),
-            self._event(
-                "function_call_arguments.done", **of_item, name=call.name, arguments=arguments
-            ),
+            self._event("function_call_arguments.done", **of_item, name=name, arguments=arguments),
             self._event("output_item.done", item=item),
         ]
         self.finished.append(item)

@@ -14,15 +14,15 @@ from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
 from paceline.serve.conversations import joined_text
 from paceline.serve.errors import ApiError, bad_request
-from paceline.serve.schemas import (
-    ChatRequest,
-    Function,
-    FunctionName,
-    Limit,
-    ListOf,
-    Shape,
-    TextRequest,
+from paceline.serve.response_tools import (
+    FunctionChoice,
+    NamedFunction,
+    Tool,
+    full_name,
+    functions_of,
+    log_others,
 )
+from paceline.serve.schemas import ChatRequest, Limit, ListOf, Shape, TextRequest
 
 _LOGPROBS = "message.output_text.logprobs"
 """In `include`: log-probabilities, too."""
@@ -50,6 +50,7 @@ class InputCall(Shape):
 
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str
 
 
@@ -84,20 +85,6 @@ _Item = Annotated[
 ]  # fmt: skip
 
 
-class _OfFunctions(Shape):
-    """There are no other tools."""
-
-    type: Literal["function"]
-
-
-class FunctionTool(Function, _OfFunctions):
-    """A function that the model may call."""
-
-
-class FunctionChoice(FunctionName, _OfFunctions):
-    """The one function that must be called."""
-
-
 class TextFormat(Shape):
     """What the answer must be: any text, any JSON object, or JSON that follows a schema."""
 
@@ -121,7 +108,7 @@ class ResponsesRequest(TextRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     include: ListOf[str] | None = None
     text: TextConfig | None = None
-    tools: Annotated[ListOf[FunctionTool], Field(max_length=128)] | None = None
+    tools: ListOf[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
@@ -132,12 +119,13 @@ class ResponsesRequest(TextRequest):
         return self.max_output_tokens or self.max_tokens
 
     @property
-    def functions(self) -> list[str]:
-        """Names of the functions that the answer may call."""
-        return [] if self.tool_choice == "none" else [tool.name for tool in self.tools or []]
+    def functions(self) -> list[NamedFunction]:
+        """The functions that the answer may call."""
+        return [] if self.tool_choice == "none" else functions_of(self.tools or [])
 
     def as_chat(self) -> ChatRequest:
         """The chat that asks for the same. Raises ApiError for input that is no text."""
+        log_others(self.tools or [])
         scored = self.top_logprobs is not None or _LOGPROBS in (self.include or ())
         chosen: Any = self.tool_choice
         if isinstance(chosen, FunctionChoice):
@@ -150,7 +138,7 @@ class ResponsesRequest(TextRequest):
                 "logprobs": scored,
                 "top_logprobs": self.top_logprobs,
                 "response_format": self._format(),
-                "tools": [_nested(tool) for tool in self.tools or []] or None,
+                "tools": [each.as_in_chats() for each in functions_of(self.tools or [])] or None,
                 "tool_choice": chosen,
                 "parallel_tool_calls": self.parallel_tool_calls,
             }
@@ -187,7 +175,8 @@ def _add(said: list[dict[str, Any]], item: BaseModel) -> None:
     if isinstance(item, InputMessage):
         said.append({"role": item.role, "content": joined_text(item.content, "input", "\n")})
     elif isinstance(item, InputCall):
-        function = {"name": item.name, "arguments": item.arguments}
+        name = full_name(item.name, item.namespace)
+        function = {"name": name, "arguments": item.arguments}
         if not said or said[-1]["role"] != "assistant":
             said.append({"role": "assistant", "content": None})
         calls = said[-1].setdefault("tool_calls", [])
@@ -210,7 +199,3 @@ def _called(said: Sequence[Mapping[str, Any]], call_id: str) -> str:
             if call["id"] == call_id:
                 return str(call["function"]["name"])
     raise bad_request(f"input: there is no call {call_id[:100]!r} before its output", "input")
-
-
-def _nested(tool: FunctionTool) -> dict[str, Any]:
-    return {"type": "function", "function": tool.model_dump()}

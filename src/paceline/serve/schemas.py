@@ -132,10 +132,13 @@ class Message(Shape):
     function_call: Any = None
 
 
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+
+
 class Function(Shape):
     """A function that the model may call. parameters: its JSON schema."""
 
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+    name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
