@@ -6,9 +6,19 @@
    so a row has the same bits beside any others, and in every tier. */
 #include "some_rows.h"
 
-/* Where the columns of a block (vectors of LANES outputs) are. */
+/* Some groups of a block's weights as the arithmetic takes them. codes: by fours of a group's inputs,
+   each of its first half, then of its last. other: scales of second halves. */
+enum { READY_GROUPS = 16 };
+struct ready {
+    bytes_t codes[READY_GROUPS][8][COLUMNS];
+    floats_t scale[READY_GROUPS][COLUMNS], other[READY_GROUPS][COLUMNS];
+    floats_t offset[READY_GROUPS][COLUMNS];
+};
+
+/* Where the columns of a block (vectors of LANES outputs) are: in its panels, or in `ready`. */
 struct columns {
     const uint8_t *codes[COLUMNS], *scales[COLUMNS], *supers[COLUMNS];
+    const struct ready *ready;
 };
 
 INLINE struct columns find_columns(const struct pl_matrix *matrix, const enum pl_format format,
@@ -17,6 +27,7 @@ INLINE struct columns find_columns(const struct pl_matrix *matrix, const enum pl
     const int64_t groups = pl_groups(matrix->inputs);
     const int half_bytes = format == PL_Q4_K || format == PL_Q5_K || format == PL_Q6_K ? 1 : 2;
     struct columns found;
+    found.ready = NULL;
     UNROLL
     for (int c = 0; c < COLUMNS; c++) {
         const int64_t panel = (block * OUTPUTS + (int64_t)c * LANES) / PL_PANEL;
@@ -32,6 +43,7 @@ INLINE struct columns find_columns(const struct pl_matrix *matrix, const enum pl
 /* The bits of one group that are stored apart from the other four. */
 INLINE void high_bits(const int bits, const struct columns *in, int64_t group,
                       const int code_bytes, const int first, bytes_t high[2][TOGETHER]) {
+    if (in->ready) return;
     UNROLL
     for (int t = 0; t < TOGETHER; t++) {
         const uint8_t *at = in->codes[first + t] + group * code_bytes;
@@ -46,6 +58,11 @@ INLINE void find_codes(const int bits, const struct columns *in, int64_t group,
                        bytes_t high[2][TOGETHER], bytes_t *begin, bytes_t *end) {
     UNROLL
     for (int t = 0; t < TOGETHER; t++) {
+        if (in->ready) {
+            begin[t] = in->ready->codes[group][2 * j][first + t];
+            end[t] = in->ready->codes[group][2 * j + 1][first + t];
+            continue;
+        }
         const bytes_t both = load_bytes(in->codes[first + t] + group * code_bytes + 64 * j);
         begin[t] = low_half(both), end[t] = high_half(both);
         if (bits == 5) {
@@ -142,6 +159,11 @@ INLINE void large_codes(const int rows, const struct columns *in, int64_t group,
 /* Scale and offset of one column's group. second: scale of the second half. */
 INLINE void find_scales(const enum pl_format format, const struct columns *in, int64_t group,
                         const int c, floats_t *scale, floats_t *second, floats_t *offset) {
+    if (in->ready) {
+        *scale = in->ready->scale[group][c], *second = in->ready->other[group][c];
+        *offset = in->ready->offset[group][c];
+        return;
+    }
     const struct pl_layout at = pl_layouts[format];
     const uint8_t *own = in->scales[c] + group * at.scales;
     const uint8_t *units = in->supers[c] + group / PL_SUPER * at.supers;
@@ -158,24 +180,12 @@ INLINE void find_scales(const enum pl_format format, const struct columns *in, i
     }
 }
 
-/* `rows` rows from `place` on times the panels of one block. */
-INLINE void one_block(const enum pl_format format, const int rows, const struct pl_work *work,
-                      int64_t block, int64_t place, const uint8_t *next) {
+/* Adds `groups` groups of `rows` rows times a block to `found`. next: weights to fetch meanwhile,
+   `fetched` bytes per group. */
+INLINE void some_groups(const enum pl_format format, const int rows, const struct columns *in,
+                        const struct pl_four *const *fours, int64_t groups, const uint8_t *next,
+                        const int fetched, floats_t found[][COLUMNS]) {
     const struct pl_layout at = pl_layouts[format];
-    const struct pl_matrix *matrix = work->matrix;
-    const struct pl_rows *in = work->rows;
-    const int64_t groups = in->groups;
-    const int fetched = OUTPUTS / PL_PANEL * (at.codes + at.scales + at.supers / PL_SUPER);
-    const struct columns columns = find_columns(matrix, format, block);
-    const struct pl_four *fours[MOST_ROWS / PL_FOUR];
-    floats_t found[MOST_ROWS][COLUMNS];
-    UNROLL
-    for (int r = 0; r < rows; r += PL_FOUR) fours[r / PL_FOUR] = pl_four_of(in, place + r);
-    UNROLL
-    for (int r = 0; r < rows; r++) {
-        UNROLL
-        for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
-    }
     for (int64_t group = 0; group < groups; group++) {
         fetch(&next, fetched);
         UNROLL
@@ -192,16 +202,15 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
                     if (at.halves) second[r][t] = sums_at(four->second + r % PL_FOUR);
                 }
             }
-            if (at.bits == 8) large_codes(rows, &columns, group, first, fours, sums);
-            else
-                small_codes(at.bits, rows, &columns, group, at.codes, first, fours, sums, second);
+            if (at.bits == 8) large_codes(rows, in, group, first, fours, sums);
+            else small_codes(at.bits, rows, in, group, at.codes, first, fours, sums, second);
             UNROLL
             for (int t = 0; t < TOGETHER; t++) {
                 const int c = first + t;
                 const int minus = format == PL_Q4_K || format == PL_Q5_K;
                 const int plus = format == PL_Q4_1 || format == PL_Q5_1;
                 floats_t scale, other, offset;
-                find_scales(format, &columns, group, c, &scale, &other, &offset);
+                find_scales(format, in, group, c, &scale, &other, &offset);
                 UNROLL
                 for (int r = 0; r < rows; r++) {
                     const struct pl_four *four = fours[r / PL_FOUR] + group;
@@ -218,18 +227,45 @@ INLINE void one_block(const enum pl_format format, const int rows, const struct 
             }
         }
     }
+}
+
+/* Bytes to fetch per group. */
+#define FETCHED(at) (OUTPUTS / PL_PANEL * ((at).codes + (at).scales + (at).supers / PL_SUPER))
+
+/* `rows` rows from `place` on times the panels of one block. */
+INLINE void one_block(const enum pl_format format, const int rows, const struct pl_work *work,
+                      int64_t block, int64_t place, const uint8_t *next) {
+    const struct columns columns = find_columns(work->matrix, format, block);
+    const struct pl_four *fours[MOST_ROWS / PL_FOUR];
+    floats_t found[MOST_ROWS][COLUMNS];
+    UNROLL
+    for (int r = 0; r < rows; r += PL_FOUR) fours[r / PL_FOUR] = pl_four_of(work->rows, place + r);
+    UNROLL
+    for (int r = 0; r < rows; r++) {
+        UNROLL
+        for (int c = 0; c < COLUMNS; c++) found[r][c] = no_floats();
+    }
+    some_groups(format, rows, &columns, fours, work->rows->groups, next,
+                FETCHED(pl_layouts[format]), found);
     UNROLL
     for (int r = 0; r < rows; r++) write_block(work, COLUMNS, block, place + r, found[r]);
 }
 
 #define BLOCK_ROWS(format, rows) ROWS_WITH(one_block, format, rows)
-#define FOR_FORMAT(format) UP_TO(MOST_ROWS)(BLOCK_ROWS, format) \
+#define SIMPLE(format) UP_TO(MOST_ROWS)(BLOCK_ROWS, format) \
     RUN_WITH(format, MOST_ROWS, PL_FOUR, OUTPUTS / PL_PANEL)
-FOR_FORMAT(PL_Q4_0)
-FOR_FORMAT(PL_Q4_1)
-FOR_FORMAT(PL_Q5_0)
-FOR_FORMAT(PL_Q5_1)
-FOR_FORMAT(PL_Q8_0)
-FOR_FORMAT(PL_Q4_K)
-FOR_FORMAT(PL_Q5_K)
-FOR_FORMAT(PL_Q6_K)
+/* Formats whose weights take long to make ready. */
+#ifdef READY_FROM
+#include "ready.h"
+#define COMPLEX(format) UP_TO(MOST_ROWS)(BLOCK_ROWS, format) RUN_READY(format)
+#else
+#define COMPLEX SIMPLE
+#endif
+SIMPLE(PL_Q4_0)
+SIMPLE(PL_Q4_1)
+SIMPLE(PL_Q8_0)
+COMPLEX(PL_Q5_0)
+COMPLEX(PL_Q5_1)
+COMPLEX(PL_Q4_K)
+COMPLEX(PL_Q5_K)
+COMPLEX(PL_Q6_K)

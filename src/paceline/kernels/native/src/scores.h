@@ -97,6 +97,8 @@ static void go_on(struct wanted *of, int64_t steps) {
     if (of->at && (of->at += steps * of->step) >= of->end) of->at = NULL;
 }
 
+enum { STEPS = 16 };
+
 /* Scores of `count` pairs for a tile of keys [size, TILE], to `to` [count, stride]. */
 INLINE void scores(const struct pl_attention *of, const int count, const struct pair *pairs,
                    const float *keys, const struct wanted *wanted, float *to, int64_t stride) {
@@ -109,18 +111,22 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
         UNROLL
         for (int v = 0; v < IN_TILE; v++) found[p][v] = no_floats();
     }
-    for (int64_t d = 0; d < of->size; d++) {
-        floats_t slots[IN_TILE];
-        fetch(&next_keys, wanted[0].step);
-        fetch(&values, wanted[1].step);
-        UNROLL
-        for (int v = 0; v < IN_TILE; v++) slots[v] = load_floats(keys + d * TILE + v * LANES);
-        UNROLL
-        for (int p = 0; p < count; p++) {
-            const floats_t query = same_floats(queries[p][d]);
+    for (int64_t d = 0; d < of->size;) {
+        const int64_t end = of->size - d < STEPS ? of->size : d + STEPS;
+        /* Not in the inner loop, which would take twice as long. */
+        fetch(&next_keys, STEPS * wanted[0].step);
+        fetch(&values, STEPS * wanted[1].step);
+        for (; d < end; d++) {
+            floats_t slots[IN_TILE];
             UNROLL
-            for (int v = 0; v < IN_TILE; v++)
-                found[p][v] = times_plus(query, slots[v], found[p][v]);
+            for (int v = 0; v < IN_TILE; v++) slots[v] = load_floats(keys + d * TILE + v * LANES);
+            UNROLL
+            for (int p = 0; p < count; p++) {
+                const floats_t query = same_floats(queries[p][d]);
+                UNROLL
+                for (int v = 0; v < IN_TILE; v++)
+                    found[p][v] = times_plus(query, slots[v], found[p][v]);
+            }
         }
     }
     UNROLL
