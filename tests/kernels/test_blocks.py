@@ -100,14 +100,14 @@ def test_products_are_right(format: str) -> None:
 @pytest.mark.parametrize("format", FORMAT)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_row_is_the_same_beside_any_others(format: str, threads: int) -> None:
-    outputs, inputs = 600, 512
+    outputs, inputs = 600, 768
     matrix = BlockMatrix.pack(format, some_blocks(format, outputs, inputs), inputs)
-    rows = torch.randn(70, inputs, generator=torch.Generator().manual_seed(0))
+    rows = torch.randn(275, inputs, generator=torch.Generator().manual_seed(0))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         together = matrix.product(rows)
-        for width in (1, 2, 3, 4, 5, 6, 7, 8, 13):
+        for width in (1, 2, 3, 4, 5, 6, 7, 8, 13, 27, 70):
             assert torch.equal(matrix.product(rows[:width]), together[:width])
             assert torch.equal(matrix.product(rows[-width:]), together[-width:])
     finally:
@@ -117,7 +117,7 @@ def test_a_row_is_the_same_beside_any_others(format: str, threads: int) -> None:
 def extreme_rows(inputs: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(3)
     signs = torch.randint(0, 2, (4, inputs), generator=generator) * 2.0 - 1
-    rows = torch.randn(12, inputs, generator=generator)
+    rows = torch.randn(27, inputs, generator=generator)
     rows[0], rows[1], rows[2:4] = 1.0, -1.0, signs[:2]
     rows[4] = 0
     rows[5] *= 1e-42  # below the smallest normal number
@@ -149,7 +149,7 @@ def every_result(library: Kernels, format: str) -> Iterator[torch.Tensor]:
         matrix = BlockMatrix.pack(format, found, inputs)
         rows = extreme_rows(inputs)
         out = torch.empty(len(rows), matrix.outputs)
-        for count in (1, 2, 3, 4, 5, 7, 12):
+        for count in (1, 2, 3, 4, 5, 7, 12, 27):
             library.product(
                 *matrix.native, rows.data_ptr(), count, None, out.data_ptr(), matrix.outputs
             )
