@@ -97,11 +97,29 @@ static void go_on(struct wanted *of, int64_t steps) {
     if (of->at && (of->at += steps * of->step) >= of->end) of->at = NULL;
 }
 
+/* Adds number `d` of the queries times the keys' to the scores. */
+INLINE void add_step(const int count, const float *keys, int64_t d, const float *const *queries,
+                     floats_t found[][IN_TILE]) {
+    floats_t slots[IN_TILE];
+    UNROLL
+    for (int v = 0; v < IN_TILE; v++) slots[v] = load_floats(keys + d * TILE + v * LANES);
+    UNROLL
+    for (int p = 0; p < count; p++) {
+        const floats_t query = same_floats(queries[p][d]);
+        UNROLL
+        for (int v = 0; v < IN_TILE; v++) found[p][v] = times_plus(query, slots[v], found[p][v]);
+    }
+}
+
+/* Steps between fetches: with one in every step, a loop takes twice as long. But few pairs wait for
+   memory, which fetches in bursts slow down. */
 enum { STEPS = 16 };
 
-/* Scores of `count` pairs for a tile of keys [size, TILE], to `to` [count, stride]. */
+/* Scores of `count` pairs for a tile of keys [size, TILE], to `to` [count, stride]. few: whether there
+   are no other pairs. */
 INLINE void scores(const struct pl_attention *of, const int count, const struct pair *pairs,
-                   const float *keys, const struct wanted *wanted, float *to, int64_t stride) {
+                   const float *keys, const struct wanted *wanted, int few, float *to,
+                   int64_t stride) {
     const uint8_t *next_keys = wanted[0].at, *values = wanted[1].at;
     floats_t found[ROWS_OF_SCORES][IN_TILE];
     const float *queries[ROWS_OF_SCORES];
@@ -111,22 +129,18 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
         UNROLL
         for (int v = 0; v < IN_TILE; v++) found[p][v] = no_floats();
     }
-    for (int64_t d = 0; d < of->size;) {
-        const int64_t end = of->size - d < STEPS ? of->size : d + STEPS;
-        /* Not in the inner loop, which would take twice as long. */
-        fetch(&next_keys, STEPS * wanted[0].step);
-        fetch(&values, STEPS * wanted[1].step);
-        for (; d < end; d++) {
-            floats_t slots[IN_TILE];
-            UNROLL
-            for (int v = 0; v < IN_TILE; v++) slots[v] = load_floats(keys + d * TILE + v * LANES);
-            UNROLL
-            for (int p = 0; p < count; p++) {
-                const floats_t query = same_floats(queries[p][d]);
-                UNROLL
-                for (int v = 0; v < IN_TILE; v++)
-                    found[p][v] = times_plus(query, slots[v], found[p][v]);
-            }
+    if (few) {
+        for (int64_t d = 0; d < of->size; d++) {
+            fetch(&next_keys, wanted[0].step);
+            fetch(&values, wanted[1].step);
+            add_step(count, keys, d, queries, found);
+        }
+    } else {
+        for (int64_t d = 0; d < of->size;) {
+            const int64_t end = of->size - d < STEPS ? of->size : d + STEPS;
+            fetch(&next_keys, STEPS * wanted[0].step);
+            fetch(&values, STEPS * wanted[1].step);
+            for (; d < end; d++) add_step(count, keys, d, queries, found);
         }
     }
     UNROLL
@@ -149,16 +163,17 @@ static void score_tile(const struct pl_attention *of, const char *keys, const ch
         wanted_from(values ? values + slot * of->value_slot : NULL, of->value_slot,
                     of->value_size, steps),
     };
+    const int few = count <= ROWS_OF_SCORES;
     for (int64_t some; count; count -= some) {
         some = count >= ROWS_OF_SCORES ? ROWS_OF_SCORES : count >= 3 ? 3 : count;
-        if (some == ROWS_OF_SCORES) scores(of, ROWS_OF_SCORES, pairs, room, wanted, to, stride);
+        if (some == ROWS_OF_SCORES) scores(of, ROWS_OF_SCORES, pairs, room, wanted, few, to, stride);
 #if ROWS_OF_SCORES > 3
-        else if (some == 3) scores(of, 3, pairs, room, wanted, to, stride);
+        else if (some == 3) scores(of, 3, pairs, room, wanted, few, to, stride);
 #endif
 #if ROWS_OF_SCORES > 2
-        else if (some == 2) scores(of, 2, pairs, room, wanted, to, stride);
+        else if (some == 2) scores(of, 2, pairs, room, wanted, few, to, stride);
 #endif
-        else scores(of, 1, pairs, room, wanted, to, stride);
+        else scores(of, 1, pairs, room, wanted, few, to, stride);
         pairs += some, to += some * stride;
         go_on(&wanted[0], of->size);
         go_on(&wanted[1], of->size);
