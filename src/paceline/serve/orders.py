@@ -14,6 +14,7 @@ from paceline.messages import Reference
 from paceline.options import Options
 from paceline.serve.conversations import Reader, joined_text
 from paceline.serve.errors import ApiError, bad_request, unsupported
+from paceline.serve.response_tools import log_others
 from paceline.serve.responses import ResponsesRequest, renamed
 from paceline.serve.schemas import (
     NO_LIMIT,
@@ -84,6 +85,7 @@ class Orders:
 
     def of_response(self, request: ResponsesRequest) -> list[Order]:
         """The answer to what would be a conversation in a chat."""
+        log_others(request.tools or [])
         try:
             return self.of_chat(request.as_chat())
         except ApiError as error:

@@ -14,10 +14,15 @@ from pydantic import Discriminator, Tag
 
 from paceline.serve.errors import bad_request
 from paceline.serve.logs import log
-from paceline.serve.schemas import Function, FunctionName, ListOf, Name, Shape
-
-_MOST, _LONGEST = 128, 128
-"""Functions of a request and letters of a name, as in chats."""
+from paceline.serve.schemas import (
+    LONGEST_NAME,
+    MOST_TOOLS,
+    Function,
+    FunctionName,
+    ListOf,
+    Name,
+    Shape,
+)
 
 
 class _OfFunctions(Shape):
@@ -62,12 +67,9 @@ class Namespace(Shape):
 Tool = Annotated[_Function | Annotated[Namespace, Tag("namespace")] | _Other, _BY_KIND]
 
 
-AnyTool = FunctionTool | Namespace | OtherTool
-
-
 @dataclass(frozen=True)
 class NamedFunction:
-    """A function as the model knows it. name: unlike the tool's own, with the namespace."""
+    """A function as the model knows it. name: that of the tool, after its namespace if it has one."""
 
     name: str
     tool: FunctionTool
@@ -83,29 +85,29 @@ def full_name(name: str, namespace: str | None) -> str:
     return f"{namespace}.{name}" if namespace else name
 
 
-def functions_of(tools: Sequence[AnyTool]) -> list[NamedFunction]:
+def functions_of(tools: Sequence[Tool]) -> list[NamedFunction]:
     """The functions among tools. Raises ApiError for more than chats allow, or longer names."""
     found = [
         NamedFunction(full_name(each.name, space), each, space)
         for space, each in _flat(tools)
         if isinstance(each, FunctionTool)
     ]
-    if len(found) > _MOST:
-        raise bad_request(f"tools: there may be {_MOST} functions in all", "tools")
+    if len(found) > MOST_TOOLS:
+        raise bad_request(f"tools: there may be {MOST_TOOLS} functions in all", "tools")
     for each in found:
-        if len(each.name) > _LONGEST:
-            raise bad_request(f"tools: {each.name!r} has more than {_LONGEST} letters", "tools")
+        if len(each.name) > LONGEST_NAME:
+            raise bad_request(f"tools: {each.name!r} has more than {LONGEST_NAME} letters", "tools")
     return found
 
 
-def log_others(tools: Sequence[AnyTool]) -> None:
+def log_others(tools: Sequence[Tool]) -> None:
     """Log which kinds of tools the model is not told of."""
     others = {each.type[:40] for _, each in _flat(tools) if isinstance(each, OtherTool)}
     if others:
         log("tools left out", types=sorted(others))
 
 
-def _flat(tools: Sequence[AnyTool]) -> Iterator[tuple[str | None, FunctionTool | OtherTool]]:
+def _flat(tools: Sequence[Tool]) -> Iterator[tuple[str | None, FunctionTool | OtherTool]]:
     for tool in tools:
         if isinstance(tool, Namespace):
             yield from ((tool.name, each) for each in tool.tools)

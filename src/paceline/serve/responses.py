@@ -20,7 +20,6 @@ from paceline.serve.response_tools import (
     Tool,
     full_name,
     functions_of,
-    log_others,
 )
 from paceline.serve.schemas import ChatRequest, Limit, ListOf, Shape, TextRequest
 
@@ -125,7 +124,6 @@ class ResponsesRequest(TextRequest):
 
     def as_chat(self) -> ChatRequest:
         """The chat that asks for the same. Raises ApiError for input that is no text."""
-        log_others(self.tools or [])
         scored = self.top_logprobs is not None or _LOGPROBS in (self.include or ())
         chosen: Any = self.tool_choice
         if isinstance(chosen, FunctionChoice):

@@ -132,7 +132,9 @@ class Message(Shape):
     function_call: Any = None
 
 
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,128}$")]
+MOST_TOOLS, LONGEST_NAME = 128, 128
+"""Functions of a request, and letters of a function's name."""
+Name = Annotated[str, Field(pattern=rf"^[a-zA-Z0-9_.-]{{1,{LONGEST_NAME}}}$")]
 
 
 class Function(Shape):
@@ -172,7 +174,7 @@ class ChatRequest(TextRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[ListOf[Tool], Field(max_length=128)] | None = None
+    tools: Annotated[ListOf[Tool], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
