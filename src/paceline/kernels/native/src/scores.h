@@ -115,10 +115,10 @@ INLINE void add_step(const int count, const float *keys, int64_t d, const float 
    memory, which fetches in bursts slow down. */
 enum { STEPS = 16 };
 
-/* Scores of `count` pairs for a tile of keys [size, TILE], to `to` [count, stride]. few: whether there
-   are no other pairs. */
+/* Scores of `count` pairs for a tile of keys [size, TILE], to `to` [count, stride]. few: whether these
+   are all there are, or nearly. */
 INLINE void scores(const struct pl_attention *of, const int count, const struct pair *pairs,
-                   const float *keys, const struct wanted *wanted, int few, float *to,
+                   const float *keys, const struct wanted *wanted, const int few, float *to,
                    int64_t stride) {
     const uint8_t *next_keys = wanted[0].at, *values = wanted[1].at;
     floats_t found[ROWS_OF_SCORES][IN_TILE];
@@ -152,6 +152,20 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
     }
 }
 
+/* The same for ROWS_OF_SCORES, 3, 2 or 1 pairs. */
+INLINE void some_scores(const struct pl_attention *of, int64_t count, const struct pair *pairs,
+                        const float *keys, const struct wanted *wanted, const int few, float *to,
+                        int64_t stride) {
+    if (count == ROWS_OF_SCORES) scores(of, ROWS_OF_SCORES, pairs, keys, wanted, few, to, stride);
+#if ROWS_OF_SCORES > 3
+    else if (count == 3) scores(of, 3, pairs, keys, wanted, few, to, stride);
+#endif
+#if ROWS_OF_SCORES > 2
+    else if (count == 2) scores(of, 2, pairs, keys, wanted, few, to, stride);
+#endif
+    else scores(of, 1, pairs, keys, wanted, few, to, stride);
+}
+
 /* The same for any number of pairs. room: a tile's keys, then its slots as rows. */
 static void score_tile(const struct pl_attention *of, const char *keys, const char *values,
                        int64_t slot, int64_t count, const struct pair *pairs, const float *room,
@@ -163,17 +177,11 @@ static void score_tile(const struct pl_attention *of, const char *keys, const ch
         wanted_from(values ? values + slot * of->value_slot : NULL, of->value_slot,
                     of->value_size, steps),
     };
-    const int few = count <= ROWS_OF_SCORES;
+    const int few = count <= 2 * ROWS_OF_SCORES;
     for (int64_t some; count; count -= some) {
         some = count >= ROWS_OF_SCORES ? ROWS_OF_SCORES : count >= 3 ? 3 : count;
-        if (some == ROWS_OF_SCORES) scores(of, ROWS_OF_SCORES, pairs, room, wanted, few, to, stride);
-#if ROWS_OF_SCORES > 3
-        else if (some == 3) scores(of, 3, pairs, room, wanted, few, to, stride);
-#endif
-#if ROWS_OF_SCORES > 2
-        else if (some == 2) scores(of, 2, pairs, room, wanted, few, to, stride);
-#endif
-        else scores(of, 1, pairs, room, wanted, few, to, stride);
+        if (few) some_scores(of, some, pairs, room, wanted, 1, to, stride);
+        else some_scores(of, some, pairs, room, wanted, 0, to, stride);
         pairs += some, to += some * stride;
         go_on(&wanted[0], of->size);
         go_on(&wanted[1], of->size);
