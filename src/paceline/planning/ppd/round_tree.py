@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
+from math import inf
 
 import numpy as np
 
@@ -35,6 +37,16 @@ class Prospects:
 
     worth: Vector
     prices: Vector
+
+    @cached_property
+    def steps(self) -> list[float]:
+        """[m]: what the first, second, … prompt token after the next root adds to `worth`."""
+        return list(np.diff(self.worth).tolist())
+
+    @cached_property
+    def costs(self) -> list[float]:
+        """The prices."""
+        return list(self.prices.tolist())
 
     @cached_property
     def least(self) -> float:
@@ -73,21 +85,26 @@ def best_tree(
     guesses of a path count as independent (PPD, proposition 5.6.1).
     most: nodes. epts: rows per prompt token.
     """
-    most = min(most, len(prospects.prices) - 1)
+    steps, prices = prospects.steps, prospects.costs
+    most = min(most, len(prices) - 1)
     guesses = likeliest(chances, min(most, _MOST_GUESSES), prospects.least)
-    steps = np.diff(prospects.worth)
-    best, worth, nodes = 0, -np.inf, np.empty(0, dtype=np.intp)
+    # The chances that the accepted path ends at the root, and at each guess.
+    ends, expected = [1.0], 0.0
+    best, worth, places, taken = 0, -inf, list[int](), 0
     for count in range(len(guesses) + 1):
         if count > best + _PATIENCE:
             break
-        some = guesses.first(count)
-        ends = np.append(1 - some.last.sum(), some.last)  # the root comes first
-        gains = np.outer(ends, steps).ravel()
-        order = np.argsort(-gains, kind="stable")[: (most - count) // epts]
-        values = some.expected + np.append(0.0, gains[order].cumsum())
-        values -= prospects.prices[count : count + epts * len(order) + 1 : epts]
-        prompts = int(values.argmax())
-        if values[prompts] > worth:
-            best, worth, nodes = count, float(values[prompts]), order[:prompts] // len(steps)
-    root, *others = np.bincount(nodes, minlength=1 + best).tolist()
+        if count:
+            chance = guesses.path_chances[count - 1]
+            ends[1 + guesses.parents[count - 1]] -= chance
+            ends.append(chance)
+            expected += chance
+        gains = [end * step for end in ends for step in steps]
+        order = sorted(range(len(gains)), key=gains.__getitem__, reverse=True)
+        sums = accumulate(map(gains.__getitem__, order), initial=expected)
+        for prompts, (value, price) in enumerate(zip(sums, prices[count : most + 1 : epts])):
+            if value - price > worth:
+                best, worth, places, taken = count, value - price, order, prompts
+    nodes = [place // len(steps) for place in places[:taken]]
+    root, *others = (nodes.count(node) for node in range(1 + best))
     return StateTree(guesses.first(best), tuple(others), root, epts)
