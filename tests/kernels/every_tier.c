@@ -53,13 +53,13 @@ static uint8_t *blocks_of(int format, int64_t count) {
 }
 
 static void products(const char *tier) {
-    static const int64_t many[] = {1, 2, 3, 4, 7, 13};
+    static const int64_t many[] = {1, 2, 3, 4, 7, 13, 35};
     for (int format = 0; format < PL_FORMATS; format++)
         for (int64_t outputs = 1; outputs < 70; outputs += 17) {
             const int64_t inputs = 2 * per_block[format] * (format < PL_F32 ? 1 : 19);
             uint8_t *blocks = blocks_of(format, outputs * inputs / per_block[format]);
             uint8_t *panels = get((size_t)pl_packed_bytes(format, outputs, inputs));
-            float *rows = numbers(13 * inputs), *bias = numbers(outputs);
+            float *rows = numbers(35 * inputs), *bias = numbers(outputs);
             if (pl_pack(format, blocks, NULL, outputs, inputs, panels, 1)) exit(3);
             for (size_t i = 0; i < sizeof many / sizeof *many; i++) {
                 for (int side = 0; side < 2; side++) {

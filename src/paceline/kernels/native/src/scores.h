@@ -111,9 +111,11 @@ INLINE void add_step(const int count, const float *keys, int64_t d, const float 
     }
 }
 
-/* Steps between fetches: with one in every step, a loop takes twice as long. But few pairs wait for
-   memory, which fetches in bursts slow down. */
-enum { STEPS = 16 };
+/* Steps between fetches, where one in every step slows the loop. Few pairs wait for memory anyway, and
+   fetches in bursts slow that down. */
+#ifndef STEPS_OF_SCORES
+#define STEPS_OF_SCORES 1
+#endif
 
 /* Scores of `count` pairs for a tile of keys [size, TILE], to `to` [count, stride]. few: whether these
    are all there are, or nearly. */
@@ -137,9 +139,10 @@ INLINE void scores(const struct pl_attention *of, const int count, const struct 
         }
     } else {
         for (int64_t d = 0; d < of->size;) {
-            const int64_t end = of->size - d < STEPS ? of->size : d + STEPS;
-            fetch(&next_keys, STEPS * wanted[0].step);
-            fetch(&values, STEPS * wanted[1].step);
+            const int64_t left = of->size - d;
+            const int64_t end = d + (left < STEPS_OF_SCORES ? left : STEPS_OF_SCORES);
+            fetch(&next_keys, STEPS_OF_SCORES * wanted[0].step);
+            fetch(&values, STEPS_OF_SCORES * wanted[1].step);
             for (; d < end; d++) add_step(count, keys, d, queries, found);
         }
     }
@@ -177,7 +180,7 @@ static void score_tile(const struct pl_attention *of, const char *keys, const ch
         wanted_from(values ? values + slot * of->value_slot : NULL, of->value_slot,
                     of->value_size, steps),
     };
-    const int few = count <= 2 * ROWS_OF_SCORES;
+    const int few = STEPS_OF_SCORES == 1 || count <= 2 * ROWS_OF_SCORES;
     for (int64_t some; count; count -= some) {
         some = count >= ROWS_OF_SCORES ? ROWS_OF_SCORES : count >= 3 ? 3 : count;
         if (few) some_scores(of, some, pairs, room, wanted, 1, to, stride);

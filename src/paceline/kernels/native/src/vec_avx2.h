@@ -10,6 +10,7 @@
 #define TOGETHER 2
 #define FLOAT_COLUMNS 2
 #define ROWS_OF_SCORES 3
+#define STEPS_OF_SCORES 16
 #define CHUNKS_OF_SCORES 2
 #define ROWS_OF_VALUES 3
 #define MOST_ROWS 4
