@@ -45,7 +45,7 @@ class Prospects:
 
     @cached_property
     def costs(self) -> list[float]:
-        """The prices."""
+        """The prices as a list, which is faster to read one by one."""
         return list(self.prices.tolist())
 
     @cached_property
